@@ -28,7 +28,7 @@ func (s *settings) bindIP() string {
 	return s.ClusterBind
 }
 
-var errAlone = errors.New("this node is by itself")
+var errAlone = errors.New("this node runs alone")
 
 // useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
 func (w *environment) useNoNetwork() {

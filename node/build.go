@@ -30,22 +30,22 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// leasePart bounds the subjects with leases: one for every leasePart counters. A lease takes some 400 bytes at each of
-// its holders and as many at its owner.
+// leasePart bounds the subjects with leases to one for every 64 counters: a lease takes about 400 bytes at its owner and
+// as many at each holder.
 const leasePart = 64
 
-// Files in the data directory that a node can do without, at some cost.
+// Optional files in the data directory. A node without them takes longer to find other nodes or to be ready.
 const (
-	gossipFile  = "peers"     // where gossip was found, one address per line
-	farFile     = "peers-wan" // where other regions' entry nodes gossip, one address per line
+	gossipFile  = "peers"     // gossip addresses of this region's nodes, one per line
+	farFile     = "peers-wan" // gossip addresses of other regions' entry nodes, one per line
 	appliedFile = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node and starts none that would act. On an error it returns the parts made so far, for
+// build makes all parts of a node; none of them acts before its Start. On an error it returns the parts made so far, for
 // release.
 //
 // Some parts need each other: the calls between nodes ask the cluster for this node's identity, and the cluster tells
-// the keeper and the limiter what was committed. There the part that is made first gets a function, which it calls only
+// the keeper and the limiter what was committed. The part that is made first then gets a function, which it calls only
 // after its Start.
 func build(c *settings) (*Node, error) {
 	n := &Node{config: c, log: c.Logger, env: c.env.complete(c), opened: make(chan struct{})}
@@ -67,26 +67,26 @@ func build(c *settings) (*Node, error) {
 	return n, nil
 }
 
-// atEnd adds a function for release to call. Release calls them in reverse order.
+// atEnd registers a function for release, which calls them in reverse order.
 func (n *Node) atEnd(end func(context.Context) error) { n.built = append(n.built, end) }
 
-// closes calls atEnd with the part's Close.
+// closes registers the part's Close for release.
 func (n *Node) closes(part interface{ Close() error }) {
 	n.atEnd(func(context.Context) error { return part.Close() })
 }
 
-// storage is what outlives the process, and the node's identity.
+// storage holds what outlives the process, and the node's identity.
 type storage struct {
 	id   ring.NodeID
 	boot uint64 // identifies this process; not zero
 	dir  string // the data directory; empty if there is none
-	// checkpoints is whether counters are saved in dir.
+	// checkpoints is set if counters are saved in dir.
 	checkpoints bool
 	store       store
 	disk        func() persist.RaftStatus // the store's status; nil without a disk
 }
 
-// store holds Raft's durable state. *persist.Raft is one.
+// store holds Raft's durable state. *persist.Raft implements it.
 type store interface {
 	cluster.Store
 	Close() error
@@ -178,7 +178,7 @@ func (n *Node) openWAN() (err error) {
 	return nil
 }
 
-// openCluster makes this node's part of the consensus.
+// openCluster makes this node's side of the consensus.
 func (n *Node) openCluster() (err error) {
 	c := n.config
 	n.loads = loads.New(loads.Config{Self: n.id, Now: n.env.boottime, Nodes: n.nodes})
@@ -195,7 +195,7 @@ func (n *Node) openCluster() (err error) {
 	config.Seed = func() ([]byte, string) {
 		text, err := c.seed.YAML()
 		if err != nil {
-			n.log.Error("the first rules can't be written", "error", err)
+			n.log.Error("the initial rules can't be encoded", "error", err)
 		}
 		return text, c.seedBy
 	}
@@ -217,7 +217,7 @@ func (n *Node) openCluster() (err error) {
 	return nil
 }
 
-// openPartitions makes the keeper, which owns counters, and the limiter, which decides by them.
+// openPartitions makes the keeper, which holds partitions, and the limiter, which decides checks of their counters.
 func (n *Node) openPartitions() (err error) {
 	config := partitions.DefaultConfig()
 	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
@@ -256,7 +256,7 @@ func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
 // secret returns the cluster's secret; nil until this node has a cluster.
 func (n *Node) secret() []byte { return n.cluster.Last().Secret }
 
-// nodes returns the number of nodes.
+// nodes returns the number of nodes in the ring; 1 before the first ring.
 func (n *Node) nodes() int {
 	if t := n.ring(); t != nil {
 		return len(t.Members())
@@ -311,7 +311,7 @@ func (n *Node) listen() (err error) {
 	return err
 }
 
-// openGRPC opens the door for Envoy.
+// openGRPC listens for Envoy. If the port is in use, AnyGRPCPort makes it take a free one.
 func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 	s, err := envoy.Open(n.doors, envoy.Config{Addr: addr, Tracer: n.tracer})
 	host, _, badAddr := net.SplitHostPort(addr)
@@ -322,8 +322,7 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 	return envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
 }
 
-// closeListeners closes what decides checks first: while the last ones are decided, the admin plane still reports the node's
-// state.
+// closeListeners closes the admin plane last, so that it reports the node's state while the last checks are decided.
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
@@ -344,7 +343,7 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	}
 	n.doors.Close()
 	if errors.Is(err, context.DeadlineExceeded) {
-		n.log.Info("clients that did not finish were cut off")
+		n.log.Info("requests that did not finish in time were cut off")
 		return nil
 	}
 	return err

@@ -19,7 +19,7 @@ import (
 
 var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
 
-// inquiry is a check in progress. It is pooled.
+// inquiry holds the query and the answer of a call, and the slices they use. It is pooled.
 type inquiry struct {
 	limiter.Query
 	answer     limiter.Answer
@@ -35,7 +35,7 @@ type inquiry struct {
 // It works as client.Client's Check does, without the network between. The Decision can always be followed, even with
 // an error. The error is client.ErrUnavailable before the node is ready, or client.ErrClosed after Close
 // (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
-// context's.
+// context's cause.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	d, _, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && d.Allowed {
@@ -60,7 +60,7 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	return client.Reservation{Decision: d, ID: id}, err
 }
 
-// Settle replaces a reservation's estimate by the actual use, by unit; see client.Client. Any node may have made the
+// Settle replaces a reservation's estimate with the actual use, by unit; see client.Client. Any node may have made the
 // reservation.
 func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (client.Settlement, error) {
 	if id == "" {
@@ -84,13 +84,13 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	return s, nil
 }
 
-// Adjust adds cost to what a subject has used of a rule's limits in requests, without a decision; see client.Client.
+// Adjust adds cost to a subject's use of a rule's limits in requests, without making a decision; see client.Client.
 func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustOnce(ctx, "", rule, key, cost)
 }
 
-// AdjustOnce is Adjust for callers that may retry. Calls with the same id, of at most 64 bytes, about one subject
-// within a minute are deduplicated.
+// AdjustOnce is Adjust for callers that may retry. It adjusts a subject once for all calls with the same id within a
+// minute. An id has at most 64 bytes.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id}, map[string]int64{rules.Requests: cost})
 }
@@ -98,12 +98,12 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 // AdjustCosts is Adjust for costs by unit, and for subjects that bring their limits; see client.Client.
 func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[string]int64) (client.Usage, error) {
 	if len(costs) == 0 || len(costs) > limiter.MaxCosts {
-		return client.Usage{}, fmt.Errorf("%w: costs names %d units; it must name 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return client.Usage{}, fmt.Errorf("%w: costs has %d units; it must have 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	list := make([]limiter.UnitCost, 0, len(costs))
 	for unit, cost := range costs {
 		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount {
-			return client.Usage{}, fmt.Errorf("%w: the cost in %.80q is %d: it must not be 0, and within ±%d", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+			return client.Usage{}, fmt.Errorf("%w: costs[%.80q] is %d; it must be within ±%d and not 0", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
 		}
 		if err := checkUnit(unit); err != nil {
 			return client.Usage{}, err
@@ -123,14 +123,14 @@ func (n *Node) Reset(ctx context.Context, q client.Request) (client.Usage, error
 	return n.about(ctx, &q, nil, (*limiter.Limiter).Reset)
 }
 
-// about does something about the subject that q names by its rule and key, or by its namespace, key and limits.
+// about applies do to the subject that q names by rule and key, or by namespace, key and limits.
 func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.UnitCost, do func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
 	inline := q.Namespace != "" || q.Limits != nil
 	switch {
 	case inline && q.Rule != "":
 		return client.Usage{}, fmt.Errorf("%w: set either Rule, or Namespace and Limits", client.ErrRequest)
 	case !inline && q.Rule == "":
-		return client.Usage{}, fmt.Errorf("%w: Rule is missing, or Namespace or Limits in its place", client.ErrRequest)
+		return client.Usage{}, fmt.Errorf("%w: Rule is missing; set it, or Namespace and Limits", client.ErrRequest)
 	case len(q.Limits) > rules.MaxInlineLimits:
 		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d", client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
 	}
@@ -183,7 +183,7 @@ func checkUnit(unit string) error {
 	return nil
 }
 
-// able returns why the node can't decide anything now; nil if it can.
+// able returns an error if the node can't decide anything now.
 func (n *Node) able(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -199,7 +199,7 @@ func (n *Node) able(ctx context.Context) error {
 	}
 }
 
-// purpose says what to do with the costs of a request.
+// purpose says what decide does with a request's costs.
 type purpose int
 
 const (
@@ -208,7 +208,7 @@ const (
 	reserve // take the costs until ttl ends or Settle corrects them
 )
 
-// decide decides q. The returned id names a reservation; ttl is how long it lasts.
+// decide decides q. If what is reserve, it makes a reservation for ttl and returns its id.
 func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (d client.Decision, id string, err error) {
 	if err := n.able(ctx); err != nil {
 		return n.undecided(err), "", err
@@ -355,7 +355,7 @@ func modeOf(m client.Mode) counters.Mode {
 	return counters.CheckMode
 }
 
-// peek makes i take nothing.
+// peek sets the mode of all subjects to peek, which takes nothing.
 func (i *inquiry) peek() {
 	i.Mode = counters.PeekMode
 	for j := range i.Subjects {
@@ -363,17 +363,17 @@ func (i *inquiry) peek() {
 	}
 }
 
-// takesOther reports whether i has another mode than a reservation, which takes.
+// takesOther reports whether any mode is not check, the only one that a reservation allows.
 func (i *inquiry) takesOther() bool {
 	return i.Mode != counters.CheckMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode })
 }
 
-// counts reports whether some of i is counted.
+// counts reports whether any mode is count.
 func (i *inquiry) counts() bool {
 	return i.Mode == counters.CountMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode })
 }
 
-// allCosts appends cost, which is in requests, and costs to list.
+// allCosts appends costs to list, and cost, which is in requests.
 func allCosts(list []limiter.UnitCost, cost int64, costs map[string]int64) ([]limiter.UnitCost, error) {
 	list, err := unitCosts(list, costs)
 	if err != nil || cost == 0 {
@@ -391,11 +391,11 @@ func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitC
 		return list, nil
 	}
 	if len(costs) > limiter.MaxCosts {
-		return nil, fmt.Errorf("%w: Costs names %d units; it must not name more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return nil, fmt.Errorf("%w: Costs has %d units; it must not have more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
-			return nil, fmt.Errorf("%w: Costs[%.80q] is %d: it must not be negative", client.ErrRequest, unit, costs[unit])
+			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative", client.ErrRequest, unit, costs[unit])
 		}
 		if err := checkUnit(unit); err != nil {
 			return nil, err
@@ -417,8 +417,8 @@ func (n *Node) explain(err error) error {
 	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
 }
 
-// undecided returns the decision for a check that could not be made. It refuses, whatever OnError says, if the request
-// itself could cause the error: a stranger must not get through that way.
+// undecided returns the decision for a check that failed with err. If the request may be at fault, it refuses regardless
+// of OnError: otherwise an attacker could pass with a malformed request.
 func (n *Node) undecided(err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
@@ -473,7 +473,7 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	return d
 }
 
-// millis rounds d up to whole milliseconds, as a node does in answers over HTTP. Never stays never.
+// millis rounds d up to whole milliseconds, as answers over HTTP do. It leaves client.Never unchanged.
 func millis(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d

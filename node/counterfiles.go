@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// debtsFile holds the debts that their owners don't know of yet.
+	// debtsFile holds the debts that their owners have not acknowledged yet.
 	debtsFile = "debts"
 	// debtsInterval is how often changed debts are written: as often as counters.
 	debtsInterval = time.Second
 )
 
-// counterFiles keep counters across restarts; empty without a folder. The first file has the counters that this node
-// owns, the second those it decides by itself.
+// counterFiles keep counters across restarts; empty without a data directory. The first file has the counters of the
+// node's table, the second its fallback counters.
 type counterFiles []counterFile
 
 type counterFile struct {
@@ -27,8 +27,8 @@ type counterFile struct {
 	what string
 }
 
-// openFiles opens the files of counters, and registers how to write them all at the end. Their contents are loaded
-// later, because that takes long.
+// openFiles opens the files of counters, and registers their last write for release. Load reads them later, because that
+// takes long.
 func (n *Node) openFiles() error {
 	n.atEnd(n.handLast)
 	n.atEnd(n.closeFiles)
@@ -46,7 +46,7 @@ func (n *Node) openFiles() error {
 		return err
 	}
 	config.File, config.Source = persist.FallbackFile, n.fallback
-	return n.openFile(config, "counters of what this node decides by itself")
+	return n.openFile(config, "fallback counters")
 }
 
 func (n *Node) openFile(config persist.CountersConfig, what string) error {
@@ -57,7 +57,7 @@ func (n *Node) openFile(config persist.CountersConfig, what string) error {
 	return err
 }
 
-// load restores the counters of the last checkpoint and the debts, and begins to write new ones.
+// load restores the debts and the counters of the last checkpoint, and starts to write both.
 func (n *Node) load() error {
 	for _, f := range n.files {
 		found, err := f.Load(n.clock.Now())
@@ -65,7 +65,7 @@ func (n *Node) load() error {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
 		if found.Bad > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.what+" could not be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
+			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
 				"no_room", found.NoRoom)
 		} else {
 			level := slog.LevelDebug
@@ -94,7 +94,7 @@ func (n *Node) checkpoint(ctx context.Context) error {
 	return n.files[0].Checkpoint(ctx)
 }
 
-// save writes ahead most of what closeFiles has to write.
+// save writes the changed counters, so that closeFiles has little left to write.
 func (n *Node) save(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveBound)
 	defer cancel()
@@ -117,8 +117,7 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// debts tracks how far the keeper's debts are written to disk, so that a restart loses them no more than it loses
-// counters.
+// debts tracks which of the keeper's debts are on disk. A restart loses no more of them than it loses of counters.
 type debts struct {
 	debtsKnown   bool   // the file's debts are restored
 	debtsWritten uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time

@@ -49,19 +49,19 @@ func begin(t *testing.T, c Config) *Node {
 	return n
 }
 
-// leakless fails the test if goroutines are left at its end, after the nodes close.
+// leakless fails the test if goroutines are left after its nodes have closed.
 func leakless(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// The zero Config with rules is a node that decides, opens no port and leaves nothing behind.
+// A Config with rules alone makes a node that decides, opens no port and leaves nothing behind.
 func TestNodeByItself(t *testing.T) {
 	leakless(t)
 	sockets := openSockets(t)
 	n := begin(t, Config{Rules: []byte(exactRules(3))})
 	if have := openSockets(t); have > sockets {
-		t.Errorf("it has opened %d sockets", have-sockets)
+		t.Errorf("the node has opened %d sockets", have-sockets)
 	}
 	for i := range 5 {
 		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
@@ -157,7 +157,7 @@ func TestNodesInOneProgram(t *testing.T) {
 	}
 	for i := range 3 {
 		if d, err := nodes[1].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i)}}); err != nil || d.Allowed {
-			t.Errorf("key %d after the other one was closed: have %+v, %v", i, d, err)
+			t.Errorf("key %d after the other node has closed: have %+v, %v", i, d, err)
 		}
 	}
 }
@@ -180,13 +180,13 @@ func TestStartLeavesNothing(t *testing.T) {
 		ctx    context.Context
 		want   string
 	}{
-		"a rule that is none":     {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
-		"a port that is taken":    {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
-		"gossip that is taken":    {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
-		"a plane that is taken":   {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
-		"a secret that is none":   {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
-		"a folder that is a file": {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
-		"a context that is over":  {config: Config{}, ctx: over, want: context.Canceled.Error()},
+		"invalid rules":          {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
+		"peer port in use":       {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
+		"gossip port in use":     {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
+		"admin port in use":      {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
+		"missing secret file":    {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
+		"file as a directory":    {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
+		"cancelled at the start": {config: Config{}, ctx: over, want: context.Canceled.Error()},
 	} {
 		if test.ctx == nil {
 			test.ctx = t.Context()
@@ -207,11 +207,11 @@ func TestStartLeavesNothing(t *testing.T) {
 	}
 	begin(t, Config{DataDir: dir}) // the lock is free
 	if _, err := Start(t.Context(), Config{DataDir: dir}); !errors.Is(err, persist.ErrInUse) {
-		t.Errorf("a folder that another node has: have %v", err)
+		t.Errorf("a directory in use by another node: have %v", err)
 	}
 }
 
-// A node with a folder has its counters again after a restart.
+// A node with a data directory keeps its counters across restarts.
 func TestNodeKeepsItsCounters(t *testing.T) {
 	leakless(t)
 	dir := t.TempDir()
@@ -244,7 +244,7 @@ var fewLimits = []client.Limit{
 	{Limit: 2, Per: "1h", Algorithm: "fixed-window", FromFirst: true}, {Limit: 100, Per: "365d", Algorithm: "token-bucket", Burst: 100, Unit: "tokens", Name: "t"},
 }
 
-// Limits that come with the call: an embedded node checks, looks and counts by them, and a reservation is nothing but a check.
+// Inline limits: an embedded node checks, peeks, counts and reserves with them. A reservation accepts mode check only.
 func TestLimitsInProcess(t *testing.T) {
 	n := begin(t, Config{})
 	q := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: fewLimits}
@@ -268,7 +268,7 @@ func TestLimitsInProcess(t *testing.T) {
 	}
 	var e *client.Error
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
-		t.Errorf("reserve by a count: have %+v, %v", r, err)
+		t.Errorf("reserve in mode count: have %+v, %v", r, err)
 	}
 	q.Mode, q.Cost = "", 0
 	if u, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": -3}); err != nil || u.Limits[0].Used != 4 || u.Namespace != "shop" || u.Rule != "" {
@@ -306,11 +306,11 @@ func TestLimitsInProcess(t *testing.T) {
 		t.Errorf("a long unit: have %v", err)
 	}
 	if _, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": 0}); !errors.Is(err, client.ErrRequest) {
-		t.Errorf("adjusting by nothing: have %v", err)
+		t.Errorf("adjusting by 0: have %v", err)
 	}
 	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
-		t.Errorf("reserve, and one is a count: have %+v, %v", r, err)
+		t.Errorf("reserve with one subject in mode count: have %+v, %v", r, err)
 	}
 	q.Subjects[1].Mode = ""
 	if d, err := n.Peek(t.Context(), q); err != nil || !d.Allowed || d.Used != 1 {
@@ -324,7 +324,7 @@ func TestLimitsInProcess(t *testing.T) {
 	}
 	q.Subjects[0].Key = make([]string, 33)
 	if _, err := n.Check(t.Context(), q); !errors.Is(err, client.ErrRequest) {
-		t.Errorf("33 values of a key: have %v", err)
+		t.Errorf("33 values in a key: have %v", err)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 
 var headerTime = regexp.MustCompile(`t=\d+`)
 
-// steady returns d without what differs from call to call.
+// steady returns d without the parts that differ from call to call.
 func steady(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
 	for i := range d.Limits {
@@ -423,7 +423,7 @@ func steady(d client.Decision) client.Decision {
 	return out
 }
 
-// Reservations and adjustments in process, and a middleware.
+// Reservations, adjustments and a middleware work in process.
 func TestEmbeddedCalls(t *testing.T) {
 	n := begin(t, Config{Rules: []byte(embedRules)})
 	q := client.Request{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 60}}
@@ -443,7 +443,7 @@ func TestEmbeddedCalls(t *testing.T) {
 		}
 	}
 	if _, err := n.Settle(t.Context(), "nothing", nil); err == nil {
-		t.Error("what was never reserved is settled")
+		t.Error("settled a reservation that never existed")
 	}
 	u, err := n.Adjust(t.Context(), "few", []string{"k"}, 1)
 	if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != 2 {
@@ -465,7 +465,7 @@ func TestEmbeddedCalls(t *testing.T) {
 	}
 }
 
-// Before a node is ready it decides nothing: OnError does.
+// Until a node is ready, OnError decides.
 func TestNotReady(t *testing.T) {
 	leakless(t)
 	for _, test := range []struct {
@@ -547,7 +547,7 @@ func TestMistakes(t *testing.T) {
 // A check in process of a subject that this node owns allocates nothing.
 func TestCheckAllocatesNothing(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector drops what a pool has")
+		t.Skip("under the race detector, sync.Pool drops items at random")
 	}
 	n := begin(t, Config{Rules: []byte(exactRules(1 << 30))})
 	for _, q := range []client.Request{

@@ -10,15 +10,17 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// recentSeconds is the window of the figures on how checks were decided lately. One reading is taken each second.
+// recentSeconds is the number of readings kept, one per second.
 const recentSeconds = 10
 
 // waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
+// recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history, and
+// logs refusals.
 type recent struct {
 	read     func() []limiter.RuleStats
-	remember func() // keeps the limiter's history
+	remember func() // ends a step of the limiter's history
 	log      func() // logs refusals
 
 	mu   sync.Mutex // guards the fields below
@@ -46,8 +48,7 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 	return sum
 }
 
-// since returns how many checks were decided since the oldest reading, by the words of decided_by. Ways that decided
-// none are left out.
+// since returns how many checks were decided since the oldest reading, by the value of decided_by. It omits zeros.
 func (r *recent) since() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()
@@ -72,8 +73,8 @@ func (r *recent) follow(stop <-chan struct{}) {
 	}
 }
 
-// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and how
-// many more there were.
+// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and
+// the number of further ones.
 func (n *Node) logRefusals() {
 	for _, r := range n.limiter.Refusals() {
 		switch r.DecidedBy {

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// keyOwnedBy returns a subject of the rule that v owns and whose standby is standby, if that is given.
+// keyOwnedBy returns the n-th key of the rule whose owner is v and whose standby is standby, if that is not nil.
 func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
@@ -27,8 +27,8 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	return ""
 }
 
-// ask makes this many checks at a node, a millisecond apart. It returns how many were admitted, how each was decided,
-// and how long the slowest took.
+// ask makes checks at a node, a millisecond apart. It returns how many were admitted, who decided them, and how long the
+// slowest took.
 func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
 	by = map[limiter.DecidedBy]int{}
 	for range times {
@@ -48,8 +48,8 @@ func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limit
 	return admitted, by, slowest
 }
 
-// G4: a node that is cut off admits at most its share of each subject, whichever node owned it. The others continue
-// with the whole limit. When the node is back, all that was admitted is counted.
+// G4: a node that is cut off admits at most its share of each subject, regardless of the owner. The other nodes continue
+// with the whole limit. When the node is back, everything it admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
 	t.Parallel()
 	asked(t, func(t *testing.T, inline bool) {
@@ -61,7 +61,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 			keys = append(keys, p.keyOwnedBy("year", p.nodes[0], nil, i), p.keyOwnedBy("year", lone, nil, i))
 		}
 		p.net.Isolate(lone.ip)
-		time.Sleep(8 * time.Second) // it is evicted, and the others own everything
+		time.Sleep(8 * time.Second) // the node is evicted, and the others own everything
 		here, there := map[string]int64{}, map[string]int64{}
 		for _, key := range keys {
 			n, by, _ := lone.ask("year", key, 60)
@@ -97,7 +97,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 
 // All nodes are cut off from each other, so there is no leader, for longer than authority lasts. Together they admit
 // the limit at most once more. No node was evicted, so each continues from its own counters. When they reach each other
-// again, all of it is counted.
+// again, everything is counted.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	})
 }
 
-// The first check after a cut is decided within 350 ms, and those after it at once, whichever node owned the subject.
+// The first check after a cut is decided within 350 ms and later ones at once, regardless of the subject's owner.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	t.Parallel()
 	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
@@ -178,15 +178,15 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	}
 }
 
-// G4: a node that is restarted while the others are away uses the rules and the ring it had. It admits its share and
-// says how it decides. When the others are back, all of it is counted.
+// G4: a node that restarts while the others are down uses the rules and the ring it had. It admits its share and
+// reports fallback. When the others are back, everything it admitted is counted.
 func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(90))
 		lone := p.nodes[2]
 		keys := []string{p.keyOwnedBy("year", p.nodes[0], nil, 0), p.keyOwnedBy("year", lone, nil, 0)}
-		time.Sleep(2 * time.Second) // until it is written down
+		time.Sleep(2 * time.Second) // until the state is on disk
 		for _, v := range p.nodes {
 			v.down(false)
 		}

@@ -19,7 +19,7 @@ type memory struct {
 	table     []counters.Record // the last checkpoint
 
 	mu   sync.Mutex    // guards the fields below
-	hung chan struct{} // closed when the disk answers again; nil if it does
+	hung chan struct{} // closed when the disk answers again; nil if it does not hang
 	full bool
 }
 
@@ -57,9 +57,8 @@ func (m *memory) faults() (hung <-chan struct{}, full bool) {
 	return m.hung, m.full
 }
 
-// handle is a process's view of a memory. A broken disk behaves as it does through package persist. Writes to the log
-// fail after a timeout, and from then on at once. A term is saved even if the disk is full, but waits while the disk
-// hangs.
+// handle is one process's access to a memory. A broken disk behaves as it does through package persist: writes to the log
+// fail after a timeout, and later ones at once. A term is saved even if the disk is full, but waits while the disk hangs.
 type handle struct {
 	*memory
 	over    chan struct{} // closed when the process has ended: writes still waiting for the disk are dropped

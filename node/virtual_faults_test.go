@@ -13,7 +13,7 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 		p := newPlanet(t, 5, exactRules(100))
 		p.bring(inline, 100, true)
 		c := p.crowd("year", 20, 10)
-		p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2000 })
+		p.eventually("more than the limits is requested", func() bool { return c.refused.Load() > 2000 })
 		by := c.leave()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
@@ -62,7 +62,7 @@ func testRestarts(t *testing.T, delay time.Duration) {
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
-		p.eventually("the counts are settled", func() bool { return true })
+		p.eventually("the counts have settled", func() bool { return true })
 		for i := range c.admitted {
 			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
 				t.Errorf("key %d: have %d used, want %d", i, used, want)
@@ -88,7 +88,7 @@ func TestG5_KillInOneProcess(t *testing.T) {
 			tail := c.total() - before
 			killed := time.Now()
 			p.nodes[victim].down(false)
-			p.eventually("the whole limit is to be had", func() bool {
+			p.eventually("the whole limit is available", func() bool {
 				time.Sleep(20 * time.Millisecond)
 				for i := range c.admitted {
 					if used, err := p.usedNow("year", fmt.Sprintf("k%d", i)); err != nil || used < limit {
@@ -114,7 +114,7 @@ func TestG5_KillInOneProcess(t *testing.T) {
 	}
 }
 
-// One broken link between two nodes that both reach the third costs a hop, and nothing else.
+// A broken link between two nodes that both reach the third costs a hop and nothing else.
 func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 	t.Parallel()
 	for pair := range cases(3) {
@@ -124,7 +124,7 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 			a, b := p.nodes[pair], p.nodes[(pair+1)%3]
 			p.net.Cut(a.ip, b.ip)
 			c := p.crowd("year", 20, 6)
-			p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2500 })
+			p.eventually("more than the limits is requested", func() bool { return c.refused.Load() > 2500 })
 			by := c.leave()
 			t.Logf("%s–%s: by %v", a.ip, b.ip, by)
 			for i := range c.admitted {
@@ -179,8 +179,8 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 	})
 }
 
-// A node that comes back is ready once it has recovered what its standbys have of its partitions, and not before, even
-// if one of them can't be reached.
+// A returning node is not ready before it has recovered its partitions from its standbys, even if one of those can't be
+// reached.
 func TestReadyWithItsPartitions(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []bool{false, true} {
@@ -201,7 +201,7 @@ func TestReadyWithItsPartitions(t *testing.T) {
 					seen++
 				}
 				if recovering && ready {
-					t.Fatalf("ready after %v, and its partitions are not", time.Since(began))
+					t.Fatalf("ready after %v, before its partitions", time.Since(began))
 				}
 				return ready
 			})

@@ -45,7 +45,7 @@ func TestRegionsMeet(t *testing.T) {
 				return true
 			}
 		}
-		all[0].eventually("all go by the primary's rules", same(3))
+		all[0].eventually("all use the primary's rules", same(3))
 		for i, p := range all {
 			v := p.nodes[i%2]
 			version, err := v.write(worldRules(901 + i))
@@ -53,7 +53,7 @@ func TestRegionsMeet(t *testing.T) {
 				t.Fatalf("write in %s: have version %d, %v", p.region, version, err)
 			}
 		}
-		all[0].eventually("all go by the last one", same(6))
+		all[0].eventually("all use the last version", same(6))
 		for _, p := range all {
 			have := p.nodes[1].admin().View().Regions
 			want := []admin.Region{
@@ -86,7 +86,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		us.net.HealAll()
 		healed := time.Now()
-		all[0].eventually("all go by the last one after a cut", same(7))
+		all[0].eventually("all use the last version after a cut", same(7))
 		t.Logf("healed after %v", time.Since(healed))
 	})
 }
@@ -122,7 +122,7 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 				t.Fatalf("without %s: %v", alone.settings.Name, err)
 			}
 			begun := time.Now()
-			eu.eventually("the other region follows what it wrote", follows(version))
+			eu.eventually("the other region follows its own write", follows(version))
 			if took := time.Since(begun); took > 5*time.Second {
 				t.Errorf("without %s it took %v", alone.settings.Name, took)
 			}

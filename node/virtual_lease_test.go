@@ -18,7 +18,7 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 		p := newPlanet(t, 3, hybridRules(limit))
 		p.bring(inline, limit, false)
 		c := p.crowd("year", keys, 10)
-		p.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
+		p.eventually("the limits are used up", func() bool { return c.total() >= limit*keys })
 		time.Sleep(7 * time.Second) // until leases are returned
 		by := c.leave()
 		t.Logf("by %v", by)
@@ -28,7 +28,7 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 			}
 		}
 		if all := by["owner"] + by["lease"] + by["forward"]; by["forward"]*20 > all {
-			t.Errorf("more than one in twenty was asked for: %v", by)
+			t.Errorf("more than one check in twenty was forwarded: %v", by)
 		}
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
@@ -38,8 +38,8 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 	})
 }
 
-// A node that stops gracefully returns its leases, and leases that it granted are returned to its successor. In the end
-// exactly what was admitted is used.
+// A node that stops gracefully returns its leases, and holders return leases that it granted to its successor. In the end,
+// the use equals what was admitted.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	t.Parallel()
 	asked(t, func(t *testing.T, inline bool) {
@@ -61,8 +61,8 @@ func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 			}
 			lost += used - admitted
 		}
-		if t.Logf("%d of %d were leased and not given back", lost, c.total()); lost*10 > c.total() {
-			t.Errorf("%d of %d were leased and not given back", lost, c.total())
+		if t.Logf("%d of %d were leased and not returned", lost, c.total()); lost*10 > c.total() {
+			t.Errorf("%d of %d were leased and not returned", lost, c.total())
 		}
 		p.peaceful()
 		p.end()

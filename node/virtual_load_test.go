@@ -16,7 +16,7 @@ rules:
     adaptive: {source: api, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.25}]}
 `
 
-// limits returns the limit by which each ready node would decide.
+// limits returns the limit that each ready node would apply.
 func (p *planet) limits(rule, key string) (out []int64) {
 	p.t.Helper()
 	for _, v := range p.nodes {
@@ -35,7 +35,7 @@ func (p *planet) limits(rule, key string) (out []int64) {
 func (p *planet) adapted(want int64, most time.Duration) {
 	p.t.Helper()
 	began := time.Now()
-	p.eventually("all nodes go by one limit", func() bool {
+	p.eventually("all nodes apply one limit", func() bool {
 		for _, have := range p.limits("year", "k0") {
 			if have != want {
 				return false
@@ -48,8 +48,8 @@ func (p *planet) adapted(want int64, most time.Duration) {
 	}
 }
 
-// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A node that starts
-// learns of it. It expires everywhere. What was used stays used.
+// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A starting node learns of
+// it. The load expires everywhere. The subjects' use stays.
 func TestLoadReachesAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 2000, 2
@@ -94,7 +94,7 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		p.adapted(limit, time.Second)
-		p.eventually("all of the limits is used", func() bool { return c.total() >= keys*limit*98/100 })
+		p.eventually("the whole limits are used", func() bool { return c.total() >= keys*limit*98/100 })
 		time.Sleep(7 * time.Second)
 		by := c.leave()
 		t.Logf("by %v", by)

@@ -105,8 +105,8 @@ func (v *virtual) usedAt(rule, key string) int64 {
 	return u.Limits[0].Used
 }
 
-// moveBegun makes a newcomer join. It returns when an old node has handed the first partitions over to it but not the
-// rest, because the link between the two is slow. By then standby has the subject's copy.
+// moveBegun makes a newcomer join. It returns when an old node has handed over the first partitions to it but not the
+// rest, because the link between the two is slow. By then, standby has a copy of the subject's partition.
 func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string, partition int) {
 	p = newPlanet(t, 3, exactRules(1_000_000))
 	followers := p.followers()
@@ -119,7 +119,7 @@ func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string,
 		return !s.Settled && s.To.Rank(to.id) >= 0 && state().Revision == s.Revision
 	})
 	key, partition = p.keyMoving("year", from, to, standby)
-	p.eventually("it is handed over", func() bool {
+	p.eventually("the partition is handed over", func() bool {
 		return from.node.keeper.Route(partition).Owner == to.id
 	})
 	if state().Settled {
@@ -156,7 +156,7 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	dies, owner := from, from
 	if newcomer {
 		dies, owner = to, to
-		p.eventually("it is handed over", func() bool {
+		p.eventually("the partition is handed over", func() bool {
 			return from.node.keeper.Route(partition).Owner == to.node.id
 		})
 	}
@@ -190,9 +190,9 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 			}
 		}
 	}
-	p.eventually("it is ended", ended)
+	p.eventually("the dead node is evicted", ended)
 	p.owner(partition, dies)
-	time.Sleep(time.Second) // debts of the meantime are reported
+	time.Sleep(time.Second) // until debts are reported
 	for _, v := range alive {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
@@ -229,8 +229,8 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	})
 }
 
-// As above, but the old owner has no path at all to the newcomer while that decides; the cut is too short for the
-// newcomer to be evicted. The old owner has to ask for the newest copy.
+// As above, but the old owner has no path at all to the newcomer while the newcomer decides; the cut is too short for an
+// eviction. The old owner has to ask for the newest copy.
 func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 			return !s.Settled && s.To.Rank(to.id) >= 0
 		})
 		key, partition := p.keyMoving("year", from, to, standby)
-		p.eventually("it is taken", func() bool { return to.node.table.IsOpen(partition) })
+		p.eventually("the newcomer has the partition", func() bool { return to.node.table.IsOpen(partition) })
 		p.net.Cut(from.ip, to.ip) // while the answer is in flight
 		if r := from.node.keeper.Route(partition); r.Owner != from.id {
 			t.Fatalf("have %+v", r)
@@ -292,8 +292,8 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then
-// is kept, except for the last moment.
+// An owner and its standby are cut off from each other for ten seconds, and the owner dies. Everything it admitted is
+// kept, except for the last moment.
 func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -318,8 +318,8 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner that lost its memory asks its standby for its copy and doesn't get it, because the link breaks. What the
-// standby admitted in its place is reported when the link is back.
+// An owner that lost its memory asks its standby for the copy and doesn't get it, because the link breaks. The standby
+// reports what it admitted meanwhile when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
 	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it asks for the copies' ages, and then for the copies; a message takes 30
@@ -344,10 +344,10 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	}
 	p.net.DelayBetween(owner.ip, standby.ip, 30*time.Millisecond)
 	owner.up()
-	p.eventually("it looks for its counters", owner.node.keeper.Recovering)
+	p.eventually("the owner is recovering its counters", owner.node.keeper.Recovering)
 	time.Sleep(after)
 	p.net.Isolate(standby.ip) // leave no other path
-	p.eventually("it goes on without", func() bool { return !owner.node.keeper.Recovering() })
+	p.eventually("the owner continues without the copy", func() bool { return !owner.node.keeper.Recovering() })
 	p.net.Rejoin(standby.ip)
 	p.whole()
 	time.Sleep(5 * time.Second)

@@ -23,12 +23,12 @@ import (
 
 var (
 	pairSeed  = flag.Uint64("pair-seed", 1, "of the first run of each pair of faults")
-	pairSeeds = flag.Uint64("pair-seeds", 1, "how often each pair is run")
-	pairCount = flag.Int("pairs", 1, "how many pairs of faults are run, as the seed chooses; 0: all")
+	pairSeeds = flag.Uint64("pair-seeds", 1, "how many times to run each pair")
+	pairCount = flag.Int("pairs", 1, "how many pairs of faults to run, chosen by the seed; 0: all")
 )
 
-// While one fault lasts, another one happens. Both during the faults and after recovery the cluster keeps the promises
-// of docs/guarantees.md.
+// While one fault lasts, another one happens. The cluster keeps the promises of docs/guarantees.md, both during the faults
+// and after recovery.
 func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
 	n := *pairCount
@@ -216,7 +216,7 @@ func (s *scene) joins() *virtual {
 
 func (v *virtual) state() *agreement.State { return v.node.cluster.State() }
 
-// inRing says why a node is not in a ring of all connected nodes, itself included; empty if it is.
+// inRing returns why some connected node's ring lacks v, or why v has no authority; empty if neither.
 func (s *scene) inRing(v *virtual, of func(v *virtual) *ring.Table) string {
 	if !v.connected() {
 		return v.name() + " has no authority"
@@ -249,7 +249,7 @@ func (s *scene) owned(when string) {
 		nodes := s.c.asked()
 		for q := range ring.Partitions {
 			if !slices.ContainsFunc(nodes, func(v *virtual) bool { return v.connected() && v.node.table.IsOpen(q) }) {
-				return fmt.Sprintf("partition %d has none", q)
+				return fmt.Sprintf("partition %d has no owner", q)
 			}
 		}
 		return ""
@@ -294,8 +294,8 @@ func (s *scene) tail() time.Duration {
 }
 
 // stale returns how old the copies of a killed node's partitions may be. If the standby of a partition is the node with
-// the broken disk, there may be no copy since the fault began: that node may not know of a change of the ring, and not
-// be replaced yet.
+// the broken disk, there may be no copy since the fault began: that node may have missed a new ring, and may not have been
+// replaced yet.
 func (s *scene) stale(v *virtual) func(partition int) time.Duration {
 	now := v.state()
 	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision || !now.InRing(s.broken.id) && now.Settled {
@@ -326,7 +326,7 @@ func (s *scene) restart(v *virtual) {
 	s.comesBack(v)
 }
 
-// comesBack ends a node's process gracefully, and starts it again. What was not handed over is in its checkpoint.
+// comesBack ends a node's process gracefully, and starts it again. Its checkpoint has what was not handed over.
 func (s *scene) comesBack(v *virtual) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
@@ -400,7 +400,7 @@ func (s *scene) lives() {
 	all.Wait()
 }
 
-// leaves makes a node leave the ring. Its process runs until all is healed, so that it can report its debts.
+// leaves makes a node leave the ring. Its process runs until all faults have ended, so that it can report its debts.
 func (s *scene) leaves(v *virtual, within time.Duration) {
 	s.say("%s leaves", v.name())
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -411,8 +411,8 @@ func (s *scene) leaves(v *virtual, within time.Duration) {
 	s.say("%s has left", v.name())
 }
 
-// writes writes a rule at the given node, or at another if that one can't. It checks that all nodes with authority use
-// the rule in time.
+// writes writes a rule at node at, or at another if that one can't, and checks that all nodes with authority use the rule
+// in time.
 func (s *scene) writes(at int, within time.Duration) {
 	version := int64(0)
 	if !s.by(within, "a rule is written", func() string {
@@ -437,7 +437,7 @@ func (s *scene) writes(at int, within time.Duration) {
 	for range 50 {
 		for _, v := range s.c.asked() {
 			if v.connected() && v.node.limiter.Rules().Version < version {
-				s.t.Errorf("%s is connected and goes by version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
+				s.t.Errorf("%s is connected and uses version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
 				return
 			}
 			// A node that can't catch up must not decide as owner by older rules.
@@ -445,7 +445,7 @@ func (s *scene) writes(at int, within time.Duration) {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
 				if err == nil && a.DecidedBy != limiter.ByFallback && v.node.limiter.Rules().Version < version {
-					s.t.Errorf("%s goes by version %d, not %d, and was answered by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
+					s.t.Errorf("%s uses version %d, not %d, and its check was decided by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
 					return
 				}
 			}
@@ -481,12 +481,12 @@ func (s *scene) judge() {
 	for _, u := range s.c.subjects {
 		used, forgotten, beside := s.p.used(u.rule, u.key), s.c.forgotten(u), u.maybe
 		if s.broken != nil {
-			// An owner that loses its authority in the middle of a check has counted what another node admits.
+			// An owner that loses its authority in the middle of a check has counted a cost that another node admits.
 			beside += u.aloneAtMost(1 << 40)
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {
-			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted beside", u, used, u.all, forgotten, beside)
+			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted twice", u, used, u.all, forgotten, beside)
 		}
 		// A share divides the limit by the nodes of the latest ring, which has one fewer after an eviction.
 		most := fewLimit + forgotten + u.aloneAtMost((fewLimit+sceneNodes-2)/(sceneNodes-1))
@@ -497,7 +497,7 @@ func (s *scene) judge() {
 	for _, text := range s.c.failed {
 		s.t.Error(text)
 	}
-	s.say("%d forgotten, %d beside, by %v", lost, doubled, s.c.decided)
+	s.say("%d forgotten, %d counted twice, by %v", lost, doubled, s.c.decided)
 	s.p.peaceful()
 	s.p.end()
 }

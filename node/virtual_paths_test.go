@@ -77,7 +77,7 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, v := range p.nodes {
 			if have := v.node.limiter.Rules().Version; have < version {
-				t.Errorf("%s goes by version %d, want %d", v.settings.Name, have, version)
+				t.Errorf("%s uses version %d, want %d", v.settings.Name, have, version)
 			}
 		}
 		admitted := 0
@@ -108,11 +108,11 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			direct, around := p.slowest(a, b, third)
 			if direct == 0 || around == 0 || around > 3*direct {
-				t.Errorf("by way of a third node %v, directly %v", around, direct)
+				t.Errorf("through a third node %v, directly %v", around, direct)
 			}
 			time.Sleep(20 * time.Second)
 			by := c.leave()
-			t.Logf("%s–%s: by %v, %v directly, %v by a third", a.ip, b.ip, by, direct, around)
+			t.Logf("%s–%s: by %v, %v directly, %v through a third node", a.ip, b.ip, by, direct, around)
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 			}
@@ -129,7 +129,7 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	}
 }
 
-// slowest returns the longest of some checks at a: of subjects that the third node owns, and of subjects that b owns.
+// slowest returns the longest times of checks at a: direct for subjects that the third node owns, around for b's.
 func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
 		u, err := a.node.limiter.Locate(&limiter.Query{Rule: "year", Key: []string{key}})
@@ -175,11 +175,11 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 			return !leader.state().InRing(x.id) && !leader.state().InRing(y.id)
 		})
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
-			t.Errorf("x says that it is ready: %v", why)
+			t.Errorf("x reports ready: %v", why)
 		}
 		for _, m := range leader.admin().View().Members {
 			if m.Behind != (m.Name == x.name()) {
-				t.Errorf("%s is said to be behind: %t", m.Name, m.Behind)
+				t.Errorf("%s is reported as behind: %t", m.Name, m.Behind)
 			}
 		}
 		y.up()
@@ -188,7 +188,7 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
 		p.whole()
 		if why := x.node.condition(); why != nil {
-			t.Errorf("x says that it is not ready: %v", why)
+			t.Errorf("x reports that it is not ready: %v", why)
 		}
 		p.peaceful()
 		p.end()
@@ -196,7 +196,7 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 }
 
 // TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the leader. X leaves the ring as planned,
-// forgets nothing, and is not readmitted again and again. It returns when all nodes reach it.
+// forgets nothing, and is not repeatedly readmitted. It returns when all nodes reach it.
 func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 			return !leader.state().InRing(x.id) && leader.state().Settled
 		})
 		if leader.state().Generation(x.id) != 0 {
-			t.Error("x was ended, and did not leave as planned")
+			t.Error("x was evicted instead of leaving as planned")
 		}
 		if used := p.used("year", key); used != 50 {
 			t.Errorf("have %d used, want 50", used)
@@ -254,7 +254,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, cluster.ErrRefused) {
-			t.Fatalf("have %v, want that it is there", err)
+			t.Fatalf("have %v, want a refusal because the node is alive", err)
 		}
 		if err := others[1].admin().Remove(ctx, x.name(), true); err != nil {
 			t.Fatal(err)
@@ -265,16 +265,16 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, m := range leader.admin().View().Members {
 			if m.Name == x.name() && (m.InRing || m.Voter) {
-				t.Errorf("it is a member again: %+v", m)
+				t.Errorf("the removed node is a member again: %+v", m)
 			}
 		}
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
-			t.Errorf("it says that it is ready: %v", why)
+			t.Errorf("the removed node reports ready: %v", why)
 		}
 		leader.down(true) // the next leader must know of it, too
 		time.Sleep(30 * time.Second)
 		if others[1].state().InRing(x.id) {
-			t.Error("the next leader has taken it in")
+			t.Error("the next leader has readmitted the removed node")
 		}
 		leader.up()
 		x.down(false)

@@ -17,7 +17,7 @@ rules:
   - {name: window, key: [k], on_limit: delay, max_delay: 24h, limits: [{limit: 4, per: 1h, algorithm: sliding-window}]}
 `
 
-// blocked checks how long each node says a subject is blocked.
+// blocked checks how long each node reports a subject as blocked.
 func (p *planet) blocked(what, key string, least, most time.Duration) {
 	p.t.Helper()
 	for _, v := range p.nodes {
@@ -88,7 +88,7 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 				}
 			}
 		}
-		same("at first")
+		same("before any fault")
 		time.Sleep(time.Second) // until the standby has it
 		owner.down(false)
 		time.Sleep(6 * time.Second)
@@ -104,7 +104,7 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 		time.Sleep(40*time.Second - time.Since(begun) + time.Second)
 		for i, v := range p.nodes {
 			if n, _, _ := v.ask("login", keys["login"], 1); n != 1 {
-				t.Errorf("node %d: refused when the block is over", i)
+				t.Errorf("node %d: refused after the end of the block", i)
 			}
 		}
 		p.peaceful()

@@ -19,7 +19,7 @@ import (
 // farDelay is how long a message to another region takes.
 const farDelay = 40 * time.Millisecond
 
-// system is several regions in this process, on virtual time: planets far from each other. The first is the primary.
+// system is several regions in this process, on virtual time. The first is the primary.
 type system struct {
 	t       *testing.T
 	net     *memnet.Net
@@ -31,7 +31,7 @@ func newSystem(t *testing.T, nodes int, text string) *system {
 	s.net = s.regions[0].net
 	s.between(func(a, b *virtual) { s.net.DelayBetween(a.ip, b.ip, farDelay) })
 	s.whole()
-	time.Sleep(2 * time.Second) // a record counts one second later, from the next window on
+	time.Sleep(2 * time.Second) // a record takes effect one second later, from the next window on
 	return s
 }
 
@@ -65,7 +65,7 @@ func (s *system) cut(from, to int) {
 	}
 }
 
-// off cuts a region off from all others.
+// off isolates a region from all others.
 func (s *system) off(region int) {
 	for other := range s.regions {
 		if other != region {
@@ -131,7 +131,7 @@ rules:
 `, limit, limit, limit/10)
 }
 
-// sale is what was admitted of one subject, by region and window.
+// sale counts the admitted checks of one subject, by region and window.
 type sale struct {
 	mu       sync.Mutex // guards the fields below
 	windows  map[int64]*[3]int64
@@ -207,12 +207,12 @@ func (s *sale) end() {
 	s.done.Wait()
 }
 
-// turn sleeps until a window turns, and then for then.
+// turn sleeps until the window turns, and for then after that.
 func turn(per, then time.Duration) {
 	time.Sleep(per - time.Duration(time.Now().UnixNano())%per + then)
 }
 
-// window returns what was admitted in the previous window, in all regions and by region.
+// window returns how much was admitted in the previous window, in total and by region.
 func (s *sale) window(per time.Duration) (sum int64, by [3]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +222,8 @@ func (s *sale) window(per time.Duration) (sum int64, by [3]int64) {
 	return by[0] + by[1] + by[2], by
 }
 
-// G8 without faults: what is requested in one region is lent by the others, and what is requested in several adds up to
-// the limit. No check waits for another region.
+// G8 without faults: if only one region has traffic, the others lend it their shares; if several have, they admit the limit
+// together. No check waits for another region.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -339,8 +339,8 @@ func (s *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	}
 }
 
-// G8 while nodes are killed in the middle of loans. A lending owner forgets nothing: a loan is made only once its
-// standby knows of it. A borrowing owner's last debits are forgotten, as always.
+// G8 while nodes are killed in the middle of loans. A lending owner forgets no loan, because it makes one only once its
+// standby knows of it. A borrowing owner's last debits are forgotten, as usual.
 func TestG8_KillsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second

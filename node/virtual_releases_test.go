@@ -61,15 +61,15 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 			}
 		}
 		c := odd.node.cluster
-		p.eventually("it stops", func() bool { return c.Stuck() != nil && !c.Authority() })
-		p.eventually("the others go on without it", func() bool {
+		p.eventually("the outdated node stops applying entries", func() bool { return c.Stuck() != nil && !c.Authority() })
+		p.eventually("the others continue without it", func() bool {
 			s := others[0].node.cluster.State()
 			return s.Settled && len(s.To.Members()) == 2
 		})
 		time.Sleep(time.Second)
 		_, by, slowest := odd.ask("year", p.keyOwnedBy("year", others[0], nil, 0), 100)
 		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond { // its rules are old, and no owner uses them
-			t.Errorf("it does not decide alone: %v, the slowest in %v", by, slowest)
+			t.Errorf("the outdated node does not decide alone: %v, the slowest in %v", by, slowest)
 		}
 		if f := odd.node.clusterHealth(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
 			t.Errorf("have %+v", f)
@@ -77,7 +77,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if _, err := odd.admin().Write(ctx, change, cluster.WriteOptions{}); err == nil {
-			t.Error("it says that a write is in force on it")
+			t.Error("the outdated node reports a write as in force")
 		}
 		odd.down(true)
 		lacks[i].Store(false)
@@ -99,8 +99,8 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 	})
 }
 
-// A cluster is rolled to the next release, back, and forward again, under load: nothing is forgotten and no check
-// fails. Once the level has risen, a node that is rolled back is kept out until it has the next release again.
+// A cluster is upgraded to the next release, downgraded and upgraded again, under load: nothing is forgotten and no check
+// fails. Once the level has risen, a downgraded node is kept out until it has the next release again.
 func TestRollingReleasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c := p.nodes[1].node.cluster
 		if p.nodes[1].ready.Load() || c.Authority() || c.Stuck() == nil {
-			t.Errorf("an old release takes part: %v", c.Stuck())
+			t.Errorf("a node with an old release takes part: %v", c.Stuck())
 		}
 		roll(p.nodes[1], young)
 		p.whole()

@@ -14,7 +14,7 @@ import (
 // readyz reports whether a probe of the node's readiness succeeds.
 func (v *virtual) readyz() bool { return v.ready.Load() && v.node.condition() == nil }
 
-// anew kills the node and starts it with an empty disk under a new identity, and at another address if move is set.
+// anew kills the node and starts it with an empty disk and a new identity, and at another address if move is set.
 func (v *virtual) anew(move bool) {
 	v.down(false)
 	c := v.settings
@@ -33,8 +33,8 @@ func (v *virtual) anew(move bool) {
 	v.up()
 }
 
-// All nodes lose their disks one after another, each as soon as the one before is ready. There is a quorum all the
-// time.
+// All nodes lose their disks one after another, each as soon as the previous one is ready. The cluster never loses its
+// quorum.
 func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -63,8 +63,8 @@ func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 	}
 }
 
-// A starting node does not wait for what will never come: for a node that is gone for good and that none can replace,
-// or when a cluster is founded, grows, or is left by plan.
+// A starting node does not wait for a dead node that none can replace, nor when a cluster is founded or grows, or a node
+// leaves as planned.
 func TestReadyWithoutAReplacementInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -57,7 +57,7 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 			t.Errorf("subject %s: %d used, and the adjustment ended with %v", key, used, errs[i])
 		}
 	}
-	t.Logf("made %d, failed and not made %d", made, failed)
+	t.Logf("%d were made, %d failed and were not made", made, failed)
 	p.peaceful()
 	p.end()
 }
@@ -76,9 +76,9 @@ func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []strin
 	return keys
 }
 
-// A thousand requests with IDs, about a rule's subjects and about such that bring their limits, adjustments, reservations and
-// checks that count, are retried at any node while an owner is killed, another
-// node joins and a third one stops. Each is decided once, and every answer equals the first.
+// A thousand requests with IDs are retried at any node while an owner is killed, another node joins and a third one stops:
+// adjustments, reservations and counts, of a rule's subjects and of inline ones. Each is decided once, and every answer
+// equals the first.
 func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(cases(2)) {
@@ -110,7 +110,7 @@ func requestsOnce(t *testing.T, seed uint64) {
 	time.Sleep(time.Duration(a.rnd.IntN(300)) * time.Millisecond)
 	victim.down(false)
 	under.Wait()
-	a.forget() // what the victim answered but had not pushed is forgotten: answers count from here on
+	a.forget() // the owner died with answers it had not pushed, so answers are compared only from here on
 	p.owner(p.partition("year", "k0"), victim)
 	a.untilAnswered()
 	p.newcomer()
@@ -128,7 +128,7 @@ func requestsOnce(t *testing.T, seed uint64) {
 	for key, n := range want {
 		n += a.beside[key]
 		var used int64
-		p.eventually("there is an owner", func() (ok bool) {
+		p.eventually("the subject has an owner", func() (ok bool) {
 			var err error
 			used, err = a.used(key)
 			return err == nil
@@ -236,7 +236,7 @@ func (a *asking) one(v *virtual, i int) {
 		if err != nil || v.crashed.Load() {
 			return
 		}
-		if answer.DecidedBy < limiter.ByForward { // no node remembers it
+		if answer.DecidedBy < limiter.ByForward { // decided without the owner: no node remembers the request
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.beside[key] += a.costs[i]
@@ -252,7 +252,7 @@ func (a *asking) one(v *virtual, i int) {
 	a.told[i] = told
 }
 
-// adjustment is what Adjust takes to add n to a subject's usage in requests.
+// adjustment returns the query that adds n to a subject's usage in requests.
 func adjustment(rule string, key []string, n int64, request string) *limiter.Query {
 	return &limiter.Query{Rule: rule, Key: key, Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
 }

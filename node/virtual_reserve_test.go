@@ -21,11 +21,11 @@ rules:
   - {name: tenant, key: [tenant], limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window, unit: tokens}]}
 `
 
-// patrons reserve and settle at all nodes, and keep accounts.
+// patrons reserve and settle at all nodes, and track what must have been used.
 type patrons struct {
 	p    *planet
 	done sync.WaitGroup
-	// By key: what was certainly used, what may have been used besides, and what settling gave back.
+	// By key: the use that is certain, the use that is possible besides, and what settling gave back.
 	sure, perhaps, refunds [reserveKeys]atomic.Int64
 	failed                 atomic.Int64
 }
@@ -118,7 +118,7 @@ func TestReservationsInOneProcess(t *testing.T) {
 			t.Errorf("all together: have %d used, want %d", have, all)
 		}
 		if n := s.failed.Load(); n > 0 {
-			t.Errorf("%d reservations were not known", n)
+			t.Errorf("%d reservations were unknown", n)
 		}
 		p.peaceful()
 		p.end()
@@ -145,8 +145,8 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 	})
 }
 
-// Nodes are killed meanwhile. What was taken in the last tenth of a second before a kill may be forgotten, and refunds
-// may be dropped; nothing else.
+// Nodes are killed meanwhile. Only the takes of the last tenth of a second before a kill may be forgotten, and refunds may
+// be dropped.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 	t.Parallel()
 	for victim := range cases(3) {
@@ -159,7 +159,7 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 			p.nodes[victim].up()
 			p.whole()
 			s.done.Wait()
-			time.Sleep(11 * time.Second) // debts are reported by then
+			time.Sleep(11 * time.Second) // until debts are reported
 			dropped := int64(0)
 			for _, v := range p.nodes {
 				dropped += figureOf(v, "refunds_dropped_total")
@@ -175,7 +175,7 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 				}
 			}
 			if n := s.failed.Load(); n > 0 {
-				t.Errorf("%d reservations were not known", n)
+				t.Errorf("%d reservations were unknown", n)
 			}
 			p.peaceful()
 			p.end()

@@ -134,11 +134,11 @@ func (d *day) wholeLimit(what string, by ...[4]int64) {
 	}
 }
 
-// everyCase reports whether to run also the cases that take some seconds more.
+// everyCase reports whether to run the slow cases as well.
 func everyCase() bool { return os.Getenv("RLNODE_TEST_SEEDS") != "" }
 
-// G8, in whole programs that start with nothing but a rules file, in the middle of a day. The day's limit can be used
-// on that day wherever it is requested, and never more, even while regions join, restart and change their shares.
+// G8: regions start with nothing but a rules file, in the middle of a day. On that day the whole limit, and never more, can
+// be used wherever it is requested, even while regions join, restart and change their shares.
 func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 	for name, run := range map[string]func(d *day){
 		"one is busy": func(d *day) {
@@ -240,14 +240,14 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 				}
 				d.all[0].net.HealAll()
 				d.recorded()
-				d.wholeLimit("after all was mended", alone, others, d.ask("all", busy, 0, 1, 2))
+				d.wholeLimit("after recovery", alone, others, d.ask("all", busy, 0, 1, 2))
 			})
 		})
 	}
 }
 
-// G8: a region honours a change and is cut off before it learns of the record. On the next day it must not assume that
-// the others still wait for it.
+// G8: a region honours a change of shares and is cut off before it learns that the change is recorded. On the next day it
+// must not assume that the other regions still wait for it.
 func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 		}
 		at := func(p *planet) int64 { return p.nodes[0].node.cluster.Following().Recorded }
 		// As soon as it uses the change it receives nothing more, but can still send.
-		us.eventually("us goes by it", func() bool { return us.nodes[0].version() == version })
+		us.eventually("us uses the change", func() bool { return us.nodes[0].version() == version })
 		for _, other := range []*planet{eu, d.all[2]} {
 			for _, from := range other.nodes {
 				for _, to := range us.nodes {
@@ -271,9 +271,9 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 		}
 		eu.eventually("the change is recorded", func() bool { return at(eu) == version })
 		d.cut(1)
-		eu.eventually("ap knows", func() bool { return at(d.all[2]) == version })
+		eu.eventually("ap knows of the record", func() bool { return at(d.all[2]) == version })
 		if us.nodes[0].version() != version || at(us) == version {
-			t.Fatalf("us goes by version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
+			t.Fatalf("us uses version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
 		}
 		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
 		by := d.ask("all", 45*time.Second, 0, 1, 2)

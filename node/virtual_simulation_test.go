@@ -26,21 +26,21 @@ import (
 )
 
 var (
-	simSeed    = flag.Uint64("sim-seed", 2, "of the first simulation")
-	simSeeds   = flag.Uint64("sim-seeds", 1, "how many of them, with one seed after another")
+	simSeed    = flag.Uint64("sim-seed", 2, "seed of the first simulation")
+	simSeeds   = flag.Uint64("sim-seeds", 1, "how many simulations to run, with consecutive seeds")
 	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
-	simMinutes = flag.Float64("sim-minutes", 1.5, "how long things go wrong in it")
+	simMinutes = flag.Float64("sim-minutes", 1.5, "how long faults happen in a simulation")
 	// simSabotage is for make simulation. It tries as many seeds as needed to notice each sabotage, at most 40.
-	simSabotage = flag.Bool("sim-sabotage", false, "also look whether simulations notice what is broken on purpose")
-	simRate     = flag.Int("sim-rate", 60, "checks a second of all nodes together")
-	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed; without it that of the first one that a violation is about")
+	simSabotage = flag.Bool("sim-sabotage", false, "also test that simulations detect deliberate faults")
+	simRate     = flag.Int("sim-rate", 60, "checks per second of all nodes together")
+	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose history to print; default: the first subject with a violation")
 )
 
 // Bounds of liveness.
 const (
 	// simOwned bounds how long after a fault begins or ends a partition may be without an owner that has authority.
 	simOwned = 10 * time.Second
-	// simDone bounds how long a join or a leave may take, whatever is broken.
+	// simDone bounds how long a join or a leave may take, even during faults.
 	simDone = 30 * time.Second
 	// simInForce bounds how long a written rule may not be in force at nodes with authority.
 	simInForce = 5 * time.Second
@@ -56,13 +56,13 @@ const (
 	// simManyNodes is the number of nodes from which heartbeats would take most of the time. From there on, nodes count
 	// as unreachable only after simSilence.
 	simManyNodes, simSilence = 50, 2500 * time.Millisecond
-	// simTail is how old what an owner admitted may be and still be unknown to its standby: a push interval and, if a
-	// link has only just broken, the time until there is a path around it.
+	// simTail bounds the age of hits that an owner admitted and its standby does not know of: a push interval and, if a
+	// link has only just broken, the time to find a path around it.
 	simTail = 700 * time.Millisecond
 )
 
-// Whole nodes, except for their HTTP and their disks, run for minutes. One fault after another happens and lasts, and
-// other events happen meanwhile. The test judges all decisions, as package simulation does, and liveness.
+// Whole nodes, except for their HTTP and their disks, run for minutes. One lasting fault follows another, and other events
+// happen meanwhile. The test judges liveness and, as package simulation does, all decisions.
 func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited {
@@ -112,7 +112,7 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 			s.isolates.Store(true)
 			s.p.stopped.Store(true)
 		}},
-		{"standbys hear of nothing", "G5", func(s *trial) {
+		{"standbys get no copies", "G5", func(s *trial) {
 			s.isolates.Store(true)
 			s.hotCounters(func(owner bool, table *counters.Table, _ *limiter.Clock, sub *simulation.Subject) {
 				if !owner {
@@ -138,7 +138,7 @@ func findSabotage(t *testing.T, want string, length time.Duration, sabotage func
 			}
 		}
 	}
-	t.Error("nobody noticed")
+	t.Error("no seed detected the sabotage")
 }
 
 // hotCounters calls show with the counters of each hot subject, at its owner and elsewhere.
@@ -223,7 +223,7 @@ type keptBy struct {
 	lineage uint64
 	at      time.Duration
 	acting  int           // the standby that acted last
-	bare    time.Duration // since when only its owner has it; 0 if another node has it, too
+	bare    time.Duration // since when only its owner has the counters; 0 if another node has them, too
 	anew    bool          // the owner was then killed before another node had to have replaced its standby
 }
 
@@ -455,7 +455,7 @@ func (tr *trial) ask(node, subject int, cost int64) {
 	c.Share = max(share, now)
 	if c.Admitted && c.By == limiter.ByStandby {
 		if window := sub.Limit.Window; (tr.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (tr.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
-			return // it is unknown which window counted it
+			return // either window may have counted the check
 		}
 		// The acting node's ring may have had one member fewer.
 		tr.ledger.Acts = append(tr.ledger.Acts, simulation.Act{
@@ -498,8 +498,8 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
-// lost records that the lineage of a partition has ended. Its owner may have taken with it all that it debited since
-// shortly before it, or a standby of it, fell ill. The caller holds mu.
+// lost records that the lineage of a partition has ended. All that the owner debited since shortly before it, or a standby
+// of it, fell ill may be lost. The caller holds mu.
 func (tr *trial) lost(q int, h *keptBy) {
 	now := tr.now()
 	state := h.by.v.state()
@@ -536,8 +536,8 @@ func (tr *trial) lost(q int, h *keptBy) {
 	}
 }
 
-// unbacked reports whether only the owner has a partition, and for no longer than it takes to evict and replace a
-// standby that takes no copies. The caller holds mu.
+// unbacked reports whether only the owner has a partition's counters, and for no longer than it takes to evict and replace
+// a standby that takes no copies. The caller holds mu.
 func (tr *trial) unbacked(owner *virtual, q int) bool {
 	h := &tr.parts[q]
 	switch {
@@ -627,19 +627,19 @@ func (tr *trial) owned() string {
 	if q := slices.Index(have[:], false); q >= 0 {
 		state := tr.state()
 		if state.To == nil {
-			return "there is no ring"
+			return "no ring yet"
 		}
-		return fmt.Sprintf("partition %d has no owner; by epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
+		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
 	}
 	return ""
 }
 
-// whole says what is missing until all running nodes are in one settled ring.
+// whole returns why not all running nodes are in one settled ring; empty if they are.
 func (tr *trial) whole() string {
 	state, list := tr.state(), tr.present()
 	switch {
 	case state.To == nil:
-		return "there is no ring"
+		return "no ring yet"
 	case !state.Settled:
 		return fmt.Sprintf("epoch %d is not settled", state.Epoch)
 	}
@@ -658,7 +658,7 @@ func (tr *trial) whole() string {
 		in++
 	}
 	if n := len(state.To.Members()); n != in {
-		return fmt.Sprintf("%d nodes are in the ring, and %d of those that are there", n, in)
+		return fmt.Sprintf("the ring has %d nodes, of which %d are running", n, in)
 	}
 	return ""
 }
@@ -667,7 +667,7 @@ func (tr *trial) whole() string {
 func (tr *trial) inForce(version int64) string {
 	for _, v := range tr.present() {
 		if v.connected() && v.node.limiter.Rules().Version < version {
-			return fmt.Sprintf("%s has authority and goes by version %d", v.name(), v.node.limiter.Rules().Version)
+			return fmt.Sprintf("%s has authority and uses version %d", v.name(), v.node.limiter.Rules().Version)
 		}
 	}
 	return ""
@@ -731,7 +731,7 @@ func (tr *trial) restart(v *virtual, after time.Duration) {
 	tr.down[v] = true
 	tr.mu.Unlock()
 	if err := v.node.stepBack(ctx, false); err != nil {
-		tr.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
+		tr.fail("%s leaves the ring: not within %v: %v", v.name(), simDone, err)
 		tr.kill(v)
 	} else {
 		tr.stop(v)
@@ -740,7 +740,7 @@ func (tr *trial) restart(v *virtual, after time.Duration) {
 	tr.back(v)
 	tr.by(simDone, "a node that was restarted is ready", func() string {
 		if !v.ready.Load() {
-			return v.name() + " is not"
+			return v.name() + " is not ready"
 		}
 		return ""
 	})
@@ -823,7 +823,7 @@ func (tr *trial) episode() {
 	for v := range maps.Clone(tr.down) {
 		tr.back(v)
 	}
-	tr.doing += ", all is well again"
+	tr.doing += ", and after the faults"
 	tr.by(simWhole, "the cluster is whole", tr.whole)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -914,8 +914,8 @@ func (tr *trial) strike() (name string, undo func()) {
 	}
 }
 
-// troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, the
-// copies they hold and the copies of their partitions are not kept up to date. touched are others.
+// troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, neither
+// the copies they hold nor the copies of their partitions are kept up to date. touched are others it affects.
 func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -942,7 +942,7 @@ func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func(
 	}
 }
 
-// minority returns a random set of nodes without which there are enough voters, even if one more is away.
+// minority returns a random set of nodes whose absence leaves enough voters, even if one more is away.
 func (tr *trial) minority(list []*virtual) (side []*virtual) {
 	voters := map[string]bool{}
 	for _, m := range list[0].node.cluster.View().Members {

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// tally makes checks of some subjects at all nodes, and counts what was admitted of each.
+// tally makes checks of several subjects at all nodes, and counts how many of each were admitted.
 type tally struct {
 	p     *planet
 	pace  time.Duration
@@ -25,23 +25,23 @@ type tally struct {
 	shaken   time.Time // when paths last broke or came back
 }
 
-// subject is what a tally knows about one subject.
+// subject is a tally's record of one subject.
 type subject struct {
 	rule, key string
 	partition int
 	all       int64              // admitted, as answered
 	maybe     int64              // perhaps counted, though the answer was lost
-	alone     map[*virtual]int64 // of all: decided by a node by itself
-	stood     int64              // of all: decided by the standby in the owner's place
-	recent    []time.Time        // the others of all
+	alone     map[*virtual]int64 // of all: decided by a node alone
+	stood     int64              // of all: decided by the standby
+	recent    []time.Time        // of all: decided by the owner
 }
 
 // death is a node that ended without handing over what it had.
 type death struct {
 	victim    *virtual
 	at        time.Time
-	tail      time.Duration  // how old what it had not pushed may be
-	forgotten map[string]int // what it may not have reported, by rule and subject
+	tail      time.Duration  // the age of the oldest hits that it may not have pushed
+	forgotten map[string]int // the hits that it may not have reported, by rule and subject
 	owned     func(partition int) bool
 	stale     func(partition int) time.Duration // how old the only copy is; 0 if there was a good one
 }
@@ -127,12 +127,12 @@ func (t *tally) shakes() {
 	t.shaken = time.Now()
 }
 
-// dies records that a node ends now. What it owned is forgotten if it is younger than tail, which is 0 if everything
-// was handed over; if the copy of a partition is stale, as far back as that. What the node decided alone may not have
-// been reported yet.
+// dies records that a node ends now. Hits at counters it owned may be forgotten if they are younger than tail, which is 0
+// if everything was handed over, or than the copy of a partition, if that is stale. Hits that it decided alone may not
+// have been reported yet.
 func (t *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
 	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
-	// If the ring is settled, it is known which node owns which partition.
+	// Only a settled ring tells which node owns a partition.
 	if s := v.node.cluster.State(); s.Settled {
 		has := map[int]bool{}
 		for _, sub := range t.subjects {
@@ -149,7 +149,7 @@ func (t *tally) dies(v *virtual, tail time.Duration, stale func(partition int) t
 	t.kills.Add(1)
 }
 
-// forgotten returns how many hits of a subject may be forgotten after all deaths. The tally has ended.
+// forgotten returns how many hits of a subject all deaths may have lost. The tally must have ended.
 func (t *tally) forgotten(s *subject) (n int64) {
 	for _, d := range t.deaths {
 		n += int64(d.forgotten[s.String()])
@@ -169,7 +169,7 @@ func (t *tally) forgotten(s *subject) (n int64) {
 	return n
 }
 
-// aloneAtMost returns how many hits of a subject were admitted without its owner, counting each node up to its share.
+// aloneAtMost returns how many hits of a subject were admitted without its owner, at most a share for each node.
 func (s *subject) aloneAtMost(share int64) (n int64) {
 	n = min(s.stood, share)
 	for _, k := range s.alone {

@@ -27,14 +27,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Whole nodes make much garbage, and the machine has memory for it.
+// Whole nodes make much garbage; fewer collections make the tests faster.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
 	os.Exit(m.Run())
 }
 
-// planet is a cluster in this process, on virtual time. Its nodes are complete except for their HTTP and their disks;
-// only bills are on disk.
+// planet is a cluster in this process, on virtual time. Its nodes are complete but serve no HTTP and keep everything but
+// usage in memory.
 type planet struct {
 	t     *testing.T
 	net   *memnet.Net
@@ -48,21 +48,20 @@ type planet struct {
 	region  string
 	primary string
 	expect  int                       // BootstrapExpect; 0 for the number of nodes
-	subnet  int                       // its nodes are 10.0.<subnet>.1 and so on
-	far     []string                  // where other regions' entry nodes gossip
+	subnet  int                       // its nodes' addresses are 10.0.<subnet>.1 and up
+	far     []string                  // gossip addresses of other regions' entry nodes
 	secret  []secret.Secret           // the cluster's; nil for none
 	build   func(i int) cluster.Build // what a node can read; nil for what this source can
 	silence time.Duration             // after which a node counts as unreachable; 0 for the default
 	months  int                       // --usage-months
-	stopped atomic.Bool               // the clocks that authority is measured by stand still
-	// pen returns the recorder of a node that starts, which passes its records on to another; nil if that other one is
-	// used directly.
+	stopped atomic.Bool               // the clocks that time authority stand still
+	// pen wraps the recorder of a starting node; nil for no wrapper.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
-	// inline are limits that each check brings, instead of asking a rule; nil if checks ask rules.
+	// inline is the subject, with its limits, that each check brings; nil if checks use rules.
 	inline *rules.InlineSubject
 }
 
-// bring makes checks bring the limit of exactRules, or of hybridRules.
+// bring makes checks bring the limit of exactRules or hybridRules, if inline is set.
 func (p *planet) bring(inline bool, limit int, exact bool) {
 	if inline {
 		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []rules.InlineLimit{
@@ -71,7 +70,7 @@ func (p *planet) bring(inline bool, limit int, exact bool) {
 	}
 }
 
-// asked runs a test with a rule that is asked, and with limits that come with the call.
+// asked runs a test with a rule and with inline limits.
 func asked(t *testing.T, test func(t *testing.T, inline bool)) {
 	for _, inline := range []bool{false, true} {
 		t.Run(map[bool]string{false: "rule", true: "inline"}[inline], func(t *testing.T) {
@@ -81,7 +80,7 @@ func asked(t *testing.T, test func(t *testing.T, inline bool)) {
 	}
 }
 
-// subject returns what places a rule's subject, or an inline one.
+// subject returns the half of a subject's hash that selects its partition.
 func (p *planet) subject(rule, key string) uint64 {
 	p.t.Helper()
 	l := p.nodes[0].node.limiter
@@ -101,15 +100,15 @@ func (p *planet) subject(rule, key string) uint64 {
 	return u.Hash.Hi
 }
 
-// virtual is a node of a planet.
+// virtual is a node of a planet. It outlives its processes.
 type virtual struct {
 	planet   *planet
 	settings *Config
 	id       ring.NodeID
 	boot     uint64
-	node     *Node   // the current process's
-	memory   *memory // outlives its process
-	disk     *handle // the current process's
+	node     *Node // of the current process
+	memory   *memory
+	disk     *handle // of the current process
 	ip       string
 	build    cluster.Build
 	alive    atomic.Bool
@@ -125,8 +124,8 @@ func newPlanet(t *testing.T, n int, text string) *planet {
 	return p
 }
 
-// newRegions starts a cluster of n nodes for each region; all know each other's addresses. Rules are written in the
-// first region. It returns when each cluster is whole; they may not have met yet.
+// newRegions starts a cluster of n nodes for each region; all know each other's addresses. The first region is the
+// primary. It returns when each cluster is whole; they may not have met yet.
 func newRegions(t *testing.T, n int, text string, regions ...string) []*planet {
 	space := newSpace(t)
 	all := make([]*planet, len(regions))
@@ -185,7 +184,7 @@ func (p *planet) settle(n int, text string) {
 	}
 }
 
-// another adds a node that does not run yet.
+// another adds a node without starting it.
 func (p *planet) another(settings *Config) *virtual {
 	i := len(p.nodes)
 	v := &virtual{planet: p, ip: p.address(i), memory: newMemory(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
@@ -231,7 +230,7 @@ func (v *virtual) up() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if v.boot == 0 { // real processes' are random
+	if v.boot == 0 { // unlike real ones, these boots are not random
 		v.boot = uint64(v.id[0]) << 32
 	}
 	v.boot++
@@ -265,7 +264,7 @@ func (v *virtual) up() {
 		p.t.Fatal(err)
 	}
 	if _, noRoom := n.table.Restore(n.clock.Now(), v.memory.table); noRoom > 0 {
-		p.t.Fatalf("there is no room for %d counters", noRoom)
+		p.t.Fatalf("no room for %d counters", noRoom)
 	}
 	v.node = n
 	v.alive.Store(true)
@@ -283,7 +282,7 @@ func (v *virtual) up() {
 // admin returns the node as its admin plane sees it.
 func (v *virtual) admin() adminView { return adminView{v.node.cluster, v.node} }
 
-// boottime is the clock that authority is measured by.
+// boottime is the clock that times authority.
 func (p *planet) boottime() time.Duration {
 	if p.stopped.Load() {
 		return time.Hour
@@ -291,7 +290,7 @@ func (p *planet) boottime() time.Duration {
 	return time.Since(p.start)
 }
 
-// down ends the node's process: gracefully if clean is set, else like a crash.
+// down ends the node's process: gracefully if clean is set, otherwise like a crash.
 func (v *virtual) down(clean bool) {
 	n := v.node
 	v.ready.Store(false)
@@ -319,7 +318,7 @@ func (v *virtual) down(clean bool) {
 			v.planet.t.Error(err)
 		}
 	}
-	v.ready.Store(false) // it may have become ready meanwhile
+	v.ready.Store(false) // the node may have become ready meanwhile
 }
 
 func (p *planet) end() {
@@ -333,7 +332,7 @@ func (p *planet) end() {
 
 // whole waits until every node is in one settled ring and has authority.
 //
-// It waits longer than the longest patience, ten minutes: a node that was cut off repeatedly comes back late.
+// It waits for more than ten minutes, the longest that a node must stay out after being cut off repeatedly.
 func (p *planet) whole() {
 	p.t.Helper()
 	p.within(11*time.Minute, "the cluster is whole", func() bool {
@@ -368,7 +367,7 @@ func (p *planet) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Fatalf("%s: not within %s", what, bound)
 }
 
-// check asks a node, and records how the check was decided.
+// check makes a check at a node. It reports whether the check was allowed.
 func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
 	q := v.planet.query(rule, key)
 	err := v.node.limiter.Check(&q, a)
@@ -384,7 +383,7 @@ func (p *planet) query(rule, key string) limiter.Query {
 	return limiter.Query{Subjects: []limiter.Subject{one}}
 }
 
-// crowd makes checks of some subjects at all ready nodes until it is stopped.
+// crowd makes checks of several subjects at all ready nodes until it is stopped.
 type crowd struct {
 	keys     int
 	admitted []atomic.Int64
@@ -394,7 +393,7 @@ type crowd struct {
 	failed   atomic.Int64
 	stop     atomic.Bool
 	done     sync.WaitGroup
-	log      func(format string, args ...any) // logs checks decided without the owner; may be nil
+	log      func(format string, args ...any) // logs slow checks and those decided in fallback; may be nil
 }
 
 func (p *planet) crowd(rule string, keys, workers int) *crowd {
@@ -425,7 +424,7 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 				}
 				c.by[a.DecidedBy].Add(1)
 				if took := time.Since(began); c.log != nil && (a.DecidedBy == limiter.ByFallback || took > 20*time.Millisecond) {
-					c.log("worker %d: by %s at %s for %d, asked %v ago", w, a.DecidedBy, v.settings.Name, key, took)
+					c.log("worker %d: key %d at %s decided by %s after %v", w, key, v.settings.Name, a.DecidedBy, took)
 				}
 				if time.Since(began) > time.Second {
 					c.slow.Add(1)
@@ -467,7 +466,7 @@ func (p *planet) used(rule, key string) int64 {
 	return used
 }
 
-// usedNow is used, or an error if it is unknown.
+// usedNow is used, but returns an error if the use is unknown now.
 func (p *planet) usedNow(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
@@ -484,7 +483,7 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 	return 0, errors.New("no node is ready")
 }
 
-// lookInline returns what a look at an inline subject says is used, unless no owner answers it.
+// lookInline peeks at an inline subject and returns its use. It fails unless the owner answers.
 func (v *virtual) lookInline(key string) (int64, error) {
 	var a limiter.Answer
 	q := v.planet.query("", key)
@@ -499,7 +498,7 @@ func (v *virtual) lookInline(key string) (int64, error) {
 	return a.Limits[0].Used, nil
 }
 
-// diary records which node decides as owner of which partition, and when. It detects two at once.
+// diary records which node decides each partition as its owner, and when. It detects two owners at once.
 type diary struct {
 	mu      sync.Mutex // guards the fields below
 	last    [ring.Partitions]entry
@@ -510,7 +509,7 @@ type entry struct {
 	by           string
 	lineage      uint64
 	began, ended int64
-	gone         map[uint64]bool // lineages that another one has followed
+	gone         map[uint64]bool // lineages that have ended
 }
 
 // witness writes one node's records to the diary.
@@ -537,7 +536,7 @@ func (w witness) Decided(by limiter.DecidedBy, p int, lineage uint64, began, end
 	case last.gone[lineage]:
 		d.note("partition %d: %s decides under a lineage that has ended", p, w.name)
 	case last.by != "" && last.by != w.name && began < last.ended:
-		d.note("partition %d: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
+		d.note("partition %d: two owners: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
 	}
 	if last.lineage != 0 && last.lineage != lineage {
 		last.gone[last.lineage] = true

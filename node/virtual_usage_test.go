@@ -40,14 +40,14 @@ func (v *virtual) month() (rows map[string]int64, missing []string) {
 	}
 }
 
-// bills is the expected rows, by subject.
+// bills holds the expected rows, by subject.
 type bills struct {
 	planet *planet
 	want   map[string]int64
 }
 
-// during runs a crowd while change runs, and compares bills with answers to the unit, except for what a kill may have
-// lost: change returns how many checks answered by then may be lost.
+// during runs a crowd while change runs, and compares the bills with the answers, to the unit. change returns how many of
+// the answered checks a kill may have lost.
 func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 	const workers = 4
 	p, t := b.planet, b.planet.t
@@ -68,7 +68,7 @@ func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 		for key, want := range b.want {
 			less, more = less+max(0, want-rows[key]), more+max(0, rows[key]-want)
 		}
-		unknown := int64(0) // in flight when a node was killed: counted, but the answer never arrived
+		unknown := int64(0) // counted, but not answered because the node was killed
 		if lost > 0 {
 			unknown = workers
 		}
@@ -87,8 +87,8 @@ func (v *virtual) aside() {
 	time.Sleep(time.Second)
 }
 
-// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most the last second of what
-// it answered, and nothing is ever billed twice. What a rule without `usage: monthly` admits is in no bill.
+// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most its last second of answers,
+// and nothing is ever billed twice. Rules without `usage: monthly` are in no bill.
 func TestBillsToTheUnitInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 			if err := v.node.stepBack(ctx, true); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(time.Second) // it still answers
+			time.Sleep(time.Second) // the node still answers
 			v.aside()
 			last, cancelLast := context.WithTimeout(t.Context(), leaveBound)
 			defer cancelLast()
