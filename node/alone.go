@@ -22,7 +22,7 @@ const (
 
 // bindIP is the address that the ports between nodes are bound to.
 func (s *settings) bindIP() string {
-	if s.alone() {
+	if s.isAlone() {
 		return aloneIP
 	}
 	return s.ClusterBind

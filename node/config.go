@@ -164,15 +164,15 @@ type mistakes struct {
 	list []error
 }
 
-// note records a mistake in a field.
-func (m *mistakes) note(field, format string, args ...any) {
+// add records a mistake in a field.
+func (m *mistakes) add(field, format string, args ...any) {
 	m.list = append(m.list, fmt.Errorf("%s: %w", m.name(field), fmt.Errorf(format, args...)))
 }
 
-// within records a mistake if n is out of bounds.
-func (m *mistakes) within(field string, n, least, most int64) {
+// checkRange records a mistake if n is out of bounds.
+func (m *mistakes) checkRange(field string, n, least, most int64) {
 	if n < least || n > most {
-		m.note(field, "%d is not in %d…%d", n, least, most)
+		m.add(field, "%d is not in %d…%d", n, least, most)
 	}
 }
 
@@ -184,7 +184,7 @@ func (c Config) complete() (*settings, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Name = cmp.Or(c.Name, hostName())
+	c.Name = cmp.Or(c.Name, defaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
@@ -200,7 +200,7 @@ func (c Config) complete() (*settings, error) {
 	s.checkSecrets(m)
 	if c.OTLPEndpoint != "" {
 		if err := s.tracing().Validate(); err != nil {
-			m.note("OTLPEndpoint", "%w", err)
+			m.add("OTLPEndpoint", "%w", err)
 		}
 	}
 	return s, errors.Join(m.list...)
@@ -209,74 +209,74 @@ func (c Config) complete() (*settings, error) {
 // settings are a complete Config.
 type settings struct {
 	Config
-	seed   *rules.Document
-	seedBy string
+	initialRules       *rules.Document
+	initialRulesAuthor string
 }
 
 // checkNode checks the settings that don't depend on other nodes or planes.
 func (s *settings) checkNode(m *mistakes) {
-	if len(s.Name) > maxName || !printable(s.Name) {
-		m.note("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
+	if len(s.Name) > maxName || !isPrintable(s.Name) {
+		m.add("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
 	}
 	if s.DataDir != "" {
 		dir, err := filepath.Abs(s.DataDir)
 		if err != nil {
-			m.note("DataDir", "%w", err)
+			m.add("DataDir", "%w", err)
 		}
 		s.DataDir = dir
 	}
-	if s.seed, s.seedBy = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
-		s.seedBy = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
+	if s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
+		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
 		doc, err := rules.Parse(s.Rules)
 		if err != nil {
-			m.note("Rules", "%w", err)
+			m.add("Rules", "%w", err)
 		}
-		s.seed = doc
+		s.initialRules = doc
 	}
-	m.within("MaxCounters", s.MaxCounters, 1, MaxCounters)
+	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
 	if s.OnError != client.Open && s.OnError != client.Closed {
-		m.note("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
+		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}
-	m.within("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
+	m.checkRange("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
 	if s.UsageMonths > 0 && s.DataDir == "" {
-		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
+		m.add("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
-	m.within("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
+	m.checkRange("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
 }
 
 // checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
 func (s *settings) checkPlanes(m *mistakes) {
 	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"GRPCAddr", s.GRPCAddr}, {"AdminAddr", s.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
-			m.note(plane.field, "%q is not host:port", plane.addr)
+			m.add(plane.field, "%q is not host:port", plane.addr)
 		}
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
-		m.note("CertFile", "set it together with %s, or neither", m.name("KeyFile"))
+		m.add("CertFile", "set it together with %s, or neither", m.name("KeyFile"))
 	}
 	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
 		if len(one.token) > maxToken || strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			m.note(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
+			m.add(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
 		}
 	}
 	if err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken, AdminToken: s.AdminToken}); err != nil {
-		m.note("TokensFile", "%w", err)
+		m.add("TokensFile", "%w", err)
 	}
 	for _, name := range s.AdminHosts {
-		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !printable(name) {
-			m.note("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
+		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !isPrintable(name) {
+			m.add("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
 		}
 	}
 }
 
 // checkCluster checks the settings for nodes to find and reach each other.
 func (s *settings) checkCluster(m *mistakes) {
-	m.within("GossipPort", int64(s.GossipPort), 0, 65535)
-	m.within("PeerPort", int64(s.PeerPort), 0, 65535)
-	m.within("WANPort", int64(s.WANPort), 0, 65535)
+	m.checkRange("GossipPort", int64(s.GossipPort), 0, 65535)
+	m.checkRange("PeerPort", int64(s.PeerPort), 0, 65535)
+	m.checkRange("WANPort", int64(s.WANPort), 0, 65535)
 	for _, one := range []struct{ field, name string }{{"Region", s.Region}, {"PrimaryRegion", s.PrimaryRegion}, {"Zone", s.Zone}} {
-		if len(one.name) > maxRegion || !printable(one.name) {
-			m.note(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
+		if len(one.name) > maxRegion || !isPrintable(one.name) {
+			m.add(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
 		}
 	}
 	checkSeeds(m, "Join", s.Join)
@@ -284,50 +284,50 @@ func (s *settings) checkCluster(m *mistakes) {
 	if s.BootstrapExpect == 0 && len(s.Join) == 0 {
 		s.BootstrapExpect = 1
 	}
-	m.within("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
-	company := "" // the first field that implies other nodes
+	m.checkRange("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
+	clusterField := "" // the first field that implies other nodes
 	switch {
 	case len(s.Join) > 0:
-		company = "Join"
+		clusterField = "Join"
 	case len(s.WANJoin) > 0:
-		company = "WANJoin"
+		clusterField = "WANJoin"
 	case s.BootstrapExpect > 1:
-		company = "BootstrapExpect"
+		clusterField = "BootstrapExpect"
 	}
 	if s.ClusterBind == "" {
-		if company != "" {
-			m.note(company, "it needs open ports between nodes: set %s", m.name("ClusterBind"))
+		if clusterField != "" {
+			m.add(clusterField, "it needs open ports between nodes: set %s", m.name("ClusterBind"))
 		}
 		s.Advertise, s.GossipPort, s.WANPort = aloneIP, alonePort, alonePort
 		return
 	}
 	bind, err := netip.ParseAddr(s.ClusterBind)
 	if err != nil {
-		m.note("ClusterBind", "%q is not an IP address", s.ClusterBind)
+		m.add("ClusterBind", "%q is not an IP address", s.ClusterBind)
 		return
 	}
 	if s.Advertise == "" {
-		s.Advertise = advertised(bind)
+		s.Advertise = defaultAdvertise(bind)
 	}
 	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
-		m.note("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
+		m.add("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
 	}
 	if bind.IsLoopback() {
 		checkReach(m, "Join", s.Join, s.ClusterBind)
 		checkReach(m, "WANJoin", s.WANJoin, s.ClusterBind)
 	} else if !s.InsecureCluster && s.ClusterSecretFile == "" && s.TLSCert == "" {
-		m.note(cmp.Or(company, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", s.ClusterBind, waysOut(m))
+		m.add(cmp.Or(clusterField, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", s.ClusterBind, protectionAdvice(m))
 	}
 }
 
 // checkSeeds checks the number and the form of the addresses in a field.
 func checkSeeds(m *mistakes, field string, seeds []string) {
 	if len(seeds) > maxJoin {
-		m.note(field, "more than %d addresses", maxJoin)
+		m.add(field, "more than %d addresses", maxJoin)
 	}
 	for _, seed := range seeds {
 		if err := checkSeed(seed); err != nil {
-			m.note(field, "%w", err)
+			m.add(field, "%w", err)
 		}
 	}
 }
@@ -362,14 +362,14 @@ func checkReach(m *mistakes, field string, seeds []string, bind string) {
 		if err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost") {
 			continue
 		}
-		m.note(field, "%s can't be reached from %s, which is loopback: set %s to an address that other machines reach, and %s",
-			seed, bind, m.name("ClusterBind"), waysOut(m))
+		m.add(field, "%s can't be reached from %s, which is loopback: set %s to an address that other machines reach, and %s",
+			seed, bind, m.name("ClusterBind"), protectionAdvice(m))
 	}
 }
 
-// advertised returns the address at which other nodes reach a listener: the one it is bound to or, if bound to all, the
+// defaultAdvertise returns the address at which other nodes reach a listener: the one it is bound to or, if bound to all, the
 // machine's first global unicast IPv4 address. Without one, it returns 127.0.0.1.
-func advertised(bind netip.Addr) string {
+func defaultAdvertise(bind netip.Addr) string {
 	if !bind.IsUnspecified() {
 		return bind.String()
 	}
@@ -385,13 +385,13 @@ func advertised(bind netip.Addr) string {
 	return "127.0.0.1"
 }
 
-// printable reports whether name is UTF-8 without control characters. An empty name is printable.
-func printable(name string) bool {
+// isPrintable reports whether name is UTF-8 without control characters. An empty name is printable.
+func isPrintable(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// hostName returns the default name of a node.
-func hostName() string {
+// defaultName returns the default name of a node.
+func defaultName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		return "rlnode"
@@ -399,10 +399,10 @@ func hostName() string {
 	return name
 }
 
-// alone reports whether the node has no ports between nodes.
-func (s *settings) alone() bool { return s.ClusterBind == "" }
+// isAlone reports whether the node has no ports between nodes.
+func (s *settings) isAlone() bool { return s.ClusterBind == "" }
 
-// several reports whether at least one of the fields is set.
-func several(fields ...string) bool {
+// anySet reports whether at least one of the fields is set.
+func anySet(fields ...string) bool {
 	return slices.ContainsFunc(fields, func(s string) bool { return s != "" })
 }

@@ -30,9 +30,9 @@ type counterFile struct {
 // openFiles opens the files of counters, and registers their last write for release. Load reads them later, because that
 // takes long.
 func (n *Node) openFiles() error {
-	n.atEnd(n.handLast)
-	n.atEnd(n.closeFiles)
-	n.atEnd(func(context.Context) error {
+	n.onRelease(n.handOverLateUsage)
+	n.onRelease(n.closeFiles)
+	n.onRelease(func(context.Context) error {
 		n.cancel()
 		n.loops.Wait()
 		return nil
@@ -80,7 +80,7 @@ func (n *Node) load() error {
 	}
 	n.loops.Go(n.sweep)
 	if n.checkpoints {
-		n.recallDebts()
+		n.restoreDebts()
 		n.loops.Go(n.followDebts)
 	}
 	return nil
@@ -94,8 +94,8 @@ func (n *Node) checkpoint(ctx context.Context) error {
 	return n.files[0].Checkpoint(ctx)
 }
 
-// save writes the changed counters, so that closeFiles has little left to write.
-func (n *Node) save(ctx context.Context) error {
+// saveAhead writes the changed counters, so that closeFiles has little left to write.
+func (n *Node) saveAhead(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveBound)
 	defer cancel()
 	var errs []error
@@ -108,7 +108,7 @@ func (n *Node) save(ctx context.Context) error {
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
 	var errs []error
-	if n.debtsKnown {
+	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}
 	for _, f := range n.files {
@@ -119,14 +119,14 @@ func (n *Node) closeFiles(ctx context.Context) error {
 
 // debts tracks which of the keeper's debts are on disk. A restart loses no more of them than it loses of counters.
 type debts struct {
-	debtsKnown   bool   // the file's debts are restored
-	debtsWritten uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
+	debtsRestored bool   // the file's debts are restored
+	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
 }
 
 func (n *Node) debtsNote() persist.Note { return persist.NewNote(n.dir, debtsFile) }
 
-// recallDebts restores the debts from their file.
-func (n *Node) recallDebts() {
+// restoreDebts restores the debts from their file.
+func (n *Node) restoreDebts() {
 	b, err := n.debtsNote().Read()
 	if err == nil && len(b) > 0 {
 		var count int
@@ -137,7 +137,7 @@ func (n *Node) recallDebts() {
 	if err != nil {
 		n.log.Warn("debts lost: their owners will not be told what was admitted without them", "error", err)
 	}
-	n.debtsKnown, n.debtsWritten = true, n.keeper.DebtsChanged()
+	n.debtsRestored, n.debtsWritten = true, n.keeper.DebtsChanged()
 }
 
 // followDebts writes the debts as they change.

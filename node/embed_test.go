@@ -29,8 +29,8 @@ var (
 
 const startBound = time.Minute
 
-// begin starts a node and waits until it is ready. The node closes with the test.
-func begin(t *testing.T, c Config) *Node {
+// startReady starts a node and waits until it is ready. The node closes with the test.
+func startReady(t *testing.T, c Config) *Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
 	defer cancel()
@@ -49,17 +49,17 @@ func begin(t *testing.T, c Config) *Node {
 	return n
 }
 
-// leakless fails the test if goroutines are left after its nodes have closed.
-func leakless(t *testing.T) {
+// checkGoroutineLeaks fails the test if goroutines are left after its nodes have closed.
+func checkGoroutineLeaks(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
 // A Config with rules alone makes a node that decides, opens no port and leaves nothing behind.
 func TestNodeByItself(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	sockets := openSockets(t)
-	n := begin(t, Config{Rules: []byte(exactRules(3))})
+	n := startReady(t, Config{Rules: []byte(exactRules(3))})
 	if have := openSockets(t); have > sockets {
 		t.Errorf("the node has opened %d sockets", have-sockets)
 	}
@@ -93,8 +93,8 @@ func openSockets(t *testing.T) (count int) {
 	return count
 }
 
-// together starts n nodes in this process, on loopback, as one cluster.
-func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
+// startCluster starts n nodes in this process, on loopback, as one cluster.
+func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
 	defer cancel()
@@ -131,8 +131,8 @@ func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) 
 
 // Nodes in one program are a normal cluster: together they admit the limit.
 func TestNodesInOneProgram(t *testing.T) {
-	leakless(t)
-	nodes := together(t, 2, exactRules(100), nil)
+	checkGoroutineLeaks(t)
+	nodes := startCluster(t, 2, exactRules(100), nil)
 	process.Eventually(t, "both own partitions", func() bool {
 		s := nodes[0].cluster.State()
 		return s.Settled && len(s.To.Members()) == 2
@@ -164,7 +164,7 @@ func TestNodesInOneProgram(t *testing.T) {
 
 // A start that fails leaves nothing behind: no goroutine, no socket, no lock.
 func TestStartLeavesNothing(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	sockets := openSockets(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -205,7 +205,7 @@ func TestStartLeavesNothing(t *testing.T) {
 	if have := openSockets(t); have > sockets+1 {
 		t.Errorf("%d sockets are left", have-sockets-1)
 	}
-	begin(t, Config{DataDir: dir}) // the lock is free
+	startReady(t, Config{DataDir: dir}) // the lock is free
 	if _, err := Start(t.Context(), Config{DataDir: dir}); !errors.Is(err, persist.ErrInUse) {
 		t.Errorf("a directory in use by another node: have %v", err)
 	}
@@ -213,10 +213,10 @@ func TestStartLeavesNothing(t *testing.T) {
 
 // A node with a data directory keeps its counters across restarts.
 func TestNodeKeepsItsCounters(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	dir := t.TempDir()
 	for restart := range 3 {
-		n := begin(t, Config{DataDir: dir, Rules: []byte(exactRules(3)), UsageMonths: 1})
+		n := startReady(t, Config{DataDir: dir, Rules: []byte(exactRules(3)), UsageMonths: 1})
 		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
 		if err != nil || d.Remaining != int64(2-restart) {
 			t.Errorf("after %d restarts: have %+v, %v", restart, d, err)
@@ -246,7 +246,7 @@ var fewLimits = []client.Limit{
 
 // Inline limits: an embedded node checks, peeks, counts and reserves with them. A reservation accepts mode check only.
 func TestLimitsInProcess(t *testing.T) {
-	n := begin(t, Config{})
+	n := startReady(t, Config{})
 	q := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: fewLimits}
 	for i := range 3 {
 		d, err := n.Check(t.Context(), q)
@@ -330,7 +330,7 @@ func TestLimitsInProcess(t *testing.T) {
 
 // Decisions in process and over HTTP are identical, word for word.
 func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
-	n := begin(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
+	n := startReady(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
 	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +349,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 			h.Del("X-Ratelimit-Reset") // it may differ by a second, as t may
 			h.Set("Ratelimit", headerTime.ReplaceAllString(h.Get("Ratelimit"), "t="))
 		}
-		if have, want := steady(here), steady(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
+		if have, want := withoutTimes(here), withoutTimes(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
 			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
 		}
 		var mine, its *client.Error
@@ -402,8 +402,8 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 
 var headerTime = regexp.MustCompile(`t=\d+`)
 
-// steady returns d without the parts that differ from call to call.
-func steady(d client.Decision) client.Decision {
+// withoutTimes returns d without the parts that differ from call to call.
+func withoutTimes(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
 	for i := range d.Limits {
 		l := &d.Limits[i]
@@ -425,7 +425,7 @@ func steady(d client.Decision) client.Decision {
 
 // Reservations, adjustments and a middleware work in process.
 func TestEmbeddedCalls(t *testing.T) {
-	n := begin(t, Config{Rules: []byte(embedRules)})
+	n := startReady(t, Config{Rules: []byte(embedRules)})
 	q := client.Request{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 60}}
 	r, err := n.Reserve(t.Context(), q, 0)
 	if err != nil || !r.Allowed || r.ID == "" {
@@ -467,7 +467,7 @@ func TestEmbeddedCalls(t *testing.T) {
 
 // Until a node is ready, OnError decides.
 func TestNotReady(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	for _, test := range []struct {
 		onError client.OnError
 		want    bool
@@ -549,7 +549,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	if raceDetector {
 		t.Skip("under the race detector, sync.Pool drops items at random")
 	}
-	n := begin(t, Config{Rules: []byte(exactRules(1 << 30))})
+	n := startReady(t, Config{Rules: []byte(exactRules(1 << 30))})
 	for _, q := range []client.Request{
 		{Rule: "year", Key: []string{"k"}},
 		{Namespace: "n", Key: []string{"k"}, Limits: []client.Limit{{Limit: 1 << 30, Per: "1h"}}},

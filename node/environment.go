@@ -46,7 +46,7 @@ func (w environment) complete(c *settings) environment {
 	w = environment{
 		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
-	if c.alone() {
+	if c.isAlone() {
 		w.useNoNetwork()
 		return w
 	}

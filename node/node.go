@@ -67,10 +67,10 @@ type Node struct {
 	doors *api.Doors
 	data  *httpd.Server // nil: no data plane
 	grpc  *envoy.Server // nil: no Envoy service
-	// grpcWanted is the configured address for Envoy if its port was in use, so that the node took another; else empty.
-	grpcWanted string
-	admin      *admin.Server // nil: no admin plane
-	recent     recent
+	// grpcConfigured is the configured address for Envoy if its port was in use, so that the node took another; else empty.
+	grpcConfigured string
+	admin          *admin.Server // nil: no admin plane
+	recent         recent
 
 	inquiries     sync.Pool     // of *inquiry
 	opened        chan struct{} // closed once checks are decided
@@ -79,10 +79,10 @@ type Node struct {
 	leftForGood   atomic.Bool   // this node has left the cluster for good, by a request or in Close
 	replacing     atomic.Bool   // set after the start, while a dead voter may still have to be replaced
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	loops  sync.WaitGroup
-	built  []func(context.Context) error // close the parts; called last to first
+	ctx          context.Context
+	cancel       context.CancelFunc
+	loops        sync.WaitGroup
+	releaseSteps []func(context.Context) error // close the parts; called last to first
 
 	closing  sync.Once
 	closeErr error
@@ -138,8 +138,8 @@ func (n *Node) start() error {
 	return nil
 }
 
-// open starts to decide checks.
-func (n *Node) open() {
+// acceptChecks starts to decide checks.
+func (n *Node) acceptChecks() {
 	for _, w := range n.limiter.Rules().Document.Warnings() {
 		n.log.Warn("part of the rules has no effect", "at", w.Path, "what", w.Message)
 	}
@@ -147,8 +147,8 @@ func (n *Node) open() {
 	close(n.opened)
 }
 
-// ready announces that the node is ready. Probes report it by now.
-func (n *Node) ready() {
+// announceReady announces that the node is ready. Probes report it by now.
+func (n *Node) announceReady() {
 	var attributes []any
 	scheme := "http"
 	if n.config.CertFile != "" {
@@ -164,13 +164,13 @@ func (n *Node) ready() {
 		attributes = append(attributes, "grpc", a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
-	if n.grpcWanted != "" {
+	if n.grpcConfigured != "" {
 		level := slog.LevelWarn
 		if n.config.AnyPort {
 			level = slog.LevelInfo // expected where several nodes share a machine
 		}
 		n.log.Log(context.Background(), level, "the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
-			"wanted", n.grpcWanted, "taken", n.GRPCAddr())
+			"wanted", n.grpcConfigured, "taken", n.GRPCAddr())
 	}
 	if n.config.Ready != nil {
 		n.config.Ready(n)
@@ -238,7 +238,7 @@ func (n *Node) stop() error {
 	grace := time.NewTimer(drainGrace)
 	defer grace.Stop()
 	n.handOver(ctx)
-	if err := n.save(ctx); err != nil {
+	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters can't be saved yet", "error", err)
 	}
@@ -256,7 +256,7 @@ func (n *Node) stop() error {
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveBound)
 	defer cancel()
-	if err := n.stepBack(ctx, n.config.LeaveOnClose); err != nil {
+	if err := n.leave(ctx, n.config.LeaveOnClose); err != nil {
 		n.log.Warn("not all counters are handed over", "error", err)
 	}
 }
@@ -264,16 +264,16 @@ func (n *Node) handOver(ctx context.Context) {
 // release closes all open parts, in reverse order.
 func (n *Node) release(ctx context.Context) error {
 	var errs []error
-	for len(n.built) > 0 {
-		last := len(n.built) - 1
-		errs = append(errs, n.built[last](ctx))
-		n.built = n.built[:last]
+	for len(n.releaseSteps) > 0 {
+		last := len(n.releaseSteps) - 1
+		errs = append(errs, n.releaseSteps[last](ctx))
+		n.releaseSteps = n.releaseSteps[:last]
 	}
 	return errors.Join(errs...)
 }
 
-// stepBack hands this node's partitions over and, if forGood is set, leaves the cluster.
-func (n *Node) stepBack(ctx context.Context, forGood bool) error {
+// leave hands this node's partitions over and, if forGood is set, leaves the cluster.
+func (n *Node) leave(ctx context.Context, forGood bool) error {
 	if n.leftByRequest.Load() {
 		return nil
 	}
@@ -288,7 +288,7 @@ func (n *Node) stepBack(ctx context.Context, forGood bool) error {
 // leaveCluster leaves for good, once another node has the usage counted here. If that handover fails, this node stays a
 // member, though an absent one, so that no node reports incomplete usage as complete.
 func (n *Node) leaveCluster(ctx context.Context) error {
-	if err := n.handUsage(ctx); err != nil {
+	if err := n.handOverUsage(ctx); err != nil {
 		return err
 	}
 	if err := n.cluster.LeaveCluster(ctx); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// waysOut tells the operator how to protect the ports between nodes. It ends every refusal to open them unprotected.
-func waysOut(m *mistakes) string {
+// protectionAdvice tells the operator how to protect the ports between nodes. It ends every refusal to open them unprotected.
+func protectionAdvice(m *mistakes) string {
 	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is protected otherwise",
 		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
 }
@@ -19,27 +19,27 @@ func waysOut(m *mistakes) string {
 // one port can take over the cluster.
 func (s *settings) checkSecrets(m *mistakes) {
 	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
-	hasKey, certificates := len(s.GossipKey) > 0, several(s.TLSCert, s.TLSKey, s.TLSCA)
+	hasKey, certificates := len(s.GossipKey) > 0, anySet(s.TLSCert, s.TLSKey, s.TLSCA)
 	if n := len(s.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
-		m.note("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
+		m.add("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
 	}
 	if certificates && (s.TLSCert == "" || s.TLSKey == "" || s.TLSCA == "") {
-		m.note("TLSCert", "set %s, %s and %s together", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
+		m.add("TLSCert", "set %s, %s and %s together", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
 	}
 	if hasKey != certificates {
-		m.note("GossipKey", "%s and %s protect different ports; set both, or %s instead", key, m.name("TLSCert"), file)
+		m.add("GossipKey", "%s and %s protect different ports; set both, or %s instead", key, m.name("TLSCert"), file)
 	}
 	switch {
 	case s.ClusterSecretFile == "":
 	case hasKey || certificates:
-		m.note("ClusterSecretFile", "it replaces %s and %s; don't set both", key, m.name("TLSCert"))
+		m.add("ClusterSecretFile", "it replaces %s and %s; don't set both", key, m.name("TLSCert"))
 	default:
 		if _, err := secret.Read(s.ClusterSecretFile); err != nil {
-			m.note("ClusterSecretFile", "%w", err)
+			m.add("ClusterSecretFile", "%w", err)
 		}
 	}
 	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || certificates) {
-		m.note("InsecureCluster", "it contradicts the secret that is set; leave out one of them")
+		m.add("InsecureCluster", "it contradicts the secret that is set; leave out one of them")
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 const (
 	// readyInterval is how often a starting node checks whether it is ready.
 	readyInterval = 10 * time.Millisecond
-	// copiesTime is how long a starting node waits for copies of the partitions for which it is the standby.
-	copiesTime = 2 * time.Second
-	// replacingTime is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
+	// copiesTimeout is how long a starting node waits for copies of the partitions for which it is the standby.
+	copiesTimeout = 2 * time.Second
+	// replacementTimeout is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
 	// thirty if the leader changes. If it takes longer, something prevents it, and this node is more useful when ready.
-	replacingTime = 2 * time.Minute
+	replacementTimeout = 2 * time.Minute
 )
 
 // Reasons why the cluster can't afford to lose another node yet: checks of some partitions would have to wait or be
@@ -30,15 +30,15 @@ var (
 // another node.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
-		n.ready()
+		n.announceReady()
 	}
 }
 
-// await polls why, which returns what is missing, until it returns nil. It returns false if the node stops first.
-func (n *Node) await(why func() error) bool {
+// pollUntilNil polls missing, which returns what is missing, until it returns nil. It returns false if the node stops first.
+func (n *Node) pollUntilNil(missing func() error) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
-	for why() != nil {
+	for missing() != nil {
 		select {
 		case <-tick.C:
 		case <-n.ctx.Done():
@@ -53,13 +53,13 @@ func (n *Node) await(why func() error) bool {
 func (n *Node) awaitRules() bool {
 	var since time.Time // when only copies were missing
 	n.replacing.Store(true)
-	there := n.await(func() error {
+	there := n.pollUntilNil(func() error {
 		_ = n.cluster.Replacing() // records the number of voters
 		err := n.notReady()
 		if err == nil && since.IsZero() {
 			since = time.Now()
 		}
-		if err == nil && time.Since(since) < copiesTime && n.keeper.LacksCopies() {
+		if err == nil && time.Since(since) < copiesTimeout && n.keeper.LacksCopies() {
 			err = errCopies
 		}
 		if err != nil {
@@ -70,11 +70,11 @@ func (n *Node) awaitRules() bool {
 	if !there {
 		return false
 	}
-	if c := n.config; len(c.Rules) > 0 && n.firstBy() != c.seedBy {
+	if c := n.config; len(c.Rules) > 0 && n.initialRulesWriter() != c.initialRulesAuthor {
 		n.log.Warn(c.FieldName("Rules")+" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
 			"rules_version", n.limiter.Rules().Version)
 	}
-	n.open()
+	n.acceptChecks()
 	return true
 }
 
@@ -82,9 +82,9 @@ func (n *Node) awaitRules() bool {
 // node as not ready. It returns false if the node stops first.
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
-	return n.await(func() error {
+	return n.pollUntilNil(func() error {
 		err := n.cluster.Replacing()
-		if err != nil && time.Since(since) >= replacingTime {
+		if err != nil && time.Since(since) >= replacementTimeout {
 			n.log.Warn("no node has replaced a dead voter: don't restart other nodes until rlnode members shows why", "reason", err)
 			err = nil
 		}
@@ -106,8 +106,8 @@ func (n *Node) notReady() error {
 	return nil
 }
 
-// firstBy returns the author of the cluster's first rules; empty if the history no longer has them.
-func (n *Node) firstBy() string {
+// initialRulesWriter returns the author of the cluster's first rules; empty if the history no longer has them.
+func (n *Node) initialRulesWriter() string {
 	for _, v := range n.cluster.Last().History.Versions() {
 		if v.Number == 1 {
 			return strings.TrimSpace(v.By)

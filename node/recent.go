@@ -19,17 +19,17 @@ const waysToDecide = int(limiter.ByNone) + 1
 // recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history, and
 // logs refusals.
 type recent struct {
-	read     func() []limiter.RuleStats
-	remember func() // ends a step of the limiter's history
-	log      func() // logs refusals
+	ruleStats      func() []limiter.RuleStats
+	endHistoryStep func() // ends a step of the limiter's history
+	logRefusals    func() // logs refusals
 
 	mu   sync.Mutex // guards the fields below
 	ring [recentSeconds][waysToDecide]int64
 	next int // index of the oldest reading
 }
 
-// note takes a reading.
-func (r *recent) note() {
+// takeReading takes a reading.
+func (r *recent) takeReading() {
 	now := r.total()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *recent) note() {
 }
 
 func (r *recent) total() (sum [waysToDecide]int64) {
-	for _, s := range r.read() {
+	for _, s := range r.ruleStats() {
 		for _, by := range s.Checks {
 			for way, n := range by {
 				sum[way] += n
@@ -48,8 +48,8 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 	return sum
 }
 
-// since returns how many checks were decided since the oldest reading, by the value of decided_by. It omits zeros.
-func (r *recent) since() map[string]int64 {
+// decidedBy returns how many checks were decided since the oldest reading, by the value of decided_by. It omits zeros.
+func (r *recent) decidedBy() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()
 	before := r.ring[r.next]
@@ -67,9 +67,9 @@ func (r *recent) since() map[string]int64 {
 // follow takes a reading each second until stop is closed.
 func (r *recent) follow(stop <-chan struct{}) {
 	for range tick.Every(stop, time.Second) {
-		r.note()
-		r.remember()
-		r.log()
+		r.takeReading()
+		r.endHistoryStep()
+		r.logRefusals()
 	}
 }
 
@@ -85,7 +85,7 @@ func (n *Node) logRefusals() {
 		default:
 			retry := "never"
 			if r.RetryAfter != algorithms.Never {
-				retry = rules.FormatDuration(millis(r.RetryAfter))
+				retry = rules.FormatDuration(ceilMillis(r.RetryAfter))
 			}
 			n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
 				"retry", retry, "left_out", r.More)

@@ -15,26 +15,26 @@ import (
 
 func TestRecent(t *testing.T) {
 	stats := []limiter.RuleStats{{Rule: "a"}, {Rule: "b"}}
-	r := recent{read: func() []limiter.RuleStats { return stats }}
+	r := recent{ruleStats: func() []limiter.RuleStats { return stats }}
 	stats[0].Checks[limiter.DecisionAllowed][limiter.ByOwner] = 3
-	r.note()
+	r.takeReading()
 	stats[0].Checks[limiter.DecisionRefused][limiter.ByOwner] = 2
 	stats[1].Checks[limiter.DecisionAllowed][limiter.ByLease] = 7
-	if have := r.since(); !maps.Equal(have, map[string]int64{"owner": 5, "lease": 7}) {
+	if have := r.decidedBy(); !maps.Equal(have, map[string]int64{"owner": 5, "lease": 7}) {
 		t.Errorf("in the first seconds: have %v", have)
 	}
 	for range recentSeconds - 1 {
-		r.note()
+		r.takeReading()
 	}
-	if have := r.since(); !maps.Equal(have, map[string]int64{"owner": 2, "lease": 7}) {
+	if have := r.decidedBy(); !maps.Equal(have, map[string]int64{"owner": 2, "lease": 7}) {
 		t.Errorf("since the first reading: have %v", have)
 	}
-	r.note()
-	if have := r.since(); len(have) != 0 {
+	r.takeReading()
+	if have := r.decidedBy(); len(have) != 0 {
 		t.Errorf("without checks: have %v", have)
 	}
 	stats = stats[:1]
-	if have := r.since(); len(have) != 0 {
+	if have := r.decidedBy(); len(have) != 0 {
 		t.Errorf("after a rule was removed: have %v", have)
 	}
 }
@@ -43,7 +43,7 @@ func TestRecent(t *testing.T) {
 // those left out.
 func TestRefusalsAreLogged(t *testing.T) {
 	log := &process.Output{}
-	n := begin(t, Config{
+	n := startReady(t, Config{
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Rules: []byte("version: 1\ndefault: deny\nlists: {deny: [{ip: 192.0.2.0/24}]}\n" +
 			"rules: [{name: year, key: [k], limits: [{limit: 3, per: 366d, algorithm: fixed-window}]}]\n"),

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// recallAddresses reads the file that rememberAddresses wrote.
-func (n *Node) recallAddresses(name string) []string {
+// savedAddresses reads the file that saveAddresses wrote.
+func (n *Node) savedAddresses(name string) []string {
 	text, err := os.ReadFile(filepath.Join(n.dir, name))
 	if err != nil || n.dir == "" {
 		return nil // a new node has only its configured addresses
@@ -22,8 +22,8 @@ func (n *Node) recallAddresses(name string) []string {
 	return strings.Fields(string(text))
 }
 
-// rememberAddresses saves addresses of other nodes, to find them after a restart.
-func (n *Node) rememberAddresses(name string, addresses []string) {
+// saveAddresses saves addresses of other nodes, to find them after a restart.
+func (n *Node) saveAddresses(name string, addresses []string) {
 	if n.dir == "" {
 		return
 	}

@@ -71,7 +71,7 @@ func (a adminView) View() admin.ClusterView {
 	n := a.n
 	v := n.cluster.View()
 	view := admin.ClusterView{
-		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.since(),
+		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.decidedBy(),
 		Regions: n.regions(v), Recorded: n.cluster.Following().Recorded,
 	}
 	if v.Connected {
@@ -79,13 +79,13 @@ func (a adminView) View() admin.ClusterView {
 	}
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
-		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: via(n.peers, one.ID, v.Members)})
+		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members)})
 	}
 	return view
 }
 
-// via returns the name of the node that relays calls to another; empty if calls go directly or not at all.
-func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
+// relayName returns the name of the node that relays calls to another; empty if calls go directly or not at all.
+func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 	relay, ok := peers.Via(to)
 	if !ok {
 		return ""

@@ -26,7 +26,7 @@ func (n *Node) openTracing() (err error) {
 	if n.tracer, err = tracing.Open(*n.config.tracing()); err != nil {
 		return err
 	}
-	n.atEnd(n.closeTracing)
+	n.onRelease(n.closeTracing)
 	return nil
 }
 

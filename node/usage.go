@@ -21,7 +21,7 @@ func (n *Node) openMeter() (err error) {
 	if err != nil {
 		return err
 	}
-	n.closes(n.meter)
+	n.closeOnRelease(n.meter)
 	return nil
 }
 
@@ -35,16 +35,16 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
-// handUsage hands the usage counted here over to another node, before this node leaves for good.
-func (n *Node) handUsage(ctx context.Context) error {
+// handOverUsage hands the usage counted here over to another node, before this node leaves for good.
+func (n *Node) handOverUsage(ctx context.Context) error {
 	if n.usage == nil || len(n.countingMembers()) < 2 {
 		return nil // no other node to hand over to
 	}
 	return n.usage.HandOver(ctx)
 }
 
-// handLast hands over the usage counted since handUsage, when a node that has left for good stops.
-func (n *Node) handLast(ctx context.Context) error {
+// handOverLateUsage hands over the usage counted since handOverUsage, when a node that has left for good stops.
+func (n *Node) handOverLateUsage(ctx context.Context) error {
 	if n.usage == nil || !n.leftForGood.Load() {
 		return nil
 	}

@@ -20,7 +20,7 @@ func worldRules(limit int) string {
 }
 
 // write replaces the rules through a node.
-func (v *virtual) write(text string) (int64, error) {
+func (v *testNode) write(text string) (int64, error) {
 	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, cluster.WriteOptions{By: v.settings.Name})
 }
 
@@ -30,7 +30,7 @@ func TestRegionsMeet(t *testing.T) {
 		all := newRegions(t, 2, worldRules(900), "eu", "us", "ap")
 		defer func() {
 			for _, p := range all {
-				p.end()
+				p.stopNodes()
 			}
 		}()
 		same := func(version int64) func() bool {
@@ -67,7 +67,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		us := all[1]
 		for _, v := range us.nodes {
-			for _, p := range []*planet{all[0], all[2]} {
+			for _, p := range []*testCluster{all[0], all[2]} {
 				for _, w := range p.nodes {
 					p.net.Cut(v.ip, w.ip)
 				}
@@ -97,8 +97,8 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, worldRules(900), "eu", "us")
 		eu, us := all[0], all[1]
-		defer eu.end()
-		defer us.end()
+		defer eu.stopNodes()
+		defer us.stopNodes()
 		follows := func(version int64) func() bool {
 			return func() bool {
 				for _, v := range us.nodes {
@@ -127,7 +127,7 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 				t.Errorf("without %s it took %v", alone.settings.Name, took)
 			}
 			eu.net.HealAll()
-			eu.whole()
+			eu.awaitWhole()
 		}
 	})
 }

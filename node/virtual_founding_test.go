@@ -10,7 +10,7 @@ import (
 )
 
 // clusters counts the nodes of each cluster.
-func (p *planet) clusters() map[agreement.ClusterID]int {
+func (p *testCluster) clusters() map[agreement.ClusterID]int {
 	list := map[agreement.ClusterID]int{}
 	for _, v := range p.nodes {
 		if id := v.node.cluster.State().Cluster; !id.IsZero() {
@@ -27,14 +27,14 @@ func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ nodes, expect, part, clusters int }{{6, 3, 3, 0}, {2, 1, 1, 0}, {5, 3, 3, 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newSpace(t).planet("default", "default", 0)
+			p := newTestNetwork(t).newCluster("default", "default", 0)
 			p.expect = test.expect
 			for i := range test.part {
 				for j := test.part; j < test.nodes; j++ {
 					p.net.Cut(p.address(i), p.address(j))
 				}
 			}
-			p.settle(test.nodes, exactRules(1000))
+			p.startNodes(test.nodes, exactRules(1000))
 			time.Sleep(20 * time.Second)
 			p.net.HealAll()
 			time.Sleep(20 * time.Second)
@@ -45,7 +45,7 @@ func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 			if test.clusters == 0 && (err == nil || !strings.Contains(err.Error(), "--bootstrap-expect")) {
 				t.Errorf("%+v: have %v as the reason for not being ready", test, err)
 			}
-			p.end()
+			p.stopNodes()
 		})
 	}
 }

@@ -14,7 +14,7 @@ func minuteOfRegions(limit int, consistency string) string {
 }
 
 // recorded returns a function that reports whether all nodes use rules that are recorded as honoured by all regions.
-func recorded(all []*planet) func() bool {
+func recorded(all []*testCluster) func() bool {
 	return func() bool {
 		for _, p := range all {
 			for _, v := range p.nodes {
@@ -42,7 +42,7 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 			all := newRegions(t, 2, minuteOfRegions(limit, consistency), "eu", "us", "ap")
 			defer func() {
 				for _, p := range all {
-					p.end()
+					p.stopNodes()
 				}
 			}()
 			all[0].eventually("the rules are recorded", recorded(all))
@@ -50,11 +50,11 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + 2*time.Second)))
 			us := all[1]
 			began := time.Now()
-			c := us.crowd("minute", keys, 3)
+			c := us.startLoad("minute", keys, 3)
 			us.eventually("the limits are used up", func() bool { return c.total() >= limit*keys })
 			t.Logf("%s: the limits were used up after %v", consistency, time.Since(began))
 			time.Sleep(4 * time.Second) // until leases are returned
-			by := c.leave()
+			by := c.stopLoad()
 			for i := range c.admitted {
 				if have := c.admitted[i].Load(); have != limit {
 					t.Errorf("key %d: have %d admitted, want %d; by %v", i, have, limit, by)

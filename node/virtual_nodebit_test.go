@@ -12,5 +12,5 @@ const simDebited = false
 
 // With the build tag nodebit, grants are handed out without a debit, and the checkers must notice.
 func TestGrantsWithoutDebitAreFoundInOneProcess(t *testing.T) {
-	findSabotage(t, "G2", 40*time.Second, nil)
+	checkSabotageFound(t, "G2", 40*time.Second, nil)
 }

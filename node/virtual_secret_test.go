@@ -36,12 +36,12 @@ func TestSecretIsChangedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		old, next := secret.Secret{1}, secret.Secret{2}
-		p := newSpace(t).planet("default", "default", 0)
+		p := newTestNetwork(t).newCluster("default", "default", 0)
 		p.secret = []secret.Secret{old}
-		p.settle(3, exactRules(1_000_000))
-		p.whole()
+		p.startNodes(3, exactRules(1_000_000))
+		p.awaitWhole()
 		epoch := p.nodes[0].node.cluster.State().Revision
-		c := p.crowd("year", 100, 6)
+		c := p.startLoad("year", 100, 6)
 		for _, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 			for _, v := range p.nodes {
 				writeSecrets(t, v.settings.ClusterSecretFile, secrets...)
@@ -49,7 +49,7 @@ func TestSecretIsChangedInOneProcess(t *testing.T) {
 			}
 		}
 		time.Sleep(15 * time.Second) // connections that were not replaced close after ten
-		by := c.leave()
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
@@ -67,7 +67,7 @@ func TestSecretIsChangedInOneProcess(t *testing.T) {
 		if have := p.nodes[0].node.cluster.State().Revision; have != epoch {
 			t.Errorf("the ring is at revision %d, and was at %d", have, epoch)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

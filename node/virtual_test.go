@@ -33,36 +33,36 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// planet is a cluster in this process, on virtual time. Its nodes are complete but serve no HTTP and keep everything but
+// testCluster is a cluster in this process, on virtual time. Its nodes are complete but serve no HTTP and keep everything but
 // usage in memory.
-type planet struct {
-	t     *testing.T
-	net   *memnet.Net
-	start time.Time
-	nodes []*virtual
-	log   *slog.Logger
-	diary diary
+type testCluster struct {
+	t         *testing.T
+	net       *memnet.Net
+	start     time.Time
+	nodes     []*testNode
+	log       *slog.Logger
+	ownership ownershipLog
 
-	dir     string // for nodes' addresses and notes
-	rules   string // initial rules
-	region  string
-	primary string
-	expect  int                       // BootstrapExpect; 0 for the number of nodes
-	subnet  int                       // its nodes' addresses are 10.0.<subnet>.1 and up
-	far     []string                  // gossip addresses of other regions' entry nodes
-	secret  []secret.Secret           // the cluster's; nil for none
-	build   func(i int) cluster.Build // what a node can read; nil for what this source can
-	silence time.Duration             // after which a node counts as unreachable; 0 for the default
-	months  int                       // --usage-months
-	stopped atomic.Bool               // the clocks that time authority stand still
-	// pen wraps the recorder of a starting node; nil for no wrapper.
-	pen func(*virtual, limiter.Recorder) limiter.Recorder
+	dir          string // for nodes' addresses and notes
+	rules        string // initial rules
+	region       string
+	primary      string
+	expect       int                       // BootstrapExpect; 0 for the number of nodes
+	subnet       int                       // its nodes' addresses are 10.0.<subnet>.1 and up
+	wanAddresses []string                  // gossip addresses of other regions' entry nodes
+	secret       []secret.Secret           // the cluster's; nil for none
+	build        func(i int) cluster.Build // what a node can read; nil for what this source can
+	silence      time.Duration             // after which a node counts as unreachable; 0 for the default
+	months       int                       // --usage-months
+	stopped      atomic.Bool               // the clocks that time authority stand still
+	// wrapRecorder wraps the recorder of a starting node; nil for no wrapper.
+	wrapRecorder func(*testNode, limiter.Recorder) limiter.Recorder
 	// inline is the subject, with its limits, that each check brings; nil if checks use rules.
 	inline *rules.InlineSubject
 }
 
-// bring makes checks bring the limit of exactRules or hybridRules, if inline is set.
-func (p *planet) bring(inline bool, limit int, exact bool) {
+// useInline makes checks bring the limit of exactRules or hybridRules, if inline is set.
+func (p *testCluster) useInline(inline bool, limit int, exact bool) {
 	if inline {
 		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []rules.InlineLimit{
 			{Limit: int64(limit), Per: "8760h", Algorithm: "fixed-window"}, // the same window as the rules'
@@ -70,8 +70,8 @@ func (p *planet) bring(inline bool, limit int, exact bool) {
 	}
 }
 
-// asked runs a test with a rule and with inline limits.
-func asked(t *testing.T, test func(t *testing.T, inline bool)) {
+// runWithRuleAndInline runs a test with a rule and with inline limits.
+func runWithRuleAndInline(t *testing.T, test func(t *testing.T, inline bool)) {
 	for _, inline := range []bool{false, true} {
 		t.Run(map[bool]string{false: "rule", true: "inline"}[inline], func(t *testing.T) {
 			t.Parallel()
@@ -80,8 +80,8 @@ func asked(t *testing.T, test func(t *testing.T, inline bool)) {
 	}
 }
 
-// subject returns the half of a subject's hash that selects its partition.
-func (p *planet) subject(rule, key string) uint64 {
+// subjectHash returns the half of a subject's hash that selects its partition.
+func (p *testCluster) subjectHash(rule, key string) uint64 {
 	p.t.Helper()
 	l := p.nodes[0].node.limiter
 	if p.inline != nil {
@@ -100,15 +100,15 @@ func (p *planet) subject(rule, key string) uint64 {
 	return u.Hash.Hi
 }
 
-// virtual is a node of a planet. It outlives its processes.
-type virtual struct {
-	planet   *planet
+// testNode is a node of a testCluster. It outlives its processes.
+type testNode struct {
+	planet   *testCluster
 	settings *Config
 	id       ring.NodeID
 	boot     uint64
 	node     *Node // of the current process
-	memory   *memory
-	disk     *handle // of the current process
+	memory   *testDisk
+	disk     *diskHandle // of the current process
 	ip       string
 	build    cluster.Build
 	alive    atomic.Bool
@@ -117,47 +117,47 @@ type virtual struct {
 	crashed atomic.Bool
 }
 
-func newPlanet(t *testing.T, n int, text string) *planet {
-	p := newSpace(t).planet("default", "default", 0)
-	p.settle(n, text)
-	p.whole()
+func newTestCluster(t *testing.T, n int, text string) *testCluster {
+	p := newTestNetwork(t).newCluster("default", "default", 0)
+	p.startNodes(n, text)
+	p.awaitWhole()
 	return p
 }
 
 // newRegions starts a cluster of n nodes for each region; all know each other's addresses. The first region is the
 // primary. It returns when each cluster is whole; they may not have met yet.
-func newRegions(t *testing.T, n int, text string, regions ...string) []*planet {
-	space := newSpace(t)
-	all := make([]*planet, len(regions))
+func newRegions(t *testing.T, n int, text string, regions ...string) []*testCluster {
+	space := newTestNetwork(t)
+	all := make([]*testCluster, len(regions))
 	for i, name := range regions {
-		all[i] = space.planet(name, regions[0], i+1)
+		all[i] = space.newCluster(name, regions[0], i+1)
 		for j := range regions {
 			for k := range n {
 				if i != j {
-					all[i].far = append(all[i].far, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
+					all[i].wanAddresses = append(all[i].wanAddresses, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
 				}
 			}
 		}
 	}
 	for _, p := range all {
-		p.settle(n, text)
+		p.startNodes(n, text)
 	}
 	for _, p := range all {
-		p.whole()
+		p.awaitWhole()
 	}
 	return all
 }
 
-// space is the network between planets.
-type space struct {
+// testNetwork is the network between clusters.
+type testNetwork struct {
 	t     *testing.T
 	net   *memnet.Net
 	start time.Time
 	log   *slog.Logger
 }
 
-func newSpace(t *testing.T) *space {
-	s := &space{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
+func newTestNetwork(t *testing.T) *testNetwork {
+	s := &testNetwork{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
 	s.net.Backoff()
 	if os.Getenv("RLNODE_TEST_LOG") != "" {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -166,46 +166,46 @@ func newSpace(t *testing.T) *space {
 	return s
 }
 
-func (s *space) planet(region, primary string, subnet int) *planet {
-	return &planet{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
+func (s *testNetwork) newCluster(region, primary string, subnet int) *testCluster {
+	return &testCluster{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
 }
 
-// settle starts n nodes with these rules.
-func (p *planet) settle(n int, text string) {
+// startNodes starts n nodes with these rules.
+func (p *testCluster) startNodes(n int, text string) {
 	p.dir, p.rules = p.t.TempDir(), text
 	for i := range n {
-		v := p.another(p.settings(i, n))
+		v := p.addNode(p.settings(i, n))
 		if p.build != nil {
 			v.build = p.build(i)
 		}
 	}
 	for _, v := range p.nodes {
-		v.up()
+		v.startProcess()
 	}
 }
 
-// another adds a node without starting it.
-func (p *planet) another(settings *Config) *virtual {
+// addNode adds a node without starting it.
+func (p *testCluster) addNode(settings *Config) *testNode {
 	i := len(p.nodes)
-	v := &virtual{planet: p, ip: p.address(i), memory: newMemory(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
+	v := &testNode{planet: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
 	p.nodes = append(p.nodes, v)
 	return v
 }
 
-func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
+func (p *testCluster) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-// cases returns how many of n similar cases to run: one in short mode.
-func cases(n int) int {
+// casesToRun returns how many of n similar cases to run: one in short mode.
+func casesToRun(n int) int {
 	if testing.Short() {
 		return 1
 	}
 	return n
 }
 
-func (p *planet) settings(i, n int) *Config {
+func (p *testCluster) settings(i, n int) *Config {
 	c := &Config{
 		Name: fmt.Sprintf("n%d", i+1), ClusterBind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
-		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary, InsecureCluster: p.secret == nil,
+		WANPort: 7948, WANJoin: p.wanAddresses, PrimaryRegion: p.primary, InsecureCluster: p.secret == nil,
 		Rules: []byte(p.rules), MaxCounters: 100_000, BootstrapExpect: cmp.Or(p.expect, n),
 		UsageMonths: p.months, UsageSubjects: 1000,
 	}
@@ -222,8 +222,8 @@ func (p *planet) settings(i, n int) *Config {
 	return c
 }
 
-// up starts the node's process.
-func (v *virtual) up() {
+// startProcess starts the node's process.
+func (v *testNode) startProcess() {
 	p := v.planet
 	host := p.net.Host(v.ip)
 	gossip, err := host.GossipTransport(7946)
@@ -244,11 +244,11 @@ func (v *virtual) up() {
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: p.boottime,
-		recorder: witness{diary: &p.diary, name: config.Name, start: p.start},
+		recorder: ownershipRecorder{log: &p.ownership, name: config.Name, start: p.start},
 		build:    v.build, silence: p.silence,
 	}
-	if p.pen != nil {
-		config.env.recorder = p.pen(v, config.env.recorder)
+	if p.wrapRecorder != nil {
+		config.env.recorder = p.wrapRecorder(v, config.env.recorder)
 	}
 	config.BootstrapExpect = min(config.BootstrapExpect, maxExpect)
 	complete, err := config.complete()
@@ -280,24 +280,24 @@ func (v *virtual) up() {
 }
 
 // admin returns the node as its admin plane sees it.
-func (v *virtual) admin() adminView { return adminView{v.node.cluster, v.node} }
+func (v *testNode) admin() adminView { return adminView{v.node.cluster, v.node} }
 
 // boottime is the clock that times authority.
-func (p *planet) boottime() time.Duration {
+func (p *testCluster) boottime() time.Duration {
 	if p.stopped.Load() {
 		return time.Hour
 	}
 	return time.Since(p.start)
 }
 
-// down ends the node's process: gracefully if clean is set, otherwise like a crash.
-func (v *virtual) down(clean bool) {
+// endProcess ends the node's process: gracefully if clean is set, otherwise like a crash.
+func (v *testNode) endProcess(clean bool) {
 	n := v.node
 	v.ready.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
 	defer cancel()
 	if clean {
-		if err := n.stepBack(ctx, false); err != nil {
+		if err := n.leave(ctx, false); err != nil {
 			v.planet.t.Errorf("%s: step back: %v", v.settings.Name, err)
 		}
 	} else {
@@ -305,7 +305,7 @@ func (v *virtual) down(clean bool) {
 		v.planet.net.Crash(v.ip)
 	}
 	v.alive.Store(false)
-	close(v.disk.over)
+	close(v.disk.ended)
 	file := filepath.Join(v.settings.DataDir, "usage.db")
 	var written []byte
 	if n.meter != nil && !clean {
@@ -321,19 +321,19 @@ func (v *virtual) down(clean bool) {
 	v.ready.Store(false) // the node may have become ready meanwhile
 }
 
-func (p *planet) end() {
+func (p *testCluster) stopNodes() {
 	for _, v := range p.nodes {
 		if v.alive.Load() {
-			v.down(false)
+			v.endProcess(false)
 		}
 	}
 	time.Sleep(10 * time.Second) // gossip's last probes
 }
 
-// whole waits until every node is in one settled ring and has authority.
+// awaitWhole waits until every node is in one settled ring and has authority.
 //
 // It waits for more than ten minutes, the longest that a node must stay out after being cut off repeatedly.
-func (p *planet) whole() {
+func (p *testCluster) awaitWhole() {
 	p.t.Helper()
 	p.within(11*time.Minute, "the cluster is whole", func() bool {
 		for _, v := range p.nodes {
@@ -351,12 +351,12 @@ func (p *planet) whole() {
 	})
 }
 
-func (p *planet) eventually(what string, ok func() bool) {
+func (p *testCluster) eventually(what string, ok func() bool) {
 	p.t.Helper()
 	p.within(time.Minute, what, ok)
 }
 
-func (p *planet) within(bound time.Duration, what string, ok func() bool) {
+func (p *testCluster) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Helper()
 	for range bound / time.Millisecond {
 		if ok() {
@@ -368,13 +368,13 @@ func (p *planet) within(bound time.Duration, what string, ok func() bool) {
 }
 
 // check makes a check at a node. It reports whether the check was allowed.
-func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
+func (v *testNode) check(rule, key string, a *limiter.Answer) (bool, error) {
 	q := v.planet.query(rule, key)
 	err := v.node.limiter.Check(&q, a)
 	return err == nil && a.Allowed, err
 }
 
-func (p *planet) query(rule, key string) limiter.Query {
+func (p *testCluster) query(rule, key string) limiter.Query {
 	if p.inline == nil {
 		return limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
 	}
@@ -383,8 +383,8 @@ func (p *planet) query(rule, key string) limiter.Query {
 	return limiter.Query{Subjects: []limiter.Subject{one}}
 }
 
-// crowd makes checks of several subjects at all ready nodes until it is stopped.
-type crowd struct {
+// loadGenerator makes checks of several subjects at all ready nodes until it is stopped.
+type loadGenerator struct {
 	keys     int
 	admitted []atomic.Int64
 	refused  atomic.Int64
@@ -396,8 +396,8 @@ type crowd struct {
 	log      func(format string, args ...any) // logs slow checks and those decided in fallback; may be nil
 }
 
-func (p *planet) crowd(rule string, keys, workers int) *crowd {
-	c := &crowd{keys: keys, admitted: make([]atomic.Int64, keys)}
+func (p *testCluster) startLoad(rule string, keys, workers int) *loadGenerator {
+	c := &loadGenerator{keys: keys, admitted: make([]atomic.Int64, keys)}
 	if os.Getenv("RLNODE_TEST_LOG") != "" {
 		c.log = func(f string, a ...any) { p.log.Info(fmt.Sprintf(f, a...)) }
 	}
@@ -436,8 +436,8 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 	return c
 }
 
-// leave ends the crowd and returns how many checks were decided in each way.
-func (c *crowd) leave() map[string]int64 {
+// stopLoad stops the checks and returns how many checks were decided in each way.
+func (c *loadGenerator) stopLoad() map[string]int64 {
 	c.stop.Store(true)
 	c.done.Wait()
 	by := map[string]int64{}
@@ -449,7 +449,7 @@ func (c *crowd) leave() map[string]int64 {
 	return by
 }
 
-func (c *crowd) total() (n int64) {
+func (c *loadGenerator) total() (n int64) {
 	for i := range c.admitted {
 		n += c.admitted[i].Load()
 	}
@@ -457,21 +457,21 @@ func (c *crowd) total() (n int64) {
 }
 
 // used returns what the owner of a subject has counted.
-func (p *planet) used(rule, key string) int64 {
+func (p *testCluster) used(rule, key string) int64 {
 	p.t.Helper()
-	used, err := p.usedNow(rule, key)
+	used, err := p.tryUsed(rule, key)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return used
 }
 
-// usedNow is used, but returns an error if the use is unknown now.
-func (p *planet) usedNow(rule, key string) (int64, error) {
+// tryUsed is used, but returns an error if the use is unknown now.
+func (p *testCluster) tryUsed(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
 			if p.inline != nil {
-				return v.lookInline(key)
+				return v.peekInline(key)
 			}
 			u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 			if err != nil {
@@ -483,8 +483,8 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 	return 0, errors.New("no node is ready")
 }
 
-// lookInline peeks at an inline subject and returns its use. It fails unless the owner answers.
-func (v *virtual) lookInline(key string) (int64, error) {
+// peekInline peeks at an inline subject and returns its use. It fails unless the owner answers.
+func (v *testNode) peekInline(key string) (int64, error) {
 	var a limiter.Answer
 	q := v.planet.query("", key)
 	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: rules.Requests}}
@@ -498,63 +498,63 @@ func (v *virtual) lookInline(key string) (int64, error) {
 	return a.Limits[0].Used, nil
 }
 
-// diary records which node decides each partition as its owner, and when. It detects two owners at once.
-type diary struct {
-	mu      sync.Mutex // guards the fields below
-	last    [ring.Partitions]entry
-	trouble []string // at most 20
+// ownershipLog records which node decides each partition as its owner, and when. It detects two owners at once.
+type ownershipLog struct {
+	mu         sync.Mutex // guards the fields below
+	last       [ring.Partitions]lastDecision
+	violations []string // at most 20
 }
 
-type entry struct {
-	by           string
-	lineage      uint64
-	began, ended int64
-	gone         map[uint64]bool // lineages that have ended
+type lastDecision struct {
+	by            string
+	lineage       uint64
+	began, ended  int64
+	endedLineages map[uint64]bool // lineages that have ended
 }
 
-// witness writes one node's records to the diary.
-type witness struct {
-	diary *diary
+// ownershipRecorder writes one node's records to the ownershipLog.
+type ownershipRecorder struct {
+	log   *ownershipLog
 	name  string
 	start time.Time
 }
 
-func (w witness) Clock() int64 { return int64(time.Since(w.start)) }
+func (w ownershipRecorder) Clock() int64 { return int64(time.Since(w.start)) }
 
-func (w witness) Decided(by limiter.DecidedBy, p int, lineage uint64, began, ended int64) {
+func (w ownershipRecorder) Decided(by limiter.DecidedBy, p int, lineage uint64, began, ended int64) {
 	if by != limiter.ByOwner {
 		return
 	}
-	d := w.diary
+	d := w.log
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := &d.last[p]
-	if last.gone == nil {
-		last.gone = map[uint64]bool{}
+	if last.endedLineages == nil {
+		last.endedLineages = map[uint64]bool{}
 	}
 	switch {
-	case last.gone[lineage]:
-		d.note("partition %d: %s decides under a lineage that has ended", p, w.name)
+	case last.endedLineages[lineage]:
+		d.violation("partition %d: %s decides under a lineage that has ended", p, w.name)
 	case last.by != "" && last.by != w.name && began < last.ended:
-		d.note("partition %d: two owners: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
+		d.violation("partition %d: two owners: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
 	}
 	if last.lineage != 0 && last.lineage != lineage {
-		last.gone[last.lineage] = true
+		last.endedLineages[last.lineage] = true
 	}
 	last.by, last.lineage, last.began, last.ended = w.name, lineage, began, max(ended, last.ended)
 }
 
-func (d *diary) note(format string, args ...any) {
-	if len(d.trouble) < 20 {
-		d.trouble = append(d.trouble, fmt.Sprintf(format, args...))
+func (d *ownershipLog) violation(format string, args ...any) {
+	if len(d.violations) < 20 {
+		d.violations = append(d.violations, fmt.Sprintf(format, args...))
 	}
 }
 
-func (p *planet) peaceful() {
+func (p *testCluster) checkOwnership() {
 	p.t.Helper()
-	p.diary.mu.Lock()
-	defer p.diary.mu.Unlock()
-	for _, text := range p.diary.trouble {
+	p.ownership.mu.Lock()
+	defer p.ownership.mu.Unlock()
+	for _, text := range p.ownership.violations {
 		p.t.Error(text)
 	}
 }
