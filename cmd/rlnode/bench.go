@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// benchCmd puts load on a node.
+// benchCmd measures how many checks a node decides, and how fast.
 type benchCmd struct {
 	Connections int           `short:"c" default:"16" help:"Connections, each with one request at a time (1 to 4096, default ${default})."`
 	Duration    time.Duration `short:"d" default:"10s" help:"How long (at most 1h, default ${default})."`
-	Rate        int           `default:"0" placeholder:"N" help:"Requests a second, sent on time whether or not answers are late; latency counts from when a request was due. Default: as many as go."`
-	Keys        int           `default:"10000" help:"Different subjects (1 to 100,000,000, default ${default})."`
-	Batch       int           `default:"1" help:"Checks a request (1 to 10,000, default ${default})."`
-	Rule        string        `placeholder:"RULE" help:"Ask this rule, with a key of one value, instead of all rules with attribute ip."`
+	Rate        int           `default:"0" placeholder:"N" help:"Requests per second, sent on schedule even if answers are late; latency counts from when a request was due. Default: as many as possible."`
+	Keys        int           `default:"10000" help:"Number of subjects (1 to 100,000,000, default ${default})."`
+	Batch       int           `default:"1" help:"Checks per request (1 to 10,000, default ${default})."`
+	Rule        string        `placeholder:"RULE" help:"Check by this rule, with a key of one value, instead of by all rules with the attribute ip."`
 	JSON        bool          `help:"Print the figures as JSON."`
 	dataPlane
 }
 
 // Help implements kong.HelpProvider.
 func (benchCmd) Help() string {
-	return `Checks go to the node at --addr and nowhere else, over connections that stay open. Subjects are drawn evenly.
-Client and node share the machine's processors if they run on one: then the figures are lower than they could be.
+	return `All checks go to the node at --addr, over connections that stay open. Subjects are drawn evenly. If client and node run
+on one machine, they share its processors, which lowers the figures.
 
 Examples:
 
@@ -60,7 +60,7 @@ func (c *benchCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	// Make one check first: a wrong address, token or rule is then reported as such, not as a thousand errors.
+	// Try one check first, to report a wrong address, token or rule once rather than as a thousand errors.
 	if err := c.try(env, n); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *benchCmd) connect(n *remote) ([]*loader, error) {
 	return loaders, nil
 }
 
-// benchResult is the figures as JSON, with latencies in milliseconds.
+// benchResult holds the figures as JSON, with latencies in milliseconds.
 type benchResult struct {
 	Seconds  float64            `json:"seconds"`
 	Requests int64              `json:"requests"`
@@ -147,7 +147,7 @@ func (c *benchCmd) print(w io.Writer, f *figures, took time.Duration) error {
 	} else {
 		_, err = fmt.Fprintf(w, `%.1f s, %d connections, %d requests of %d checks
 %.0f checks/s: %d allowed, %d refused, %d errors
-latency of a request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %.3f ms
+latency per request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %.3f ms
 `, seconds, c.Connections, r.Requests, c.Batch, r.PerSec, r.Allowed, r.Refused, r.Errors,
 			r.Latency["p50"], r.Latency["p90"], r.Latency["p99"], r.Latency["p99.9"], r.Latency["max"])
 	}

@@ -18,13 +18,13 @@ import (
 type checkCmd struct {
 	target
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
-	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"What it costs (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
+	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"The check's cost (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
 	Unit   string   `placeholder:"UNIT" help:"The unit of --cost N (default requests); its limits are shown."`
 	Exact  bool     `help:"With --limit: ask the subject's owner each time, so that figures are exact."`
-	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: only look, nothing is taken; or count: take it even if it does not fit (default ${default})."`
+	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: decide but take nothing; or count: take the cost even beyond the limit (default ${default})."`
 	Peek   bool     `help:"The same as --mode peek."`
-	Detail bool     `help:"Show every limit that was looked at."`
-	JSON   bool     `help:"Print the node's answer as it is."`
+	Detail bool     `help:"Show every limit that applies."`
+	JSON   bool     `help:"Print the node's answer unchanged."`
 	dataPlane
 }
 
@@ -36,17 +36,17 @@ func (checkCmd) Help() string {
   rlnode check --rule chat --key acme --key /chat/completions
   rlnode check --attr ip=198.51.100.7 --attr tenant=acme --cost 1 --cost tokens=900
 
-A limit can come with the call; it needs no rule. Its subject is --key, in --namespace:
+A limit can come with the call instead of a rule. Its subject is --key, in --namespace:
 
   rlnode check --limit 5/1m --key user-42
   rlnode check --limit 5/1m,algorithm=token-bucket,burst=10 --limit 100/day --namespace checkout --key user-42
   rlnode check --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --mode count
 
-Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is wrong, the node can't be
-reached, or it answers with an error).`
+Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is invalid, or the node
+can't be reached or answers with an error).`
 }
 
-// Run asks and prints the answer.
+// Run makes the check and prints the decision.
 func (c *checkCmd) Run(env *environment) error {
 	allowed, err := c.ask(env)
 	switch {
@@ -96,7 +96,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	return d.Allowed, err
 }
 
-// body returns the fields of the check.
+// body returns the fields of the request body.
 func (c *checkCmd) body() (fields map[string]any, err error) {
 	switch {
 	case len(c.Key) > 0 && len(c.Attr) > 0, c.inline() && len(c.Attr) > 0:
@@ -104,11 +104,11 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 	case c.inline() && len(c.Limit) == 0:
 		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
 	case c.Exact && !c.inline():
-		return nil, fmt.Errorf("--exact needs --limit: a rule says itself what it is, by consistency")
+		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
 	case c.Peek && c.Mode == "count":
 		return nil, fmt.Errorf("--peek and --mode count exclude each other")
 	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.inline():
-		return nil, fmt.Errorf("nothing to ask about: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
+		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
 		attributes, err := conditionsOf("--attr", c.Attr)
 		if err != nil {

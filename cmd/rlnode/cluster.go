@@ -21,11 +21,11 @@ type membersCmd struct{ answered }
 
 // Help implements kong.HelpProvider.
 func (membersCmd) Help() string {
-	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
-"via n3" that they go by way of n3, since the direct way is broken. STATE is "alive, behind" while the leader can't
-give a node authority, since it has not applied what the others go by. ROLE is leader, voter, or follower for a node that does not vote; RING tells
-whether it owns counters, or is about to. Where there are several regions they are listed, too: COMMITTED tells whether
-limits with scope: global are shared with a region.
+	return `Shows the cluster as one node sees it, and how that node has decided lately. REACHED says whether its calls reach a
+node; "via n3" means through n3, because the direct path is broken. STATE is "alive, behind" while the leader gives a node
+no authority because it has not applied what the other nodes have. ROLE is leader, voter, or follower for a node without a
+vote. RING says whether the node owns counters or is about to. If there are several regions, they are listed, too:
+COMMITTED says whether limits with scope: global are shared with a region.
 
 Example:
 
@@ -35,7 +35,7 @@ Example:
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
 	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
-		moving, leader := "", "no leader is known"
+		moving, leader := "", "no known leader"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
 		}
@@ -83,11 +83,11 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// printRegions prints the regions if there are several.
+// printRegions prints the regions and the rules that all of them use.
 func printRegions(w io.Writer, regions []admin.Region, recorded int64) error {
-	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
+	known := fmt.Sprintf("all regions use rules version %d or later", recorded)
 	if recorded == 0 {
-		known = "no version of the rules is known yet that all regions go by"
+		known = "no version of the rules is known to be in use in all regions yet"
 	}
 	fmt.Fprintf(w, "\n%s\n", known)
 	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r admin.Region) string {
@@ -143,7 +143,7 @@ func (c *ownerCmd) Run(env *environment) error {
 // topCmd lists the most refused subjects.
 type topCmd struct {
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
-	Watch    bool          `short:"w" help:"Print again and again until interrupted."`
+	Watch    bool          `short:"w" help:"Print repeatedly until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
 	answered
 }
@@ -195,7 +195,7 @@ type topAnswer struct {
 
 func printTop(w io.Writer, top *topAnswer) error {
 	if len(top.Subjects) == 0 {
-		_, err := fmt.Fprintln(w, "nobody has been refused")
+		_, err := fmt.Fprintln(w, "no subject has been refused")
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -206,7 +206,7 @@ func printTop(w io.Writer, top *topAnswer) error {
 	return table.Flush()
 }
 
-// anyKey is a key in an answer: a string or an array of strings. It is kept as text that is safe to print.
+// anyKey is a key in an answer, a string or an array of strings, as text that is safe to print.
 type anyKey string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -233,7 +233,7 @@ func (k *anyKey) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// printable quotes s if it is empty or would not print as it is: any client that sends checks can choose values.
+// printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.
 func printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted

@@ -23,7 +23,7 @@ func (m *mate) command(args ...string) (code int, out string) {
 	return code, stdout + stderr
 }
 
-// subjectsOf finds a subject that a node owns, and one that it is the standby of.
+// subjectsOf finds a subject that a node owns, and one for which it is the standby.
 func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
 	f.t.Helper()
 	found := map[string]string{}
@@ -48,7 +48,7 @@ func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
 	return found
 }
 
-// are waits until every node sees a settled cluster of exactly these members, besides those that are gone.
+// are waits until every node sees a settled cluster of exactly these members, not counting those that have left.
 func (f *fleet) are(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
@@ -79,7 +79,7 @@ func (m *mate) readiness() (int, string) {
 	return status, text
 }
 
-// A node leaves under load. Nothing is forgotten, no check fails, and it keeps asking the others until it is stopped.
+// A node leaves under load. Nothing is forgotten, no check fails, and until it is stopped, it asks the other nodes.
 func TestG6_LeaveUnderLoad(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
@@ -93,7 +93,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 		t.Errorf("the node that left: have %d %s", status, text)
 	}
 	if code, out := gone.command("leave"); code != 0 {
-		t.Errorf("to leave twice: %d %s", code, out)
+		t.Errorf("leaving twice: %d %s", code, out)
 	}
 	f.nodes = []*mate{f.nodes[0], f.nodes[2]}
 	f.are("n1", "n3")
@@ -118,7 +118,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	if n, ok := l.by.Load("standby"); ok {
 		twice += n.(*atomic.Int64).Load()
 	}
-	// A standby decides if an owner is too slow to answer, and the owner may have counted the check as well.
+	// If an owner is too slow to answer, its standby decides, but the owner may have counted the check as well.
 	over := int64(0)
 	for i, key := range l.keys {
 		want := l.admitted[i].Load() + relayed[key]
@@ -128,12 +128,12 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 		}
 	}
 	if over > twice {
-		t.Errorf("have %d used too many, with %d decisions of standbys", over, twice)
+		t.Errorf("%d were counted in excess, but standbys decided only %d", over, twice)
 	}
 	began := time.Now()
 	gone.signal(syscall.SIGTERM)
 	if code := gone.end(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
-		t.Errorf("to stop the node that left: exit code %d after %v", code, time.Since(began))
+		t.Errorf("stopping the node that left: exit code %d after %v", code, time.Since(began))
 	}
 }
 
@@ -181,7 +181,7 @@ func TestHealthCommand(t *testing.T) {
 	s.stop()
 }
 
-// A node that waits for others is not ready, and says what it waits for.
+// A node that waits for others is not ready, and reports what it waits for.
 func TestHealthBeforeThereIsACluster(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -204,8 +204,8 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 	}
 }
 
-// Two of three nodes are gone for good. The third continues, cut off but ready; it can be made the only voter, and the
-// others come back as new nodes.
+// Two of three nodes are lost for good. The third continues, cut off but ready. It becomes the only voter, and new nodes
+// replace the lost ones.
 func TestG9_RecoverFromLostMajority(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Second) // ten pushes to the standbys
-	process.Eventually(t, "the standbys have all", func() bool {
+	process.Eventually(t, "the standbys have complete copies", func() bool {
 		for _, m := range f.nodes {
 			_, text, err := m.call("GET", m.admin+"/metrics", "", "")
 			if err != nil || !strings.Contains(text, "\nrlnode_partitions_behind 0\n") || !strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n") {
@@ -241,7 +241,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	f.nodes = []*mate{left}
-	process.Eventually(t, "the node that is left is cut off, and ready", func() bool {
+	process.Eventually(t, "the surviving node is cut off, and ready", func() bool {
 		status, text := left.readiness()
 		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
 	})
@@ -263,7 +263,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	})
 	for role, key := range keys {
 		if used := left.used("year", key); used < 40 {
-			t.Errorf("have %d used after recovery of what this node had as %s, want at least 40", used, role)
+			t.Errorf("have %d used after recovery of a subject for which this node was the %s, want at least 40", used, role)
 		}
 	}
 	for i := 1; i <= 2; i++ {
@@ -282,7 +282,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	}
 }
 
-// removeFailed removes every member that is gone, by its ID: a new node may have the same name.
+// removeFailed removes every failed member, by its ID, because a new node may have the same name.
 func (f *fleet) removeFailed(at *mate) {
 	f.t.Helper()
 	c, err := at.cluster()
@@ -293,7 +293,7 @@ func (f *fleet) removeFailed(at *mate) {
 		if one.State == "alive" {
 			continue
 		}
-		if code, out := at.command("remove", one.ID); code != 0 || !strings.Contains(out, "no member any more") {
+		if code, out := at.command("remove", one.ID); code != 0 || !strings.Contains(out, "no longer a member") {
 			f.t.Errorf("remove %s: %d %s", one.Name, code, out)
 		}
 	}
@@ -324,6 +324,6 @@ func TestRecoverRefused(t *testing.T) {
 		}
 	}
 	if left, _ := os.ReadDir(empty); len(left) > 0 {
-		t.Errorf("files were made: %v", left)
+		t.Errorf("the command created files: %v", left)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// figures is what one connection counts, or the sum over all.
+// figures holds what one connection has counted, or the sum over all connections.
 type figures struct {
 	requests         int64
 	allowed, refused int64 // checks
@@ -76,7 +76,7 @@ func (h *histogram) merge(g *histogram) {
 	h.most = max(h.most, g.most)
 }
 
-// quantile returns the duration that a fraction q (0…1) of all durations stays within.
+// quantile returns the q-quantile (0…1): a fraction q of all durations is at most that long.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int64(q * float64(h.all))
 	for i, n := range h.counts {

@@ -2,8 +2,8 @@
 
 package main
 
-// wantedFiles is of no use here.
+// wantedFiles has no effect on this system.
 const wantedFiles = 0
 
-// raiseFiles does nothing: this system has no such limit on open files.
+// raiseFiles does nothing: this system has no rlimit on open files.
 func raiseFiles() (low uint64) { return 0 }

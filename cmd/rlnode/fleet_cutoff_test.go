@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// askAlone makes this many checks at a node that has to decide by itself. It returns how many were admitted.
+// askAlone makes checks at a node that has to decide alone. It returns how many were admitted.
 func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 	m.fleet.t.Helper()
 	for range times {
@@ -31,8 +31,8 @@ func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 	return admitted
 }
 
-// G4: a node that is restarted while the others hang decides by itself, by the rules and the ring it had. It admits its
-// share, across another restart. When the others resume, all of it is counted.
+// G4: a node that restarts while the others hang decides alone, by the rules and the ring it had. It admits its share,
+// even across another restart. When the others resume, everything it admitted is counted.
 func TestG4_RestartedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -42,7 +42,7 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 	for _, key := range subjects(100) {
 		keys[f.ownerOf(lone, "year", key)] = key
 	}
-	timer := time.NewTimer(2 * time.Second) // until what is applied is written down
+	timer := time.NewTimer(2 * time.Second) // until the applied state is on disk
 	<-timer.C
 	lone.kill()
 	for _, m := range f.nodes[:2] {

@@ -13,7 +13,7 @@ import (
 // These tests run real processes on a machine that may be slow, so they only log how long things took. The same tests
 // on virtual time assert that a check is decided within a second and that the whole limit is available within five.
 
-// exactRules is one rule whose owner is asked each time, and whose window does not turn during a test.
+// exactRules has one rule without leases, whose window does not turn during a test.
 func exactRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }
@@ -31,7 +31,7 @@ func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[1].apply(exactRules(1000))
 	l := f.traffic("year", subjects(3), 12)
-	process.Eventually(t, "more than the limits is asked for", func() bool { return l.refused.Load() > 1000 })
+	process.Eventually(t, "more than the limits is requested", func() bool { return l.refused.Load() > 1000 })
 	l.end()
 	for i := range l.keys {
 		if have := l.admitted[i].Load(); have != 1000 {
@@ -66,7 +66,7 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 }
 
 // sameTotals compares what was admitted with what the owners have counted. If the machine stalled for almost a second,
-// a check may have been decided by the standby or in fallback, and the owner may have counted it as well, or not.
+// the standby or the fallback may have decided a check that the owner may have counted, too.
 func (f *fleet) sameTotals(l *traffic) {
 	f.t.Helper()
 	alone := int64(0)
@@ -96,13 +96,13 @@ func TestG5_KilledOwner(t *testing.T) {
 	lastMoments := l.total() - before
 	killed := time.Now()
 	owner.kill()
-	process.Eventually(t, "the whole limit is to be had again", func() bool { return l.total() >= limit })
+	process.Eventually(t, "the whole limit is available again", func() bool { return l.total() >= limit })
 	whole := time.Since(killed)
 	time.Sleep(300 * time.Millisecond)
 	l.end()
-	t.Logf("the whole limit was to be had after %v; %d were admitted in the 100 ms before the kill", whole, lastMoments)
+	t.Logf("the whole limit was available after %v; %d were admitted in the 100 ms before the kill", whole, lastMoments)
 	if n := l.total(); n > limit+2*lastMoments {
-		t.Errorf("have %d admitted, want at most %d and what was admitted in the last 100 ms, %d", n, limit, lastMoments)
+		t.Errorf("have %d admitted, want at most %d and the %d of the last 100 ms", n, limit, lastMoments)
 	}
 	if l.failed.Load() > 0 {
 		t.Errorf("%d checks failed", l.failed.Load())
@@ -134,7 +134,7 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	}
 	for _, victim := range victims {
 		l := f.traffic("year", keys, 3)
-		process.Eventually(t, "some is asked for", func() bool { return l.total()+l.refused.Load() > limit/4 })
+		process.Eventually(t, "some is requested", func() bool { return l.total()+l.refused.Load() > limit/4 })
 		victim.pause(5 * time.Second)
 		f.whole()
 		l.end()

@@ -35,13 +35,13 @@ rules:
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
 
-// mixed is traffic from clients that each know some of the nodes, and a model of what the cluster should have counted.
+// mixed is traffic from clients that each know some nodes, and a model of what the cluster should have counted.
 type mixed struct {
 	fleet *fleet
 	stop  chan struct{}
 	done  sync.WaitGroup
 	keys  []string
-	// By rule and key: what was certainly admitted or adjusted, and what may have been.
+	// By rule and key: the cost that was certainly admitted or adjusted, and the cost that may have been.
 	counted map[string][]atomic.Int64
 	unsure  map[string][]atomic.Int64
 	asked   atomic.Int64
@@ -89,7 +89,7 @@ func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 	return c
 }
 
-// work keeps asking the first of nodes that answers.
+// work makes checks at the first of nodes that answers.
 func (mx *mixed) work(nodes []*mate, seed uint64) {
 	c := clientOf(mx.fleet.t, nodes...)
 	defer c.Close()
@@ -107,7 +107,7 @@ func (mx *mixed) work(nodes []*mate, seed uint64) {
 		case what == 0:
 			n := 1 + random.Int64N(3)
 			if _, err := c.Adjust(context.Background(), "exact", []string{mx.keys[key]}, n); err != nil {
-				mx.unsure["exact"][key].Add(n) // made at most once, but it is unknown whether
+				mx.unsure["exact"][key].Add(n) // made once or not at all
 			} else {
 				mx.counted["exact"][key].Add(n)
 			}
@@ -119,7 +119,7 @@ func (mx *mixed) work(nodes []*mate, seed uint64) {
 	}
 }
 
-// check asks once and reports whether that was allowed.
+// check makes one check and reports whether it was allowed.
 func (mx *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
 	began := time.Now()
 	d, err := c.Check(context.Background(), client.Request{Rule: rule, Key: []string{mx.keys[key]}, Cost: cost})
@@ -137,7 +137,7 @@ func (mx *mixed) check(c *client.Client, rule string, key int, cost int64) bool 
 	return d.Allowed
 }
 
-// write writes a rule at one node after the other. It measures the time until the rule is in force at all nodes except
+// write writes a rule at one node after another. It measures the time until the rule is in force at all nodes except
 // those being restarted.
 func (mx *mixed) write() {
 	var peeks []*client.Client
@@ -184,7 +184,7 @@ func (mx *mixed) follows(m *mate, c *client.Client, version int64) {
 			}
 			return
 		case took > 5*time.Second:
-			mx.fleet.t.Errorf("%s goes by rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
+			mx.fleet.t.Errorf("%s uses rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
 			return
 		}
 		select {
@@ -207,8 +207,8 @@ func (mx *mixed) steps(what string) {
 	}
 }
 
-// odd returns how many checks were decided without their owners. On an overloaded machine nodes fall silent for a
-// moment; a check that an owner decides then may be retried and count twice.
+// odd returns how many checks were decided without their owners. On an overloaded machine, nodes fall silent for a
+// moment; a check that the owner decides then may be retried and counted twice.
 func (mx *mixed) odd() (n int64) {
 	for _, by := range []client.DecidedBy{"standby", "fallback"} {
 		if some, ok := mx.by.Load(by); ok {
@@ -226,7 +226,7 @@ func (mx *mixed) end(slack int64) {
 	mx.halt()
 	mx.steps("the end")
 	if mx.asked.Load() == 0 || mx.written.Load() == 0 {
-		t.Fatal("nothing was asked or written")
+		t.Fatal("nothing was checked or written")
 	}
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()

@@ -18,12 +18,12 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// releases enables the tests that take two builds: the base commit's, which .ci/base names, and this tree's.
-// CONTRIBUTING.md says what the base commit is.
+// releases enables the tests with two builds: of the base commit, which .ci/base names, and of this tree. CONTRIBUTING.md
+// explains the base commit.
 var releases = flag.Bool("releases", false, "roll clusters of the base commit to this tree and back; see make releases")
 
 // rolled is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log
-// behind it. So a node that was away for a moment gets a snapshot, which comes from the other build if that one leads.
+// behind it. So a node that was away for a moment gets a snapshot, which the other build has made if it leads.
 type rolled struct {
 	*fleet
 	base, head string // paths of the programs
@@ -43,7 +43,7 @@ func newRolled(t *testing.T, n int) *rolled {
 	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see tune
 		t.Fatal(err)
 	}
-	t.Logf("both are built in %v", time.Since(began).Round(time.Second))
+	t.Logf("both were built in %v", time.Since(began).Round(time.Second))
 	s := secret.New()
 	for i := range n {
 		r.nodes = append(r.nodes, r.node(i+1, n, r.base, s))
@@ -64,8 +64,8 @@ func (r *rolled) node(i, expect int, build string, s secret.Secret) *mate {
 	return m
 }
 
-// runs makes a node run a build from its next start on. If this tree knows no higher feature level than the base, the
-// node claims to know the next one.
+// runs makes a node run a build from its next start on. If this tree knows no higher feature level than the base, its
+// nodes claim to know the next one.
 func (r *rolled) runs(m *mate, build string) {
 	m.build, m.env = build, []string{"RLNODE_SNAPSHOTS=5"}
 	if build == r.head && r.next > cluster.Newest {
@@ -211,7 +211,7 @@ func TestReleases(t *testing.T) {
 	// First the leader runs the base and followers this tree; then the other way round.
 	r.rollAll(r.head, true, 2)
 	if leader := r.leader(); leader.build != r.base {
-		t.Errorf("%s leads, which is not of the base", leader.name)
+		t.Errorf("%s leads, which does not run the base", leader.name)
 	}
 	load.steps("two of five are rolled")
 	time.Sleep(halfTime() / 2)
@@ -236,7 +236,7 @@ func TestReleases(t *testing.T) {
 	r.oneState()
 }
 
-// oneState checks that all nodes have derived the same state from the log, as far as they know.
+// oneState checks that no node has noticed a state that differs from the other nodes'.
 func (r *rolled) oneState() {
 	r.t.Helper()
 	for _, m := range r.nodes {
@@ -255,7 +255,7 @@ func TestReleasesUnderKills(t *testing.T) {
 		t.Skip("the long form of make releases runs it")
 	}
 	r := newRolled(t, 5)
-	load := r.mixed(3) // two of them may be away
+	load := r.mixed(3) // two of the nodes may be away
 	defer load.halt()
 	r.rollAll(r.head, true, 2)
 	r.away(r.follower(r.head), nil)
@@ -276,7 +276,7 @@ func TestReleasesUnderKills(t *testing.T) {
 	r.crash(r.leader())
 	load.steps("a follower and a leader of this tree were killed")
 	r.away(r.follower(r.base), func() { r.crash(r.follower(r.head)) })
-	load.steps("two were away at once, one of either build")
+	load.steps("two were away at once, one of each build")
 	r.rollAll(r.head, true, 5)
 	// One node is away while the level rises, and learns of it from a snapshot.
 	old := r.follower(r.head)
@@ -309,7 +309,7 @@ func (r *rolled) follower(build string) *mate {
 			return m
 		}
 	}
-	r.t.Fatal("there is no such follower")
+	r.t.Fatal("no such follower")
 	return nil
 }
 
@@ -335,7 +335,7 @@ func (r *rolled) crash(m *mate) {
 	m.troubles.Add(1)
 }
 
-// away crashes a node and keeps it away until the leader's log no longer has what it lacks. meanwhile runs in between.
+// away crashes a node and keeps it down until the leader's log no longer has the entries it lacks. meanwhile runs in between.
 func (r *rolled) away(m *mate, meanwhile func()) {
 	r.t.Helper()
 	m.kill()
@@ -347,7 +347,7 @@ func (r *rolled) away(m *mate, meanwhile func()) {
 	r.whole()
 	m.troubles.Add(1)
 	if !strings.Contains(m.log.String(), "nstalled remote snapshot") {
-		r.t.Errorf("%s was given no snapshot", m.name)
+		r.t.Errorf("%s got no snapshot", m.name)
 	}
 }
 
@@ -360,7 +360,7 @@ func (r *rolled) pastSnapshots() {
 	process.Eventually(r.t, "the leader takes snapshots", func() bool { return taken(leader) >= before+2 })
 }
 
-// raised raises the level, and tries to join with the base: as a member that is rolled back, and as another node.
+// raised raises the level, and tries to join with the base: as a member that is downgraded, and as a new node.
 func (r *rolled) raised(load *mixed) {
 	t := r.t
 	code, out := r.nodes[1].command("level", "--raise")
@@ -379,7 +379,7 @@ func (r *rolled) raised(load *mixed) {
 	old.up()
 	r.whole()
 	old.troubles.Add(1)
-	load.steps("who was rolled back is back")
+	load.steps("the downgraded node is back")
 	late := r.mate(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file", filepath.Join(r.dir, r.nodes[0].name+".secret"))
 	r.runs(late, r.base)
 	late.up()

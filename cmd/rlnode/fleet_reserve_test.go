@@ -74,6 +74,6 @@ rules:
 		}
 	}
 	if wrong.Load() > 0 {
-		t.Errorf("%d repeated or forged settlings were not answered as they should be", wrong.Load())
+		t.Errorf("%d repeated or forged settlings got a wrong answer", wrong.Load())
 	}
 }

@@ -26,7 +26,7 @@ import (
 
 const gossipKey = "c2l4dGVlbiBieXRlcyEhIQ==" // 16 bytes
 
-// secretFleet returns a fleet whose nodes have the secret in a file each.
+// secretFleet returns a fleet whose nodes each have a file with the secret.
 func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
 	t.Helper()
 	if testing.Short() && raceDetector {
@@ -67,8 +67,8 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. The old secret lets no node in
-// afterwards, and a node restarted with the new one is back.
+// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join with
+// the old secret, and a node restarted with the new one rejoins.
 func TestSecretIsChangedUnderLoad(t *testing.T) {
 	t.Parallel()
 	old, next := secret.New(), secret.New()
@@ -94,7 +94,7 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	late.kill()
 	f.writeSecrets(late.name, old)
 	late.up()
-	late.waitReady() // by itself
+	late.waitReady() // alone
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if c, err := late.cluster(); err == nil && c.View == "connected" {
 			t.Fatal("a node with the old secret is connected")
@@ -119,8 +119,8 @@ func (f *fleet) stays(want int, nodes ...*mate) {
 	}
 }
 
-// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and what it sends disturbs no
-// node. Each kind of message is tried at each port: without a secret, with another one, and with the stranger's own
+// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
+// test sends each kind of message to each port: without a secret, with another one, and with the stranger's own
 // certificates.
 func TestStrangersStayOutside(t *testing.T) {
 	t.Parallel()
@@ -183,7 +183,7 @@ func (m *mate) figure(name string) string {
 			return strings.TrimSpace(value)
 		}
 	}
-	m.fleet.t.Fatalf("there is no metric %s", name)
+	m.fleet.t.Fatalf("no metric %s", name)
 	return ""
 }
 
@@ -276,7 +276,7 @@ func tryRaft(t *testing.T, what string, credentials peer.Credentials, ip string,
 		"snapshot": transport.InstallSnapshot("", target, &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, Size: 1}, &raft.InstallSnapshotResponse{}, strings.NewReader("x")),
 	} {
 		if err == nil {
-			t.Errorf("%s: Raft has answered to %s", what, name)
+			t.Errorf("%s: Raft has answered %s", what, name)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func tryBytes(t *testing.T, address string) {
 					}
 					t.Fatalf("%s %s: %v", network, address, err)
 				}
-				_, _ = c.Write(message) // it may be closed at once
+				_, _ = c.Write(message) // the node may close the connection at once
 				c.Close()
 			}
 		}

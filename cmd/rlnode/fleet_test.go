@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// fleet is a cluster of real processes, each on a loopback address of its own with the default ports.
+// fleet is a cluster of real processes, each on its own loopback address with the default ports.
 type fleet struct {
 	t     *testing.T
 	dir   string
@@ -32,11 +32,11 @@ type mate struct {
 	ip    string
 	args  []string
 	env   []string
-	build string      // the program that it runs; empty for the one of all tests
-	ready atomic.Bool // as its load balancer sees it
+	build string      // path of its program; empty for the one that all tests share
+	ready atomic.Bool // as a load balancer sees it
 
-	dead     atomic.Bool  // it was killed; ready may be wrong until its load balancer polls again
-	troubles atomic.Int64 // how often it was killed or paused; requests meanwhile don't count
+	dead     atomic.Bool  // killed; ready may be wrong until the load balancer polls again
+	troubles atomic.Int64 // how many times it was killed or paused; requests meanwhile don't count
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster.
@@ -61,14 +61,14 @@ var (
 	sites     atomic.Uint32
 )
 
-// newSite returns a fleet without nodes, on addresses that no other test of this process has and, most probably, no
-// other process.
+// newSite returns a fleet without nodes, on addresses that no other test of this process uses and, most probably, no
+// other process either.
 func newSite(t *testing.T) *fleet {
 	n := (firstSite + sites.Add(1)) % 60_000
 	return &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+n/250, n%250)}
 }
 
-// mate returns a node that is not started yet.
+// mate returns a node without starting it.
 func (f *fleet) mate(i, expect int, args ...string) *mate {
 	m := &mate{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
 	var seeds []string
@@ -144,8 +144,8 @@ func (f *fleet) whole() {
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	// After a stall, a node refutes the report of its death, is evicted and is given its partitions again. On a busy
-	// machine that takes long.
+	// After a stall, a node refutes the report of its death, is evicted and gets its partitions back. On a busy machine,
+	// that takes long.
 	process.Within(f.t, time.Minute, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {
@@ -176,7 +176,7 @@ func (f *fleet) byName(name string) *mate {
 			return m
 		}
 	}
-	f.t.Fatalf("there is no node %q", name)
+	f.t.Fatalf("no node %q", name)
 	return nil
 }
 
@@ -207,7 +207,7 @@ func (m *mate) apply(text string) {
 	if err := json.Unmarshal([]byte(answer), &version); err != nil {
 		m.fleet.t.Fatal(err)
 	}
-	process.Eventually(m.fleet.t, "the rules are everywhere", func() bool {
+	process.Eventually(m.fleet.t, "all nodes use the rules", func() bool {
 		for _, n := range m.fleet.nodes {
 			if c, err := n.cluster(); err != nil || c.RulesVersion < version.Version {
 				return false
@@ -234,7 +234,7 @@ func (m *mate) pause(d time.Duration) {
 	m.signal(syscall.SIGCONT)
 }
 
-// traffic makes checks at ready nodes, as a load balancer would that polls /readyz.
+// traffic makes checks at ready nodes, like a load balancer that polls /readyz.
 type traffic struct {
 	fleet    *fleet
 	rule     string

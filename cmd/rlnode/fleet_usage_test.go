@@ -18,14 +18,14 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// bill is what clients know they were admitted, by subject.
+// bill is traffic, and how much of it clients know was admitted, by subject.
 type bill struct {
 	fleet    *fleet
 	keys     []string
 	answered []atomic.Int64 // cost of checks answered 200
 	unknown  []atomic.Int64 // cost of checks whose answer was lost
 	checks   atomic.Int64   // number answered 200
-	at       []atomic.Int64 // cost of those, by node
+	at       []atomic.Int64 // cost of checks answered 200, by node
 	stop     chan struct{}
 	done     sync.WaitGroup
 }
@@ -63,7 +63,7 @@ func (b *bill) work(w int) {
 			b.unknown[key].Add(cost)
 			continue
 		}
-		// The status is the answer. Even if the rest does not arrive, the check was answered.
+		// The status alone answers the check, even if the body does not arrive.
 		if resp.StatusCode == 200 {
 			b.answered[key].Add(cost)
 			b.checks.Add(1)
@@ -105,8 +105,8 @@ func (m *mate) month() (rows map[string]int64, incomplete []string) {
 	return rows, a.Incomplete
 }
 
-// expect compares a node's report with what the clients know. Nothing is billed that was neither answered nor in
-// flight, and at most lost is missing.
+// expect compares a node's report with what the clients know. It has no check that was neither answered nor in flight, and
+// lacks at most lost.
 func (b *bill) expect(at *mate, lost int64) {
 	t := b.fleet.t
 	t.Helper()
@@ -133,8 +133,8 @@ func (b *bill) expect(at *mate, lost int64) {
 	}
 }
 
-// One of three nodes is killed under load. While it is away, sums are incomplete and say so. When it is back it has
-// what it had written, nothing is counted twice, and what the others answered is right to the unit.
+// One of three nodes is killed under load. While it is down, sums are incomplete and say so. After its restart, it has
+// what it had written, nothing is counted twice, and the counts of the other nodes are right to the unit.
 func TestMonthlyUsageThroughKills(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -159,7 +159,7 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 	}
 	more("traffic flows on")
 	b.end()
-	lost := b.at[1].Load() // all that it answered: clients are done counting
+	lost := b.at[1].Load() // everything the node answered; it is down, so this no longer grows
 	m.up()
 	m.waitReady()
 	for _, m := range f.nodes {

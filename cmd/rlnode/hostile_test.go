@@ -17,9 +17,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestHostileCalls makes calls of every method, most of them nonsense, to a node without a secret, so they reach
-// everything behind the peer port. The node must keep running, and its memory must return to where it was. HOSTILE sets
-// the number of calls.
+// TestHostileCalls calls every method, mostly with nonsense, at a node without a secret, so that the calls reach
+// everything behind the peer port. The node must keep running, and its memory use must return to its former size. HOSTILE
+// sets the number of calls.
 func TestHostileCalls(t *testing.T) {
 	t.Parallel()
 	calls, err := strconv.Atoi(os.Getenv("HOSTILE"))
@@ -59,7 +59,7 @@ func TestHostileCalls(t *testing.T) {
 				under.Done()
 			})
 			if !p.Reachable(id) {
-				process.Eventually(t, "the node takes calls", func() bool { return p.Reachable(id) })
+				process.Eventually(t, "the node accepts calls", func() bool { return p.Reachable(id) })
 			}
 		}
 		under.Wait()
@@ -100,7 +100,7 @@ func memoryInUse(t *testing.T, s *serving) int64 {
 		}
 	}
 	if sum == 0 {
-		t.Fatal("the node does not say how much memory it uses")
+		t.Fatal("the node's metrics lack its memory use")
 	}
 	return int64(sum)
 }

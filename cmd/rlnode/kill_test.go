@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-var kills = flag.Int("kills", 0, "how often a node is killed under each load in TestG7_KillForgetsOnlySinceCheckpoint; 0: twice")
+var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: twice")
 
 // killLimit is more than any test takes. No window turns during one.
 const killLimit = 100_000_000
@@ -26,15 +26,15 @@ rules:
   - {name: log, key: [ip], limits: [{limit: 100000000, per: 8760h, algorithm: sliding-window-log}]}
 `
 
-// killLoad is what a node is asked for while it is killed: checks of subjects drawn at random.
+// killLoad is the load under which a node is killed: checks of random subjects.
 type killLoad struct {
 	name, rule string
 	subjects   int
 	batch      int // checks in a request
 }
 
-// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load, again and again, where the next checkpoint begins: it is in
-// the middle of one, or just before or after.
+// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load repeatedly, in the middle of a checkpoint, or just before or
+// after one.
 func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -43,7 +43,7 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	for _, load := range []killLoad{
 		{"hot", "year", 20, 10},
 		{"random", "year", 20_000, 500},
-		{"logs", "log", 2, 2}, // a log has an entry for each moment at which it was asked, so that small batches fill it
+		{"logs", "log", 2, 2}, // a log has an entry for each distinct time of a check, so small batches fill it
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +83,8 @@ func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 type killing struct {
 	*serving
 	killLoad
-	floor []int64        // by subject: what must be there after the next start
-	sent  []atomic.Int64 // by subject: what may be there
+	floor []int64        // by subject: the least use after the next start
+	sent  []atomic.Int64 // by subject: the most
 	total int64          // answered
 
 	killed atomic.Bool
@@ -99,8 +99,8 @@ type killMark struct {
 	subjects []int
 }
 
-// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether one was
-// under way.
+// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether a checkpoint
+// was in progress.
 func (l *killing) kill(after time.Duration) bool {
 	l.t.Helper()
 	l.marks = nil
@@ -130,7 +130,7 @@ func (l *killing) kill(after time.Duration) bool {
 	return inside
 }
 
-// ask sends batches until the node is gone.
+// ask sends batches until the node is dead.
 func (l *killing) ask() {
 	for {
 		subjects := make([]int, l.batch)
@@ -178,14 +178,14 @@ func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
 		l.t.Fatalf("%v: %s", err, text)
 	}
 	if health.Checkpoint.AgeMS < 0 {
-		return time.Time{}, 0 // there is none yet
+		return time.Time{}, 0 // no checkpoint yet
 	}
 	// The age is rounded down to a millisecond, and read after asked.
 	age = time.Duration(health.Checkpoint.AgeMS) * time.Millisecond
 	return asked.Add(-age - time.Millisecond), age
 }
 
-// compare compares what is there after a start with what must and may be, and goes on from there. It returns how much was
+// compare compares the use after a start with its bounds, and makes it the next lower bound. It returns how much was
 // forgotten.
 func (l *killing) compare(round int) (forgotten int64) {
 	l.t.Helper()
@@ -224,7 +224,7 @@ func (l *killing) usedBy(subjects []int) []int64 {
 	}
 	used := make([]int64, len(subjects))
 	for i, r := range answer.Results {
-		used[i] = killLimit - 1 - r.Remaining // a peek is answered as if it took its cost
+		used[i] = killLimit - 1 - r.Remaining // the answer to a peek includes its cost
 	}
 	return used
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Exit codes. Those of check tell a refusal from an error, so its errors are exitUsage too.
+// Exit codes. For check, exitFailed means refused, so its errors are exitUsage, too.
 const (
 	exitOK     = 0
 	exitFailed = 1 // an error; for check, a refusal; for validate, mistakes in the file
-	exitUsage  = 2 // the command line is wrong
+	exitUsage  = 2 // invalid command line
 )
 
 func main() {
@@ -29,9 +29,9 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// environment is what a command may use of the outside world.
+// environment gives commands access to the world outside the program.
 type environment struct {
-	ctx    context.Context // ends at a signal, except for serve, which handles signals itself
+	ctx    context.Context // ends on a signal, except for serve, which handles signals itself
 	args   []string
 	stdin  io.Reader
 	stdout io.Writer
@@ -53,7 +53,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// errUsage returns an error of the command line that only the command itself can detect.
+// errUsage returns an error with exitUsage, for mistakes on the command line that only the command itself can detect.
 func errUsage(format string, args ...any) error {
 	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return report(stderr, config.explain(command.Run(env)))
 }
 
-// decodeDuration reads the value of a flag as the rules do, with days.
+// decodeDuration reads a flag's duration as the rules do, with days.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// alarming matches what has no place in the log of a start and a stop without trouble: values of Go, warnings, internals.
+// alarming matches what must not be in the log of a clean start and stop: Go values, warnings, internals.
 var alarming = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
 
-// lines returns a node's log lines, and what it printed beside them.
+// lines returns a node's log lines, and its other output.
 func lines(t *testing.T, s *serving, name string) (log []string, beside string) {
 	t.Helper()
 	for line := range strings.Lines(s.log.String()) {
@@ -27,7 +27,7 @@ func lines(t *testing.T, s *serving, name string) (log []string, beside string) 
 		}
 		log = append(log, line)
 		if !strings.Contains(line, " self="+name) {
-			t.Errorf("it does not say of which node it is: %s", line)
+			t.Errorf("the line does not name the node: %s", line)
 		}
 		if found := alarming.FindString(line); found != "" {
 			t.Errorf("%q alarms a newcomer: %s", found, line)
@@ -36,7 +36,7 @@ func lines(t *testing.T, s *serving, name string) (log []string, beside string) 
 	return log, beside
 }
 
-// TestFirstMinutes: the log of a node's first start, which is ready with addresses and a command that works as printed.
+// TestFirstMinutes: a node's first start logs little, its addresses, and a command that works as printed.
 func TestFirstMinutes(t *testing.T) {
 	t.Parallel()
 	token := file(t, "token", "secret")
@@ -86,7 +86,7 @@ func TestFirstMinutes(t *testing.T) {
 	}
 }
 
-// TestNodesWaitForOthers: three nodes, started one after the other, say for whom they wait, and stop without alarm.
+// TestNodesWaitForOthers: three nodes, started one after another, report which nodes they wait for, and stop without alarm.
 func TestNodesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -132,8 +132,7 @@ func TestNodesThatExpectOtherNumbers(t *testing.T) {
 	process.Eventually(t, want, func() bool { return strings.Contains(a.log.String(), want) })
 }
 
-// TestErrorsNameTheirOrigin: a mistake is blamed on the flag, the variable, or the line of the file that it stands in, and nothing
-// else is printed before it.
+// TestErrorsNameTheirOrigin: an error begins with the origin of the mistake: the flag, the variable, or the line in the file.
 func TestErrorsNameTheirOrigin(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +154,7 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 		{config: "name: x\nhttp-port: [9", want: ":2:14: ", not: "--name"},
 		{config: "name: x\nhttp-port: nine", want: ":2: --http-port: "},
 		{config: "\nlog-level: loud", want: ":2: --log-level must be one of"},
-		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3", want: `:1: --bind: "here" is not an IP address` + "\n", not: "no other nodes"},
+		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3", want: `:1: --bind: "here" is not an IP address` + "\n", not: "ports between nodes"},
 		{env: "RLNODE_HTTP_PORT=99999", want: "RLNODE_HTTP_PORT: --http-port: 99999 is not in"},
 		{args: []string{"--config", "/nowhere.yaml"}, want: "--config: open /nowhere.yaml", not: "--name"},
 		{args: []string{"--http-port", port}, want: "--http-port: port " + port + " is in use"},
@@ -182,12 +181,14 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 func TestTwoVotersAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), nil, "--bootstrap-expect", "2", "--join", "127.0.0.2", "--gossip-port", "0", "--peer-port", "0")
-	process.Eventually(t, "a warning", func() bool { return strings.Contains(s.log.String(), `level=WARN msg="two nodes are no majority`) })
+	process.Eventually(t, "a warning", func() bool {
+		return strings.Contains(s.log.String(), `level=WARN msg="of two nodes, one is no majority`)
+	})
 	s.signal(syscall.SIGTERM)
 	s.end()
 }
 
-// TestTokensAreHintedAt: a missing token and a wrong one are told apart, with the flags and variables that give one.
+// TestTokensAreHintedAt: errors distinguish a missing token from a wrong one, and name the flags and variables that set it.
 func TestTokensAreHintedAt(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), []string{"RLNODE_ADMIN_TOKEN=right"})
@@ -218,7 +219,7 @@ func containsAll(text string, parts ...string) bool {
 	return true
 }
 
-// TestCheckShowsItsUnit: a check at a cost in tokens shows what is left of tokens, also if another limit is tighter.
+// TestCheckShowsItsUnit: a check with a cost in tokens shows the tokens that are left, even if another limit is tighter.
 func TestCheckShowsItsUnit(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", `version: 1
@@ -235,7 +236,7 @@ rules:
 	if have := ask(); strings.Contains(have, "tokens") {
 		t.Errorf("without --unit: have %s", have)
 	}
-	// Checks that no rule matched have a metric, which is there before the first.
+	// The metric of unmatched checks exists before the first one.
 	metric := func() string {
 		_, text, _ := s.call("GET", s.admin+"/metrics", "", "")
 		return regexp.MustCompile(`(?m)^rlnode_unmatched_total .*$`).FindString(text)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !isSet("test.parallel") {
-		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for processes
+		_ = flag.Set("test.parallel", "10") // the tests mostly wait for processes
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
@@ -70,7 +70,7 @@ type serving struct {
 	data, admin string        // URLs
 	exited      chan struct{} // closed when it ends
 	client      *http.Client
-	program     string // empty for the one built for all tests
+	program     string // empty for the one that all tests share
 }
 
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
@@ -146,7 +146,7 @@ func (s *serving) end() int {
 	select {
 	case <-s.exited:
 	case <-time.After(process.Patience):
-		s.t.Fatal("the node does not end")
+		s.t.Fatal("the node has not ended in time")
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
@@ -185,7 +185,7 @@ func (s *serving) call(method, url, token, body string) (int, string, error) {
 	return resp.StatusCode, string(text), err
 }
 
-// check asks for a decision and returns the status.
+// check makes a check and returns the status.
 func (s *serving) check(body string) int {
 	s.t.Helper()
 	status, _, err := s.call("POST", s.data+"/v1/check", "", body)
@@ -240,7 +240,7 @@ func file(t *testing.T, name, content string) string {
 	return path
 }
 
-// yearRules is one rule whose window turns once in 365 days, so not during a test.
+// yearRules has one rule, whose window of 365 days does not turn during a test.
 func yearRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// hostileRequests are requests of a caller over its limit, by what they try. None may reach the application: whatever
-// the proxy does with them, it must not conclude that rlnode is away.
+// hostileRequests returns requests of a caller over its limit, by what they try. None may reach the application: no request
+// may make the proxy conclude that rlnode is down.
 func hostileRequests() map[string]string {
 	all := map[string]string{}
 	request := func(name, line string, headers ...string) {
@@ -83,8 +83,8 @@ func hostileRequests() map[string]string {
 	return all
 }
 
-// TestProxiesRefuseHostileRequests: nothing that a caller sends makes the proxy conclude that rlnode is away, and so
-// lets requests through.
+// TestProxiesRefuseHostileRequests: no request makes the proxy conclude that rlnode is down, which would let requests
+// through.
 func TestProxiesRefuseHostileRequests(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -129,7 +129,7 @@ func (pr *proxied) raw(last int, text string) int {
 		pr.t.Fatal(err)
 	}
 	defer c.Close()
-	// Some requests have no end. For the others a second is ample, and anything later still shows at the application.
+	// Some requests have no end. For the others, a second is ample; anything later still shows at the application.
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		pr.t.Fatal(err)
 	}
@@ -143,8 +143,8 @@ func (pr *proxied) raw(last int, text string) int {
 	return resp.StatusCode
 }
 
-// TestProxiesRefuseByOtherAnswers: requests pass on rlnode's errors where the example says so; any other answer but 200
-// refuses.
+// TestProxiesRefuseByOtherAnswers: on rlnode's errors, requests pass if the example says so. Any other answer than 200
+// refuses them.
 func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -196,7 +196,7 @@ func (pr *proxied) passes(what string, others, logins bool) {
 	}
 }
 
-// What a fake node does instead of answering with a status.
+// Ways in which a fake node fails to answer.
 const (
 	hangsUp = -1 - iota
 	talksNonsense

@@ -29,8 +29,8 @@ type example struct {
 	files   map[string]string // their paths in the examples, by where they are written
 	extra   map[string]string // text to put before an example's, or a file of its own
 	args    []string
-	away    []int // possible answers to /login while rlnode is away
-	tells   bool  // reports what is left with every answer
+	away    []int // possible answers to /login while rlnode is down
+	tells   bool  // reports the remaining requests in every answer
 }
 
 func proxies() []example {
@@ -61,9 +61,9 @@ http {
 	}
 }
 
-// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured.
-// While rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does
-// not look like an absent node.
+// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured. Only
+// while rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does not
+// look like a dead node.
 func TestProxies(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -154,7 +154,7 @@ func (pr *proxied) start() {
 	// Use the example's rules, but with windows that don't turn during a test.
 	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
-		pr.t.Fatal("the example's rule per-address is not what it was")
+		pr.t.Fatal("the example's rule per-address has changed")
 	}
 	text += "\nlists: {deny: [{ip: 127.0.62.97}]}\n"
 	pr.node = start(pr.t, filepath.Join(pr.dir, "node"), "--rules", file(pr.t, "rules.yaml", text),
@@ -257,11 +257,11 @@ func (r *running) stop() {
 	case <-r.exited:
 	case <-time.After(process.Patience):
 		r.cmd.Process.Kill()
-		r.t.Errorf("%v does not end", r.cmd.Args)
+		r.t.Errorf("%v has not ended in time", r.cmd.Args)
 	}
 }
 
-// from makes a request as a caller with the address 127.0.62.last, who forges everything that can be forged.
+// from makes a request as a caller with the address 127.0.62.last, which forges everything it can.
 func (pr *proxied) from(last int, method, target, body string) *http.Response {
 	pr.t.Helper()
 	r, err := http.NewRequest(method, "http://"+pr.ip+":8000", strings.NewReader(body))
@@ -344,7 +344,7 @@ func (pr *proxied) limits() {
 			pr.t.Errorf("request %d: %q remain, want %s", i, have, want)
 		}
 		if forwarded := resp.Header.Get("X-App"); !strings.HasSuffix(forwarded, "127.0.62.91") {
-			pr.t.Errorf("the application takes %q for the caller", forwarded)
+			pr.t.Errorf("the application sees %q as the caller", forwarded)
 		}
 	}
 	resp := pr.expect("over the limit", 91, "GET", "/a", 429)
@@ -401,7 +401,7 @@ func (pr *proxied) leavesAlone() {
 	}
 }
 
-// stops: without rlnode, requests pass except for logins. Once it is back, what was used is still used.
+// stops: without rlnode, all requests but logins pass. After its restart, the limit is still used up.
 func (pr *proxied) stops() {
 	pr.node.stop()
 	resp := pr.expect("rlnode is stopped", 91, "GET", "/a", 200)

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// typed runs the commands of an example's README, on addresses of this test's own.
+// typed runs the commands of an example's README, on addresses that only this test uses.
 type typed struct {
 	t    *testing.T
 	text string
@@ -106,7 +106,7 @@ func TestRegionsExample(t *testing.T) {
 	if have := x.run("apply"); strings.Count(have, "scope: global") != 3 {
 		t.Errorf("apply: have %s, want three global rules", have)
 	}
-	process.Eventually(t, "all go by the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
+	process.Eventually(t, "all use the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
 	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
 		t.Errorf("borrow: have %s, want 90 of 100 admitted in one region, and none in another", have)
 	}
@@ -121,7 +121,7 @@ func TestRegionsExample(t *testing.T) {
 		t.Fatalf("usage: have %s, %v", text, err)
 	}
 	if us := usage.Regions["us"].Limits; len(us) != 1 || us[0].Own != 90 || us[0].Borrowed != 60 {
-		t.Errorf("usage: have %s, want 90 of its own in us, 60 of them borrowed", text)
+		t.Errorf("usage: have %s, want 90 used in us, 60 of them borrowed", text)
 	}
 	away := x.run("away")
 	if !strings.Contains(away, `"allowed":true`) || !strings.Contains(away, "no-primary") || !strings.Contains(away, "refused: the primary is away") {

@@ -74,14 +74,14 @@ func TestG7_StopUnderTraffic(t *testing.T) {
 	group.Wait()
 
 	s = start(t, dir)
-	// An answer may be lost with its connection, though not the hit: at most one per connection.
+	// Each connection may have lost one answer, but not the hit.
 	if used := s.used("year", "198.51.100.7"); used < admitted || used > admitted+4 {
 		t.Errorf("used after the restart: have %d, want %d to %d", used, admitted, admitted+4)
 	}
 	s.stop()
 }
 
-// TestDamagedCounters: whatever is in counters.db, the node starts and answers.
+// TestDamagedCounters: a node with a damaged counters.db starts and answers.
 func TestDamagedCounters(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -152,7 +152,7 @@ func TestCannotStart(t *testing.T) {
 		{"half a certificate", []string{"--http-cert", junk}, 2, []string{"--http-key"}},
 		{"rules with mistakes", []string{"--rules", bad}, 1, []string{"bad.yaml:3:", "bad.yaml:4:", "colour"}},
 		{"no rules file", []string{"--rules", "/nowhere.yaml"}, 1, []string{"/nowhere.yaml"}},
-		{"one wrong setting of two", []string{"--usage-subjects", "0"}, 2, []string{"rlnode: --usage-subjects: 0 is not above 0"}},
+		{"one wrong setting of two", []string{"--usage-subjects", "0"}, 2, []string{"rlnode: --usage-subjects: it must not be 0"}},
 		{"several wrong settings", []string{"--admin-bind", "here", "--max-counters", "0", "--api-token", "a b"}, 2, []string{"--admin-bind", "--max-counters", "--api-token"}},
 		{"no such address", []string{"--bind", "203.0.113.77"}, 1, []string{"203.0.113.77"}},
 		{"unknown flag", []string{"--ruels", "x"}, 2, []string{"--rules"}},
@@ -289,8 +289,8 @@ func TestRulesSurvive(t *testing.T) {
 	s.signal(syscall.SIGKILL)
 	s.end()
 	s = start(t, dir, "--rules", file(t, "other.yaml", yearRules(77)))
-	if log := s.log.String(); !strings.Contains(log, "not used") {
-		t.Errorf("no log line says that --rules is not used: %s", log)
+	if log := s.log.String(); !strings.Contains(log, "is ignored") {
+		t.Errorf("no log line says that --rules is ignored: %s", log)
 	}
 	_, text, err = s.call("POST", s.data+"/v1/check", "", oneCheck)
 	if err != nil || !strings.Contains(text, `"limit":3`) || !strings.Contains(text, `"rules_version":2`) {

@@ -68,9 +68,8 @@ func (w *waitingCheck) receive() {
 	w.err, w.status, w.delay, w.waited = err, resp.StatusCode, time.Duration(a.DelayMS)*time.Millisecond, a.Waited
 }
 
-// ask opens n connections to s with a check each, at no more than twice the rate at which they are admitted. Before
-// that, it fills the queue for fill seconds. It returns when the last check is sent, and reports whether the first one
-// still waits then.
+// ask fills the queue for fill seconds, and then opens n connections to s with a check each, at no more than twice the rate
+// at which they are admitted. It returns when the last check is sent; atOnce says whether the first one still waits then.
 func ask(t *testing.T, s *serving, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
 	t.Helper()
 	began := time.Now()
@@ -112,11 +111,11 @@ func figure(t *testing.T, s *serving, name string) (v float64) {
 			return v
 		}
 	}
-	t.Fatalf("there is no metric %s", name)
+	t.Fatalf("no metric %s", name)
 	return 0
 }
 
-// live returns what s uses of its heap and for stacks, without garbage.
+// live returns the bytes of heap and stacks that s uses, without garbage.
 func live(t *testing.T, s *serving) float64 {
 	t.Helper()
 	if status, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); status != 200 || err != nil {
@@ -125,7 +124,7 @@ func live(t *testing.T, s *serving) float64 {
 	return figure(t, s, "go_memstats_heap_alloc_bytes") + figure(t, s, "go_memstats_stack_inuse_bytes")
 }
 
-// If many checks wait, each is answered when its own delay is over. While they wait they take only memory.
+// If many checks wait, each is answered when its own delay ends. Waiting checks take only memory.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	n, fill := *waiters, 20
@@ -141,7 +140,7 @@ func TestManyWaiters(t *testing.T) {
 	before, empty := resident(t, s), live(t, s)
 	all, done, atOnce := ask(t, s, n, fill)
 	most, goroutines, waiting := 0.0, 0.0, int64(0)
-	process.Eventually(t, "all wait, or did", func() bool {
+	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
 		if goroutines = figure(t, s, "go_goroutines"); have > most {
 			most, waiting = have, resident(t, s)
@@ -169,7 +168,7 @@ func TestManyWaiters(t *testing.T) {
 	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
 	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
 		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
-	if bound := 2 * time.Second; at(0.99) > bound { // a very busy machine stays within it; an idle one takes 20 ms
+	if bound := 2 * time.Second; at(0.99) > bound { // an idle machine takes 20 ms
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
 	// An answer is read before its place is free.
