@@ -104,7 +104,7 @@ func (c *backupCmd) Run(env *environment) error {
 // restoreCmd restores a backup.
 type restoreCmd struct {
 	File string `arg:"" help:"A file written by backup; - is standard input."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.

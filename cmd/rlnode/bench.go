@@ -35,25 +35,25 @@ Examples:
   rlnode bench --rate 5000 --batch 100`
 }
 
-func (c *benchCmd) check() error {
+func (c *benchCmd) validate() error {
 	switch {
 	case c.Connections < 1 || c.Connections > 4096:
-		return errUsage("--connections: %d is not in 1…4096", c.Connections)
+		return usageError("--connections: %d is not in 1…4096", c.Connections)
 	case c.Duration <= 0 || c.Duration > time.Hour:
-		return errUsage("--duration: %v is not above 0 and at most 1h", c.Duration)
+		return usageError("--duration: %v is not above 0 and at most 1h", c.Duration)
 	case c.Rate < 0 || c.Rate > 10_000_000:
-		return errUsage("--rate: %d is not in 0…10,000,000", c.Rate)
+		return usageError("--rate: %d is not in 0…10,000,000", c.Rate)
 	case c.Keys < 1 || c.Keys > 100_000_000:
-		return errUsage("--keys: %d is not in 1…100,000,000", c.Keys)
+		return usageError("--keys: %d is not in 1…100,000,000", c.Keys)
 	case c.Batch < 1 || c.Batch > 10_000:
-		return errUsage("--batch: %d is not in 1…10,000", c.Batch)
+		return usageError("--batch: %d is not in 1…10,000", c.Batch)
 	}
 	return nil
 }
 
 // Run loads the node and prints the figures.
 func (c *benchCmd) Run(env *environment) error {
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return err
 	}
 	n, err := c.node()
@@ -61,10 +61,10 @@ func (c *benchCmd) Run(env *environment) error {
 		return err
 	}
 	// Try one check first, to report a wrong address, token or rule once rather than as a thousand errors.
-	if err := c.try(env, n); err != nil {
+	if err := c.tryCheck(env, n); err != nil {
 		return err
 	}
-	loaders, err := c.connect(n)
+	loaders, err := c.newLoaders(n)
 	if err != nil {
 		return err
 	}
@@ -77,14 +77,14 @@ func (c *benchCmd) Run(env *environment) error {
 		group.Go(func() { l.run(ctx, due) })
 	}
 	group.Wait()
-	total := &figures{}
+	total := &benchFigures{}
 	for _, l := range loaders {
-		total.merge(&l.figures)
+		total.merge(&l.benchFigures)
 	}
 	return c.print(env.stdout, total, time.Since(start))
 }
 
-func (c *benchCmd) try(env *environment, n *remote) error {
+func (c *benchCmd) tryCheck(env *environment, n *remote) error {
 	body := appendCheck(nil, quoteRule(c.Rule), 0)
 	body = append(body[:len(body)-1], `,"peek":true}`...)
 	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
@@ -97,7 +97,7 @@ func (c *benchCmd) try(env *environment, n *remote) error {
 	return nil
 }
 
-func (c *benchCmd) connect(n *remote) ([]*loader, error) {
+func (c *benchCmd) newLoaders(n *remote) ([]*loader, error) {
 	target, err := parseBase(n.base)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ type benchResult struct {
 	Reason   string             `json:"first_error,omitempty"`
 }
 
-func (c *benchCmd) print(w io.Writer, f *figures, took time.Duration) error {
+func (c *benchCmd) print(w io.Writer, f *benchFigures, took time.Duration) error {
 	seconds := took.Seconds()
 	r := benchResult{
 		Seconds: seconds, Requests: f.requests, Checks: f.allowed + f.refused, PerSec: float64(f.allowed+f.refused) / seconds,

@@ -16,7 +16,7 @@ import (
 
 // checkCmd asks for one decision.
 type checkCmd struct {
-	target
+	subjectFlags
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
 	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"The check's cost (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
 	Unit   string   `placeholder:"UNIT" help:"The unit of --cost N (default requests); its limits are shown."`
@@ -51,9 +51,9 @@ func (c *checkCmd) Run(env *environment) error {
 	allowed, err := c.ask(env)
 	switch {
 	case err != nil:
-		return &exit{code: exitUsage, err: err} // 1 would mean refused
+		return &exitError{code: exitUsage, err: err} // 1 would mean refused
 	case !allowed:
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.inline():
 		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
-		attributes, err := conditionsOf("--attr", c.Attr)
+		attributes, err := parsePairs("--attr", c.Attr)
 		if err != nil {
 			return nil, err
 		}
@@ -156,14 +156,14 @@ func decisionText(a *client.Decision, c palette) string {
 	case a.Counted:
 		b.WriteString(c.warning("counted"))
 	default:
-		b.WriteString(c.verdict(a.Allowed, verdict(a.Allowed)))
+		b.WriteString(c.verdict(a.Allowed, verdictText(a.Allowed)))
 	}
 	switch {
 	case a.Counted:
 		fmt.Fprintf(&b, " by %s, beyond the limit: %d of %d %s used", a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
-		fmt.Fprintf(&b, "%s", waits(a.Allowed, a.RetryAfter, a.ResetAfter))
+		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
 		if a.Delay > 0 {
 			fmt.Fprintf(&b, ", after a delay of %v", a.Delay)
 		}
@@ -180,20 +180,20 @@ func decisionText(a *client.Decision, c palette) string {
 		if l.Shadow {
 			shadow = ", shadow"
 		}
-		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdict(l.Allowed)), l.Name, l.Algorithm, shadow,
-			l.Remaining, l.Limit, l.Unit, waits(l.Allowed, l.RetryAfter, l.ResetAfter))
+		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdictText(l.Allowed)), l.Name, l.Algorithm, shadow,
+			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
 	return b.String()
 }
 
-func verdict(allowed bool) string {
+func verdictText(allowed bool) string {
 	if allowed {
 		return "allowed"
 	}
 	return "refused"
 }
 
-func waits(allowed bool, retry, reset time.Duration) string {
+func waitText(allowed bool, retry, reset time.Duration) string {
 	switch {
 	case !allowed && retry < 0:
 		return ", never: it costs more than the limit"

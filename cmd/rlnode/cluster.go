@@ -17,7 +17,7 @@ import (
 )
 
 // membersCmd lists nodes.
-type membersCmd struct{ answered }
+type membersCmd struct{ answerFlags }
 
 // Help implements kong.HelpProvider.
 func (membersCmd) Help() string {
@@ -34,7 +34,7 @@ Example:
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
+	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
 		moving, leader := "", "no known leader"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
@@ -111,7 +111,7 @@ func decidedText(by map[string]int64) string {
 type ownerCmd struct {
 	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
 	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -134,7 +134,7 @@ func (c *ownerCmd) Run(env *environment) error {
 		Owner     string `json:"owner"`
 		Standby   string `json:"standby"`
 	}
-	return show(env, &c.answered, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
+	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
 		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
 	})
@@ -145,7 +145,7 @@ type topCmd struct {
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
 	Watch    bool          `short:"w" help:"Print repeatedly until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -159,10 +159,10 @@ func (topCmd) Help() string {
 // Run prints the list, once or repeatedly.
 func (c *topCmd) Run(env *environment) error {
 	if c.N < 1 || c.N > 1000 {
-		return errUsage("-n: %d is not in 1…1000", c.N)
+		return usageError("-n: %d is not in 1…1000", c.N)
 	}
 	if c.Interval < 100*time.Millisecond {
-		return errUsage("--interval: %v is under 100ms", c.Interval)
+		return usageError("--interval: %v is under 100ms", c.Interval)
 	}
 	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
 	clear := ""
@@ -171,7 +171,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
-		if err := show(env, &c.answered, request{path: "/v1/top", query: query}, printTop); err != nil {
+		if err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/top", query: query}, printTop); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
@@ -186,10 +186,10 @@ func (c *topCmd) Run(env *environment) error {
 // topAnswer is the answer of /v1/top.
 type topAnswer struct {
 	Subjects []struct {
-		Rule    string `json:"rule"`
-		Key     anyKey `json:"key"`
-		Refused int64  `json:"refused"`
-		Checks  int64  `json:"checks"`
+		Rule    string    `json:"rule"`
+		Key     answerKey `json:"key"`
+		Refused int64     `json:"refused"`
+		Checks  int64     `json:"checks"`
 	} `json:"subjects"`
 }
 
@@ -206,11 +206,11 @@ func printTop(w io.Writer, top *topAnswer) error {
 	return table.Flush()
 }
 
-// anyKey is a key in an answer, a string or an array of strings, as text that is safe to print.
-type anyKey string
+// answerKey is a key in an answer, a string or an array of strings, as text that is safe to print.
+type answerKey string
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (k *anyKey) UnmarshalJSON(b []byte) error {
+func (k *answerKey) UnmarshalJSON(b []byte) error {
 	var parts []string
 	if len(b) > 0 && b[0] == '[' {
 		if err := json.Unmarshal(b, &parts); err != nil {
@@ -229,7 +229,7 @@ func (k *anyKey) UnmarshalJSON(b []byte) error {
 	for i := range parts {
 		parts[i] = printable(parts[i])
 	}
-	*k = anyKey(strings.Join(parts, ", "))
+	*k = answerKey(strings.Join(parts, ", "))
 	return nil
 }
 

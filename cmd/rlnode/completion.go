@@ -64,7 +64,7 @@ func complete(w io.Writer, root *kong.Node, words []string) error {
 		words = []string{""}
 	}
 	last := words[len(words)-1]
-	at, waiting := follow(root, words[:len(words)-1])
+	at, waiting := parseWords(root, words[:len(words)-1])
 	if last == "=" {
 		last = "" // bash cuts --mode=count into three words
 	}
@@ -78,8 +78,8 @@ func complete(w io.Writer, root *kong.Node, words []string) error {
 	return nil
 }
 
-// follow returns the command that words lead to, and the flag whose value comes next, if any.
-func follow(root *kong.Node, words []string) (at *kong.Node, waiting *kong.Flag) {
+// parseWords returns the command that words lead to, and the flag whose value comes next, if any.
+func parseWords(root *kong.Node, words []string) (at *kong.Node, waiting *kong.Flag) {
 	at = root
 	for _, word := range words {
 		switch {

@@ -56,8 +56,8 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 	return nil, nil
 }
 
-// explain prefixes each line that begins with a flag with the origin of its value, unless that is the command line.
-func (c *configFile) explain(err error) error {
+// prefixOrigins prefixes each line that begins with a flag with the origin of its value, unless that is the command line.
+func (c *configFile) prefixOrigins(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -68,18 +68,18 @@ func (c *configFile) explain(err error) error {
 			lines[i] = origin + ": " + line
 		}
 	}
-	return reworded{err, strings.Join(lines, "\n")}
+	return rewordedError{err, strings.Join(lines, "\n")}
 }
 
-// reworded is an error with another text.
-type reworded struct {
+// rewordedError is an error with another text.
+type rewordedError struct {
 	error
 	text string
 }
 
-func (r reworded) Error() string { return r.text }
+func (r rewordedError) Error() string { return r.text }
 
-func (r reworded) Unwrap() error { return r.error }
+func (r rewordedError) Unwrap() error { return r.error }
 
 // load reads the file that --config names, once.
 func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// departTime is the least time to wait for a node to leave or be removed. The node gives up sooner.
-const departTime = time.Minute
+// departTimeout is the least time to wait for a node to leave or be removed. The node gives up sooner.
+const departTimeout = time.Minute
 
 // leaveCmd makes a node leave its cluster.
-type leaveCmd struct{ answered }
+type leaveCmd struct{ answerFlags }
 
 // Help implements kong.HelpProvider.
 func (leaveCmd) Help() string {
@@ -33,8 +33,8 @@ func (c *leaveCmd) Run(env *environment) error {
 	type left struct {
 		Left string `json:"left"`
 	}
-	r := request{method: http.MethodPost, path: "/v1/leave", patience: departTime}
-	return show(env, &c.answered, r, func(w io.Writer, n *left) error {
+	r := request{method: http.MethodPost, path: "/v1/leave", minTimeout: departTimeout}
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, n *left) error {
 		_, err := fmt.Fprintf(w, "%s has left the cluster: stop its process, and remove its data directory\n", printable(n.Left))
 		return err
 	})
@@ -45,7 +45,7 @@ type removeCmd struct {
 	Name   string `arg:"" optional:"" help:"The node's name; if several nodes have that name, its ID, which members shows."`
 	Region string `placeholder:"REGION" help:"A region to remove with all its nodes, instead of a node."`
 	Force  bool   `help:"Remove the node even if it is alive. It hands nothing over; the other nodes continue with their copies."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -73,18 +73,18 @@ func (c *removeCmd) Run(env *environment) error {
 	path, done := "/v1/members/"+url.PathEscape(c.Name), printable(c.Name)+" is no longer a member"
 	switch {
 	case c.Region != "" && c.Name != "":
-		return errUsage("a node's name and --region exclude each other")
+		return usageError("a node's name and --region exclude each other")
 	case c.Region != "" && c.Force:
-		return errUsage("--force and --region exclude each other")
+		return usageError("--force and --region exclude each other")
 	case c.Region != "":
 		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed"
 	case c.Name == "":
-		return errUsage("the node's name, or --region, is missing")
+		return usageError("the node's name, or --region, is missing")
 	case c.Force:
 		path += "?force=true"
 	}
-	r := request{method: http.MethodDelete, path: path, patience: departTime}
-	return show(env, &c.answered, r, func(w io.Writer, _ *struct{}) error {
+	r := request{method: http.MethodDelete, path: path, minTimeout: departTimeout}
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, _ *struct{}) error {
 		_, err := fmt.Fprintln(w, done)
 		return err
 	})

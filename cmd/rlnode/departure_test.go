@@ -17,14 +17,14 @@ import (
 )
 
 // command runs a command against a node's admin plane.
-func (m *mate) command(args ...string) (code int, out string) {
+func (m *fleetNode) command(args ...string) (code int, out string) {
 	m.fleet.t.Helper()
 	code, stdout, stderr := tool(m.fleet.t, "", append(args, "--admin", m.admin)...)
 	return code, stdout + stderr
 }
 
 // subjectsOf finds a subject that a node owns, and one for which it is the standby.
-func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
+func (f *fleet) subjectsOf(m *fleetNode, rule string) map[string]string {
 	f.t.Helper()
 	found := map[string]string{}
 	for _, key := range subjects(100) {
@@ -48,8 +48,8 @@ func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
 	return found
 }
 
-// are waits until every node sees a settled cluster of exactly these members, not counting those that have left.
-func (f *fleet) are(names ...string) {
+// awaitMembers waits until every node sees a settled cluster of exactly these members, not counting those that have left.
+func (f *fleet) awaitMembers(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
 	for _, m := range f.nodes {
@@ -71,7 +71,7 @@ func (f *fleet) are(names ...string) {
 }
 
 // readiness returns the answer of /readyz.
-func (m *mate) readiness() (int, string) {
+func (m *fleetNode) readiness() (int, string) {
 	status, text, err := m.call("GET", m.data+"/readyz", "", "")
 	if err != nil {
 		return 0, err.Error()
@@ -83,7 +83,7 @@ func (m *mate) readiness() (int, string) {
 func TestG6_LeaveUnderLoad(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
-	l := f.traffic("year", subjects(60), 6)
+	l := f.startTraffic("year", subjects(60), 6)
 	process.Eventually(t, "traffic flows", func() bool { return l.total() > 200 })
 	gone := f.nodes[1]
 	if code, out := gone.command("leave"); code != 0 || !strings.Contains(out, "n2 has left the cluster: stop its process") {
@@ -95,8 +95,8 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	if code, out := gone.command("leave"); code != 0 {
 		t.Errorf("leaving twice: %d %s", code, out)
 	}
-	f.nodes = []*mate{f.nodes[0], f.nodes[2]}
-	f.are("n1", "n3")
+	f.nodes = []*fleetNode{f.nodes[0], f.nodes[2]}
+	f.awaitMembers("n1", "n3")
 	before := l.total()
 	process.Eventually(t, "traffic flows on", func() bool { return l.total() > before+100 })
 	relayed, twice := map[string]int64{}, int64(0)
@@ -132,7 +132,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	}
 	began := time.Now()
 	gone.signal(syscall.SIGTERM)
-	if code := gone.end(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
+	if code := gone.awaitExit(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
 		t.Errorf("stopping the node that left: exit code %d after %v", code, time.Since(began))
 	}
 }
@@ -184,9 +184,9 @@ func TestHealthCommand(t *testing.T) {
 // A node that waits for others is not ready, and reports what it waits for.
 func TestHealthBeforeThereIsACluster(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
-	m := f.mate(1, 3)
-	m.up()
+	f := newEmptyFleet(t)
+	m := f.newNode(1, 3)
+	m.startProcess()
 	var code int
 	var out string
 	process.Eventually(t, "the node answers", func() bool {
@@ -240,7 +240,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.nodes = []*mate{left}
+	f.nodes = []*fleetNode{left}
 	process.Eventually(t, "the surviving node is cut off, and ready", func() bool {
 		status, text := left.readiness()
 		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
@@ -249,13 +249,13 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		t.Errorf("a write without a majority: %d %s", code, out)
 	}
 	left.signal(syscall.SIGTERM)
-	left.end()
+	left.awaitExit()
 	if code, stdout, stderr := tool(t, "", "recover", "--data-dir", dir); code != 0 || !strings.Contains(stdout, "only voter") {
 		t.Fatalf("recover: %d %s%s", code, stdout, stderr)
 	}
-	left.up()
+	left.startProcess()
 	left.waitReady()
-	f.are("n3")
+	f.awaitMembers("n3")
 	f.nodes[0].apply(exactRules(7000))
 	process.Eventually(t, "the node owns everything", func() bool {
 		_, text, err := left.call("GET", left.admin+"/metrics", "", "")
@@ -267,23 +267,23 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	for i := 1; i <= 2; i++ {
-		m := f.mate(i, 0, "--join", left.ip)
+		m := f.newNode(i, 0, "--join", left.ip)
 		f.nodes = append(f.nodes, m)
-		m.up()
+		m.startProcess()
 	}
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	f.are("n1", "n2", "n3")
+	f.awaitMembers("n1", "n2", "n3")
 	f.removeFailed(left)
-	f.whole()
+	f.awaitWhole()
 	if c, err := f.nodes[1].cluster(); err != nil || c.RulesVersion != 3 {
 		t.Errorf("rules have version %d (%v), want 3", c.RulesVersion, err)
 	}
 }
 
 // removeFailed removes every failed member, by its ID, because a new node may have the same name.
-func (f *fleet) removeFailed(at *mate) {
+func (f *fleet) removeFailed(at *fleetNode) {
 	f.t.Helper()
 	c, err := at.cluster()
 	if err != nil {

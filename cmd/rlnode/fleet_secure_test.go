@@ -32,16 +32,16 @@ func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
 	if testing.Short() && raceDetector {
 		t.Skip("several processes under the race detector are slow")
 	}
-	f := newSite(t)
+	f := newEmptyFleet(t)
 	for i := range n {
-		m := f.mate(i+1, n)
+		m := f.newNode(i+1, n)
 		m.args = append(m.args, "--cluster-secret-file", f.writeSecrets(m.name, s))
 		f.nodes = append(f.nodes, m)
 	}
 	for _, m := range f.nodes {
-		m.up()
+		m.startProcess()
 	}
-	f.whole()
+	f.awaitWhole()
 	return f
 }
 
@@ -74,7 +74,7 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	old, next := secret.New(), secret.New()
 	f := secretFleet(t, 3, old)
 	f.nodes[0].apply(exactRules(1_000_000))
-	load := f.traffic("year", subjects(50), 4)
+	load := f.startTraffic("year", subjects(50), 4)
 	for step, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 		for _, m := range f.nodes {
 			f.writeSecrets(m.name, secrets...)
@@ -93,7 +93,7 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	late := f.nodes[2]
 	late.kill()
 	f.writeSecrets(late.name, old)
-	late.up()
+	late.startProcess()
 	late.waitReady() // alone
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if c, err := late.cluster(); err == nil && c.View == "connected" {
@@ -102,13 +102,13 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	}
 	late.kill()
 	f.writeSecrets(late.name, next)
-	late.up()
-	f.whole()
+	late.startProcess()
+	f.awaitWhole()
 }
 
-// stays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
+// checkReadyzStays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
 // event to wait for.
-func (f *fleet) stays(want int, nodes ...*mate) {
+func (f *fleet) checkReadyzStays(want int, nodes ...*fleetNode) {
 	f.t.Helper()
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		for _, m := range nodes {
@@ -134,15 +134,15 @@ func TestStrangersStayOutside(t *testing.T) {
 
 	cert, key := certificate(t)
 	joins := "--join=" + f.nodes[0].ip + "," + f.nodes[1].ip
-	var outside []*mate
+	var outside []*fleetNode
 	for what, args := range map[string][]string{
 		"without a secret":    nil,
 		"another secret":      {"--cluster-secret-file", f.writeSecrets("stranger", secret.New())},
 		"a key and authority": {"--gossip-key", gossipKey, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert},
 	} {
-		m := f.mate(10+len(outside), 0, append(args, joins)...)
+		m := f.newNode(10+len(outside), 0, append(args, joins)...)
 		m.name = what
-		m.up()
+		m.startProcess()
 		outside = append(outside, m)
 	}
 	id := f.nodeID(before.Members[0].ID)
@@ -154,7 +154,7 @@ func TestStrangersStayOutside(t *testing.T) {
 		tryBytes(t, net.JoinHostPort(f.nodes[0].ip, port))
 	}
 	tryGossip(t, f.net+".20", f.nodes[0].ip)
-	f.stays(503, outside...)
+	f.checkReadyzStays(503, outside...)
 	for _, m := range outside {
 		if status, text, err := m.call("GET", m.admin+"/v1/rules", "", ""); err != nil || status == 200 {
 			t.Errorf("%s reads the rules: %d, %v, %s", m.name, status, err, text)
@@ -172,7 +172,7 @@ func TestStrangersStayOutside(t *testing.T) {
 }
 
 // figure returns the value of a metric without labels.
-func (m *mate) figure(name string) string {
+func (m *fleetNode) figure(name string) string {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/metrics", "", "")
 	if err != nil {

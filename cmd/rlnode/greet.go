@@ -15,14 +15,14 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// greet logs hints once the node is ready. With text logs, it also prints the node's URLs and a command to try. That is not
+// logHints logs hints once the node is ready. With text logs, it also prints the node's URLs and a command to try. That is not
 // a log line, where quotes would be escaped and the command would not work as printed.
-func (c *serveCmd) greet(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
+func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
 	if c.alone {
 		log.Info("nodes on other machines can't join this one: without --cluster-secret-file, the ports between nodes stay on loopback")
 	}
 	if files > 0 {
-		log.Info("the limit on open files is low, which limits connections", "files", files, "wanted", wantedFiles)
+		log.Info("the limit on open files is low, which limits connections", "files", files, "wanted", wantedFileLimit)
 	}
 	if c.LogFormat == "text" && log.Enabled(context.Background(), slog.LevelInfo) {
 		data, admin := c.url(n.DataAddr()), c.url(n.AdminAddr())
@@ -70,8 +70,8 @@ func (c *serveCmd) authorization() string {
 // library wraps the error.
 var cantListen = regexp.MustCompile(`listen (tcp|udp) (\S+): bind: (address already in use|permission denied|cannot assign requested address)`)
 
-// explain adds to a listen error which settings caused it, and what to do.
-func (c *serveCmd) explain(err error) error {
+// explainListenError adds to a listen error which settings caused it, and what to do.
+func (c *serveCmd) explainListenError(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// stray matches kong's error for a word that fits nowhere.
-var stray = regexp.MustCompile(`^(unexpected argument|unknown flag) (\S+?)(,|$)`)
+// strayWord matches kong's error for a word that fits nowhere.
+var strayWord = regexp.MustCompile(`^(unexpected argument|unknown flag) (\S+?)(,|$)`)
 
 // hintUsage suggests what the user probably meant by an invalid command line; empty without a guess.
 func hintUsage(err error) string {
@@ -18,7 +18,7 @@ func hintUsage(err error) string {
 		return ""
 	}
 	command := parse.Context.Selected()
-	found := stray.FindStringSubmatch(err.Error())
+	found := strayWord.FindStringSubmatch(err.Error())
 	if found == nil {
 		return ""
 	}

@@ -28,7 +28,7 @@ func TestHostileCalls(t *testing.T) {
 	}
 	port := process.FreePort(t)
 	s := start(t, t.TempDir(), "--peer-port", fmt.Sprint(port))
-	m := &mate{serving: s, fleet: &fleet{t: t}}
+	m := &fleetNode{runningNode: s, fleet: &fleet{t: t}}
 	c, err := m.cluster()
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestHostileCalls(t *testing.T) {
 }
 
 // memoryInUse returns the node's heap and stacks, after a garbage collection.
-func memoryInUse(t *testing.T, s *serving) int64 {
+func memoryInUse(t *testing.T, s *runningNode) int64 {
 	t.Helper()
 	if _, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); err != nil {
 		t.Fatal(err)

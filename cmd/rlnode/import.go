@@ -33,8 +33,8 @@ Examples:
 Exit codes: 0 done, 1 a file has mistakes, 2 the command line is invalid.`
 }
 
-// envoyDiffers lists the differences that hold for all files. Every import prints it.
-const envoyDiffers = `Differences from the reference server that hold for every file:
+// envoyDifferences lists the differences that hold for all files. Every import prints it.
+const envoyDifferences = `Differences from the reference server that hold for every file:
 - rlnode doesn't count refused hits, so only admitted hits use up a window. The reference server counts refused hits, too.
 - rlnode charges a request's hits to all of its descriptors or to none. The reference server charges each by itself.
 - Comments are not kept.
@@ -75,19 +75,19 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		}
 	}
 	if mistaken {
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	doc, err := rules.EnvoyDocument(domains)
 	var mistakes rules.Errors
 	if errors.As(err, &mistakes) {
 		printMistakes(env.stderr, "the files together", "", mistakes)
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	text, err := doc.YAML()
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(env.stderr, envoyDiffers)
+	fmt.Fprint(env.stderr, envoyDifferences)
 	if c.Output == "-" {
 		_, err := env.stdout.Write(text)
 		return err

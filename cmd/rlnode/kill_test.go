@@ -58,10 +58,10 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 
 func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 	dir, file := t.TempDir(), file(t, "rules.yaml", killRules)
-	l := &killing{killLoad: load, floor: make([]int64, load.subjects), sent: make([]atomic.Int64, load.subjects)}
+	l := &killedNode{killLoad: load, floor: make([]int64, load.subjects), sent: make([]atomic.Int64, load.subjects)}
 	inside, forgotten, entries := 0, int64(0), 0.0
 	for round := 0; ; round++ {
-		l.serving = start(t, dir, "--rules", file)
+		l.runningNode = start(t, dir, "--rules", file)
 		if strings.Contains(l.log.String(), "damaged") {
 			t.Fatalf("round %d: something is damaged:\n%s", round, l.log)
 		}
@@ -79,9 +79,9 @@ func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 		rounds, inside, forgotten, l.total, entries)
 }
 
-// killing is a node that is killed under load.
-type killing struct {
-	*serving
+// killedNode is a node that is killed under load.
+type killedNode struct {
+	*runningNode
 	killLoad
 	floor []int64        // by subject: the least use after the next start
 	sent  []atomic.Int64 // by subject: the most
@@ -101,7 +101,7 @@ type killMark struct {
 
 // kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether a checkpoint
 // was in progress.
-func (l *killing) kill(after time.Duration) bool {
+func (l *killedNode) kill(after time.Duration) bool {
 	l.t.Helper()
 	l.marks = nil
 	l.killed.Store(false)
@@ -115,7 +115,7 @@ func (l *killing) kill(after time.Duration) bool {
 	inside := l.metric("rlnode_checkpoint_age_seconds") > 1 // the next one begins a second after the last one began
 	l.killed.Store(true)
 	l.signal(syscall.SIGKILL)
-	l.end()
+	l.awaitExit()
 	lanes.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *killing) kill(after time.Duration) bool {
 }
 
 // ask sends batches until the node is dead.
-func (l *killing) ask() {
+func (l *killedNode) ask() {
 	for {
 		subjects := make([]int, l.batch)
 		for i := range subjects {
@@ -153,7 +153,7 @@ func (l *killing) ask() {
 }
 
 // checks is a batch with one check of each of the subjects.
-func (l *killing) checks(subjects []int, more string) string {
+func (l *killedNode) checks(subjects []int, more string) string {
 	checks := make([]string, len(subjects))
 	for i, s := range subjects {
 		checks[i] = fmt.Sprintf(`{"rule":%q,"key":"s%d"%s}`, l.rule, s, more)
@@ -162,7 +162,7 @@ func (l *killing) checks(subjects []int, more string) string {
 }
 
 // lastCheckpoint returns the latest time at which the last completed checkpoint may have begun, and its age.
-func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
+func (l *killedNode) lastCheckpoint() (began time.Time, age time.Duration) {
 	l.t.Helper()
 	asked := time.Now()
 	_, text, err := l.call("GET", l.data+"/healthz", "", "")
@@ -187,7 +187,7 @@ func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
 
 // compare compares the use after a start with its bounds, and makes it the next lower bound. It returns how much was
 // forgotten.
-func (l *killing) compare(round int) (forgotten int64) {
+func (l *killedNode) compare(round int) (forgotten int64) {
 	l.t.Helper()
 	const each = 500
 	for from := 0; from < l.subjects; from += each {
@@ -208,7 +208,7 @@ func (l *killing) compare(round int) (forgotten int64) {
 }
 
 // usedBy returns how much each of the subjects has used.
-func (l *killing) usedBy(subjects []int) []int64 {
+func (l *killedNode) usedBy(subjects []int) []int64 {
 	l.t.Helper()
 	_, text, err := l.call("POST", l.data+"/v1/check/batch", "", l.checks(subjects, `,"peek":true`))
 	var answer struct {
@@ -230,7 +230,7 @@ func (l *killing) usedBy(subjects []int) []int64 {
 }
 
 // metric returns a metric without labels; 0 if the node has none of that name.
-func (s *serving) metric(name string) float64 {
+func (s *runningNode) metric(name string) float64 {
 	s.t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 type levelCmd struct {
 	Raise bool  `help:"Raise the level to the highest that all members know, for good."`
 	To    int64 `placeholder:"N" help:"With --raise: to this level and no higher."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider. It explains the purpose of a level.
@@ -34,18 +34,18 @@ Examples:
 func (c *levelCmd) Run(env *environment) error {
 	switch {
 	case c.To != 0 && !c.Raise:
-		return errUsage("--to: needs --raise")
+		return usageError("--to: needs --raise")
 	case c.To < 0 || c.To > 1<<31-1:
-		return errUsage("--to: %d is not in 1…%d", c.To, 1<<31-1)
+		return usageError("--to: %d is not in 1…%d", c.To, 1<<31-1)
 	case !c.Raise:
-		return show(env, &c.answered, request{path: "/v1/level"}, printLevel)
+		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/level"}, printLevel)
 	}
 	query := url.Values{}
 	if c.To != 0 {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
-	return show(env, &c.answered, r, func(w io.Writer, done *cluster.Levels) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *cluster.Levels) error {
 		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
 	})

@@ -30,7 +30,7 @@ Examples:
 // denyEntry has the arguments of both commands.
 type denyEntry struct {
 	Entry []string `arg:"" placeholder:"NAME=VALUE" help:"Attributes that a check must have, all of them. A value is an address, a network, or text in which * stands for any text."`
-	answered
+	answerFlags
 }
 
 type (
@@ -51,13 +51,13 @@ func (c *denyAddCmd) Run(env *environment) error { return c.write(env, http.Meth
 func (c *denyRemoveCmd) Run(env *environment) error { return c.write(env, http.MethodDelete) }
 
 func (c *denyEntry) write(env *environment, method string) error {
-	entry, err := conditionsOf("entry", c.Entry)
+	entry, err := parsePairs("entry", c.Entry)
 	if err != nil {
-		return errUsage("%w", err)
+		return usageError("%w", err)
 	}
 	body, _ := json.Marshal(entry) // strings
 	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
-	return show(env, &c.answered, r, func(w io.Writer, done *writtenAnswer) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *writtenAnswer) error {
 		printWarnings(env.stderr, "rules", done.Warnings)
 		_, err := fmt.Fprintf(w, "version %d is in force\n", done.Version)
 		return err
@@ -65,7 +65,7 @@ func (c *denyEntry) write(env *environment, method string) error {
 }
 
 // tiersCmd lists tiers.
-type tiersCmd struct{ answered }
+type tiersCmd struct{ answerFlags }
 
 // Help implements kong.HelpProvider.
 func (tiersCmd) Help() string {
@@ -116,7 +116,7 @@ func (c *tiersCmd) Run(env *environment) error {
 	var rows []string
 	for {
 		var page tiersAnswer
-		err := show(env, &c.answered, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
+		err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next
 		}

@@ -47,8 +47,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialPause is the pause after a failed request. Without it, a node that refuses connections would be dialled in a busy loop.
-const dialPause = 10 * time.Millisecond
+// retryPause is the pause after a failed request. Without it, a node that refuses connections would be dialled in a busy loop.
+const retryPause = 10 * time.Millisecond
 
 // loader makes checks over one connection.
 type loader struct {
@@ -61,7 +61,7 @@ type loader struct {
 	batch    int
 	wait     time.Duration // for one answer
 	random   *rand.Rand
-	figures
+	benchFigures
 }
 
 func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *loader {
@@ -105,7 +105,7 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 				return // the run ended, so the node is not to blame
 			}
 			l.fail(err)
-			pause(ctx, dialPause)
+			pause(ctx, retryPause)
 			continue
 		}
 		l.requests++

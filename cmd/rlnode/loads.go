@@ -14,7 +14,7 @@ type loadCmd struct {
 	Source string        `arg:"" optional:"" help:"The source of the load, as adaptive.source in the rules names it."`
 	Load   *float64      `arg:"" optional:"" help:"The load: 1 is as much as the source can bear."`
 	TTL    time.Duration `name:"ttl" default:"10s" help:"How long the report is valid (default ${default})."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -32,20 +32,20 @@ Examples:
 // Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {
-		return show(env, &c.answered, request{path: "/v1/load"}, printLoads)
+		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/load"}, printLoads)
 	}
 	if c.Load == nil {
-		return errUsage("the load is missing: rlnode load %s 0.9", printable(c.Source))
+		return usageError("the load is missing: rlnode load %s 0.9", printable(c.Source))
 	}
 	body, err := json.Marshal(map[string]any{"source": c.Source, "load": *c.Load, "ttl_ms": c.TTL.Milliseconds()})
 	if err != nil {
-		return errUsage("the load is %g: want a number, such as 0.9", *c.Load)
+		return usageError("the load is %g: want a number, such as 0.9", *c.Load)
 	}
 	type taken struct {
 		Rules []string `json:"rules"`
 	}
 	r := request{method: http.MethodPost, path: "/v1/load", contentType: "application/json", body: body}
-	return show(env, &c.answered, r, func(w io.Writer, t *taken) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, t *taken) error {
 		follow := "no rule follows it"
 		if len(t.Rules) > 0 {
 			follow = "followed by " + printable(strings.Join(t.Rules, ", "))

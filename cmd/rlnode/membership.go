@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// placeCluster decides where the ports between nodes are bound. A lone node without a secret keeps them on loopback. It
+// chooseClusterBind decides where the ports between nodes are bound. A lone node without a secret keeps them on loopback. It
 // leaves reporting mistakes in other settings to the node.
-func (c *serveCmd) placeCluster() {
+func (c *serveCmd) chooseClusterBind() {
 	bind, err := netip.ParseAddr(c.Bind)
 	if c.ClusterBind != "" || err != nil { // reported elsewhere
 		return

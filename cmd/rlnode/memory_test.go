@@ -61,7 +61,7 @@ func TestMillionKeys(t *testing.T) {
 }
 
 // resident returns the node's resident memory in bytes.
-func resident(t *testing.T, s *serving) int64 {
+func resident(t *testing.T, s *runningNode) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {

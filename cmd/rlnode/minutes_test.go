@@ -14,11 +14,11 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// alarming matches what must not be in the log of a clean start and stop: Go values, warnings, internals.
-var alarming = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
+// alarmingText matches what must not be in the log of a clean start and stop: Go values, warnings, internals.
+var alarmingText = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
 
-// lines returns a node's log lines, and its other output.
-func lines(t *testing.T, s *serving, name string) (log []string, beside string) {
+// logLines returns a node's log lines, and its other output.
+func logLines(t *testing.T, s *runningNode, name string) (log []string, beside string) {
 	t.Helper()
 	for line := range strings.Lines(s.log.String()) {
 		if !strings.HasPrefix(line, "time=") {
@@ -29,7 +29,7 @@ func lines(t *testing.T, s *serving, name string) (log []string, beside string) 
 		if !strings.Contains(line, " self="+name) {
 			t.Errorf("the line does not name the node: %s", line)
 		}
-		if found := alarming.FindString(line); found != "" {
+		if found := alarmingText.FindString(line); found != "" {
 			t.Errorf("%q alarms a newcomer: %s", found, line)
 		}
 	}
@@ -54,7 +54,7 @@ func TestFirstMinutes(t *testing.T) {
 		{"token in the environment", []string{"RLNODE_ADMIN_TOKEN=secret"}, []string{"--data-dir", t.TempDir()}, `-s -H "Authorization: Bearer $RLNODE_ADMIN_TOKEN" `},
 	} {
 		s := launch(t, dir, test.env, append([]string{"--name", "n1"}, test.args...)...)
-		s.ready()
+		s.awaitReady()
 		var beside string
 		process.Eventually(t, test.name+": a command to try", func() bool {
 			_, beside, _ = strings.Cut(s.log.String(), "try it")
@@ -78,7 +78,7 @@ func TestFirstMinutes(t *testing.T) {
 		}
 		s.stop()
 		if test.args == nil {
-			log, _ := lines(t, s, "n1")
+			log, _ := logLines(t, s, "n1")
 			if most := 8; len(log) > most {
 				t.Errorf("%s: have %d lines, want %d at most", test.name, len(log), most)
 			}
@@ -89,11 +89,11 @@ func TestFirstMinutes(t *testing.T) {
 // TestNodesWaitForOthers: three nodes, started one after another, report which nodes they wait for, and stop without alarm.
 func TestNodesWaitForOthers(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
+	f := newEmptyFleet(t)
 	for i := range 3 {
-		m := f.mate(i+1, 3)
+		m := f.newNode(i+1, 3)
 		f.nodes = append(f.nodes, m)
-		m.up()
+		m.startProcess()
 		first := f.nodes[0]
 		want := [...]string{
 			fmt.Sprintf("waiting for %s.2, %s.3 (1 of 3 found)", f.net, f.net),
@@ -113,21 +113,21 @@ func TestNodesWaitForOthers(t *testing.T) {
 		m.signal(syscall.SIGINT)
 	}
 	for _, m := range f.nodes {
-		if code := m.end(); code != 0 {
+		if code := m.awaitExit(); code != 0 {
 			t.Errorf("%s: exit code %d", m.name, code)
 		}
-		lines(t, m.serving, m.name)
+		logLines(t, m.runningNode, m.name)
 	}
 }
 
 // TestNodesThatExpectOtherNumbers: a node names the one whose --bootstrap-expect differs.
 func TestNodesThatExpectOtherNumbers(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
-	a, b := f.mate(1, 3), f.mate(2, 3)
+	f := newEmptyFleet(t)
+	a, b := f.newNode(1, 3), f.newNode(2, 3)
 	b.args = append(b.args, "--bootstrap-expect", "5")
-	a.up()
-	b.up()
+	a.startProcess()
+	b.startProcess()
 	want := fmt.Sprintf("waiting for %s.3 (1 of 3 found; n2 has --bootstrap-expect 5)", f.net)
 	process.Eventually(t, want, func() bool { return strings.Contains(a.log.String(), want) })
 }
@@ -185,14 +185,14 @@ func TestTwoVotersAreWarnedOf(t *testing.T) {
 		return strings.Contains(s.log.String(), `level=WARN msg="of two nodes, one is no majority`)
 	})
 	s.signal(syscall.SIGTERM)
-	s.end()
+	s.awaitExit()
 }
 
 // TestTokensAreHintedAt: errors distinguish a missing token from a wrong one, and name the flags and variables that set it.
 func TestTokensAreHintedAt(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), []string{"RLNODE_ADMIN_TOKEN=right"})
-	s.ready()
+	s.awaitReady()
 	for _, test := range []struct {
 		args []string
 		want []string

@@ -94,9 +94,9 @@ func TestListensOnLoopback(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
-			s.ready()
-			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when the node becomes
-			// a voter.
+			s.awaitReady()
+			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when
+			// the node becomes a voter.
 			var sockets []netip.AddrPort
 			process.Eventually(t, "eight sockets listen", func() bool {
 				sockets = listening(t, s.cmd.Process.Pid)
@@ -127,7 +127,7 @@ func TestTwoNodesByThemselves(t *testing.T) {
 	t.Parallel()
 	for range 2 {
 		s := launchBare(t, "serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0")
-		s.ready()
+		s.awaitReady()
 	}
 }
 

@@ -60,11 +60,11 @@ Examples:
 // Run changes the data directory.
 func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {
-		return errUsage("--address: %w", err)
+		return usageError("--address: %w", err)
 	}
-	hash, err := c.skipped()
+	hash, err := c.skippedHash()
 	if err != nil {
-		return errUsage("%w", err)
+		return usageError("%w", err)
 	}
 	// Opening the store of a node that doesn't exist would create one.
 	for _, name := range []string{"", "node.json", "raft.db"} {
@@ -108,8 +108,8 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	return err
 }
 
-// skipped returns --hash, checked against --skip.
-func (c *recoverCmd) skipped() (hash [sha256.Size]byte, err error) {
+// skippedHash returns --hash, checked against --skip.
+func (c *recoverCmd) skippedHash() (hash [sha256.Size]byte, err error) {
 	switch {
 	case c.Skip == 0 && c.Hash == "":
 		return hash, nil

@@ -44,22 +44,22 @@ type adminPlane struct {
 	connection
 }
 
-// answered has the flags of commands that print an answer from the admin plane.
-type answered struct {
+// answerFlags has the flags of commands that print an answer from the admin plane.
+type answerFlags struct {
 	JSON bool `help:"Print the node's answer unchanged."`
 	adminPlane
 }
 
 func (d *dataPlane) node() (*remote, error) {
-	return d.reach("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
+	return d.newRemote("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
 }
 
 func (a *adminPlane) node() (*remote, error) {
-	return a.reach("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
+	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
-// show sends r to a node and prints the answer, either raw or formatted by text.
-func show[T any](env *environment, c *answered, r request, text func(io.Writer, *T) error) error {
+// sendAndPrint sends r to a node and prints the answer, either raw or formatted by text.
+func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(io.Writer, *T) error) error {
 	n, err := c.node()
 	if err != nil {
 		return err
@@ -107,23 +107,23 @@ type remote struct {
 // maxReply bounds an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// reach returns a client of the plane at address, which flag has set. The token may also come from a file. env is the
+// newRemote returns a client of the plane at address, which flag has set. The token may also come from a file. env is the
 // variable to name in hints.
-func (c *connection) reach(flag, env, address string, token, tokenFile *string) (*remote, error) {
-	if err := takeToken("--token", token, *tokenFile); err != nil {
-		return nil, errUsage("%w", err)
+func (c *connection) newRemote(flag, env, address string, token, tokenFile *string) (*remote, error) {
+	if err := readToken("--token", token, *tokenFile); err != nil {
+		return nil, usageError("%w", err)
 	}
 	*tokenFile = "" // already read
 	base, err := parseBase(address)
 	if err != nil {
-		return nil, errUsage("%s: %w", flag, err)
+		return nil, usageError("%s: %w", flag, err)
 	}
 	if c.Timeout <= 0 {
-		return nil, errUsage("--timeout: %v is not above 0", c.Timeout)
+		return nil, usageError("--timeout: %v is not above 0", c.Timeout)
 	}
 	config, err := c.tls()
 	if err != nil {
-		return nil, errUsage("--ca: %w", err)
+		return nil, usageError("--ca: %w", err)
 	}
 	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
@@ -178,7 +178,7 @@ type request struct {
 	accept      string
 	ifMatch     string
 	body        []byte
-	patience    time.Duration // the least time to wait for the answer, even if --timeout is shorter
+	minTimeout  time.Duration // the least time to wait for the answer, even if --timeout is shorter
 }
 
 // reply is a node's answer of any status.
@@ -220,7 +220,7 @@ func (rm *remote) problem(answer *reply) *problem {
 
 // exchange makes a call and returns the answer, regardless of its status.
 func (rm *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.patience))
+	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.minTimeout))
 	defer cancel()
 	resp, err := rm.open(ctx, r)
 	if err != nil {

@@ -43,10 +43,10 @@ Examples:
 In the JSON, a rule's "refused" counts the checks it refused, or would have refused if it is a shadow rule.`
 }
 
-// check reports mistakes on the command line.
-func (c *replayCmd) check() error {
+// validate reports mistakes on the command line.
+func (c *replayCmd) validate() error {
 	if c.JSON && c.Decisions == "-" {
-		return errUsage("--json and --decisions - both write to standard output")
+		return usageError("--json and --decisions - both write to standard output")
 	}
 	ins := 0
 	for _, name := range append([]string{c.Rules}, c.Logs...) {
@@ -55,20 +55,20 @@ func (c *replayCmd) check() error {
 		}
 	}
 	if ins > 1 {
-		return errUsage("standard input (-) can be read only once")
+		return usageError("standard input (-) can be read only once")
 	}
 	if c.Top < 0 {
-		return errUsage("--top: %d is below 0", c.Top)
+		return usageError("--top: %d is below 0", c.Top)
 	}
 	if c.MaxCounters < 1 || c.MaxCounters > node.MaxCounters {
-		return errUsage("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
+		return usageError("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
 	}
 	return nil
 }
 
 // Run replays the logs and prints the report.
 func (c *replayCmd) Run(env *environment) error {
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return err
 	}
 	set, err := c.compile(env)
@@ -149,7 +149,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	if info, err := os.Stat(c.Decisions); err == nil {
 		for _, name := range append([]string{c.Rules}, c.Logs...) {
 			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
-				return nil, errUsage("--decisions: %s is one of the inputs", c.Decisions)
+				return nil, usageError("--decisions: %s is one of the inputs", c.Decisions)
 			}
 		}
 	}

@@ -44,8 +44,8 @@ func shownName(name string) string {
 	return name
 }
 
-// place returns file:line:column, as far as known.
-func place(name string, line, column int) string {
+// positionText returns file:line:column, as far as known.
+func positionText(name string, line, column int) string {
 	if line <= 0 {
 		return shownName(name)
 	}
@@ -96,7 +96,7 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 	}
 	printMistakes(out, name, "", mistakes)
-	return nil, &exit{code: exitFailed}
+	return nil, &exitError{code: exitFailed}
 }
 
 // withPath prefixes a message with the path in the document, unless the message starts with it.
@@ -110,7 +110,7 @@ func withPath(path, message string) string {
 // printMistakes prints mistakes or warnings about a file, one per line.
 func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
 	for _, m := range list {
-		fmt.Fprintf(w, "%s: %s%s\n", place(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
+		fmt.Fprintf(w, "%s: %s%s\n", positionText(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
 	}
 }
 
@@ -122,7 +122,7 @@ func printWarnings(w io.Writer, name string, list []rules.Error) {
 type applyCmd struct {
 	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
 	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -209,13 +209,13 @@ func (rulesCmd) Help() string {
 // Run prints the document or the list.
 func (c *rulesCmd) Run(env *environment) error {
 	if c.Versions && c.Version != 0 {
-		return errUsage("--version and --versions exclude each other")
+		return usageError("--version and --versions exclude each other")
 	}
 	if c.Version < 0 {
-		return errUsage("--version: %d is below 1", c.Version)
+		return usageError("--version: %d is below 1", c.Version)
 	}
 	if c.Versions {
-		return show(env, &answered{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
+		return sendAndPrint(env, &answerFlags{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
 	}
 	n, err := c.node()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // Run runs a node until a signal arrives.
 func (c *serveCmd) Run(env *environment) error {
 	if err := c.complete(); err != nil {
-		return &exit{code: exitUsage, err: err}
+		return &exitError{code: exitUsage, err: err}
 	}
 	// Room for two: one signal to stop gracefully, and a second to stop at once.
 	signals := make(chan os.Signal, 2)
@@ -25,8 +25,8 @@ func (c *serveCmd) Run(env *environment) error {
 	config.Logger = log
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
-	files := raiseFiles()
-	config.Ready = func(n *node.Node) { c.greet(config.Logger, env.stderr, n, files) }
+	files := raiseFileLimit()
+	config.Ready = func(n *node.Node) { c.logHints(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {
 		tracing.LogFailures(config.Logger)
 	}
@@ -40,7 +40,7 @@ func (c *serveCmd) Run(env *environment) error {
 		}
 		config.RulesFrom = c.Rules
 	}
-	return c.explain(serve(env.ctx, config, signals))
+	return c.explainListenError(serve(env.ctx, config, signals))
 }
 
 // serve starts the node, waits for a signal and stops it. Starting and stopping each run in a goroutine, so that serve
@@ -77,6 +77,6 @@ func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) er
 		return err
 	case sig := <-signals:
 		log.Warn("stopping at once", "signal", sig.String())
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 }

@@ -120,7 +120,7 @@ func TestSecondProcessRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	second := launch(t, dir, nil)
-	if code := second.end(); code != 1 {
+	if code := second.awaitExit(); code != 1 {
 		t.Errorf("exit code: have %d, want 1", code)
 	}
 	if log := second.log.String(); !strings.Contains(log, dir) || !strings.Contains(log, "another process") {
@@ -161,7 +161,7 @@ func TestCannotStart(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := launch(t, t.TempDir(), nil, test.args...)
-			if code := s.end(); code != test.code {
+			if code := s.awaitExit(); code != test.code {
 				t.Errorf("exit code: have %d, want %d", code, test.code)
 			}
 			log := s.log.String()
@@ -186,7 +186,7 @@ func TestSecondSignal(t *testing.T) {
 	process.Eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
 	began := time.Now()
 	s.signal(syscall.SIGINT)
-	if code := s.end(); code == 0 {
+	if code := s.awaitExit(); code == 0 {
 		t.Error("exit code after the second signal: have 0")
 	}
 	if took := time.Since(began); took > 500*time.Millisecond {
@@ -206,7 +206,7 @@ func TestSignalWhileStarting(t *testing.T) {
 			return err == nil
 		})
 		s.signal(syscall.SIGTERM)
-		s.end()
+		s.awaitExit()
 		start(t, dir).stop()
 	}
 }
@@ -246,7 +246,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("after the signal: have readiness %d and a check %d, want 503 and 200", a, b)
 	}
 	began := time.Now()
-	if code := s.end(); code != 0 {
+	if code := s.awaitExit(); code != 0 {
 		t.Errorf("exit code: have %d, want 0", code)
 	}
 	if took := time.Since(began); took > 9*time.Second {
@@ -271,7 +271,7 @@ func TestStopDespiteSlowClient(t *testing.T) {
 	}
 	began := time.Now()
 	s.signal(syscall.SIGTERM)
-	s.end()
+	s.awaitExit()
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("stopping took %v, more than 10 s", took)
 	}
@@ -287,7 +287,7 @@ func TestRulesSurvive(t *testing.T) {
 		t.Fatalf("write rules: %d %s, %v", status, text, err)
 	}
 	s.signal(syscall.SIGKILL)
-	s.end()
+	s.awaitExit()
 	s = start(t, dir, "--rules", file(t, "other.yaml", yearRules(77)))
 	if log := s.log.String(); !strings.Contains(log, "is ignored") {
 		t.Errorf("no log line says that --rules is ignored: %s", log)

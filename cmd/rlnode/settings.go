@@ -135,7 +135,7 @@ func (c *serveCmd) complete() error {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
 	}
-	c.placeCluster()
+	c.chooseClusterBind()
 	errs = append(errs, c.tokenSettings.complete()...)
 	if c.gossipKey, err = c.readGossipKey(); err != nil {
 		errs = append(errs, err)

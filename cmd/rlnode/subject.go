@@ -26,12 +26,12 @@ type eitherPlane struct {
 // data returns the data plane, admin the admin plane.
 func (e *eitherPlane) data() (*remote, error) {
 	token, file := e.token("RLNODE_API_TOKEN")
-	return e.reach("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
+	return e.newRemote("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
 }
 
 func (e *eitherPlane) admin() (*remote, error) {
 	token, file := e.token("RLNODE_ADMIN_TOKEN")
-	return e.reach("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
+	return e.newRemote("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
 }
 
 // token returns the token or its file: from the flags, or else from the environment.
@@ -44,7 +44,7 @@ func (e *eitherPlane) token(env string) (token, file string) {
 
 // subjectCmd shows one subject.
 type subjectCmd struct {
-	target
+	subjectFlags
 	JSON bool `help:"Print the node's answer unchanged."`
 	eitherPlane
 }
@@ -95,10 +95,10 @@ func (c *subjectCmd) Run(env *environment) error {
 
 // subjectAnswer is a node's answer about a subject.
 type subjectAnswer struct {
-	Rule      string `json:"rule"`
-	Namespace string `json:"namespace"`
-	Key       anyKey `json:"key"`
-	Owner     string `json:"owner"`
+	Rule      string    `json:"rule"`
+	Namespace string    `json:"namespace"`
+	Key       answerKey `json:"key"`
+	Owner     string    `json:"owner"`
 	Limits    []struct {
 		Name      string `json:"name"`
 		Algorithm string `json:"algorithm"`
@@ -194,16 +194,16 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 // millis returns n milliseconds.
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// changing has the flags of commands that change what a subject has used.
-type changing struct {
-	target
+// changeFlags has the flags of commands that change what a subject has used.
+type changeFlags struct {
+	subjectFlags
 	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
 	JSON      bool   `help:"Print the node's answer unchanged."`
 	dataPlane
 }
 
-// change makes a call and prints the usage after it.
-func (c *changing) change(env *environment, path string, fields map[string]any) error {
+// postChange makes a call and prints the usage after it.
+func (c *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
 	n, err := c.node()
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (c *changing) change(env *environment, path string, fields map[string]any) 
 }
 
 // resetCmd makes a subject's counters fresh.
-type resetCmd struct{ changing }
+type resetCmd struct{ changeFlags }
 
 // Help implements kong.HelpProvider.
 func (resetCmd) Help() string {
@@ -240,13 +240,13 @@ func (c *resetCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.change(env, "/v1/reset", fields)
+	return c.postChange(env, "/v1/reset", fields)
 }
 
 // adjustCmd adds to what a subject has used.
 type adjustCmd struct {
 	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or to give back if negative; repeat for more units."`
-	changing
+	changeFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -269,18 +269,18 @@ func (c *adjustCmd) Run(env *environment) error {
 		return err
 	}
 	if c.Namespace != "" && len(c.Limit) == 0 {
-		return errUsage("--limit is missing: the limits to adjust")
+		return usageError("--limit is missing: the limits to adjust")
 	}
 	amounts, err := parseCosts(c.Cost)
 	if err != nil {
 		return err
 	}
 	amounts.add(fields)
-	return c.change(env, "/v1/adjust", fields)
+	return c.postChange(env, "/v1/adjust", fields)
 }
 
-// conditionsOf reads NAME=VALUE arguments. Each name may occur once.
-func conditionsOf(what string, list []string) (map[string]string, error) {
+// parsePairs reads NAME=VALUE arguments. Each name may occur once.
+func parsePairs(what string, list []string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, a := range list {
 		name, value, ok := strings.Cut(a, "=")

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// target has the flags that name a subject: one of a rule, or one with inline limits.
-type target struct {
+// subjectFlags has the flags that name a subject: one of a rule, or one with inline limits.
+type subjectFlags struct {
 	Rule      string   `placeholder:"RULE" help:"The rule; no other rule applies."`
 	Key       []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
 	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"Instead of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from."`
@@ -15,22 +15,22 @@ type target struct {
 }
 
 // inline reports whether the subject's limits come with the call.
-func (t *target) inline() bool { return len(t.Limit) > 0 || t.Namespace != "" }
+func (t *subjectFlags) inline() bool { return len(t.Limit) > 0 || t.Namespace != "" }
 
 // fields returns the subject as fields of a request body. A rule with one counter for all has no key.
-func (t *target) fields() (map[string]any, error) {
+func (t *subjectFlags) fields() (map[string]any, error) {
 	fields := map[string]any{}
 	switch {
 	case t.inline() && t.Rule != "":
-		return nil, errUsage("--rule excludes --limit and --namespace")
+		return nil, usageError("--rule excludes --limit and --namespace")
 	case t.inline() && len(t.Key) == 0:
-		return nil, errUsage("--key is missing: the subject of --limit or --namespace")
+		return nil, usageError("--key is missing: the subject of --limit or --namespace")
 	case t.Rule != "":
 		fields["rule"] = t.Rule
 	case !t.inline() && len(t.Key) > 0:
-		return nil, errUsage("--key needs --rule or --limit: a key belongs to a rule or has its own limits")
+		return nil, usageError("--key needs --rule or --limit: a key belongs to a rule or has its own limits")
 	case !t.inline():
-		return nil, errUsage("no subject: give --rule and --key, or --limit and --key")
+		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
 	if fields["key"] = append([]string{}, t.Key...); len(t.Key) == 1 {
 		fields["key"] = t.Key[0]
@@ -45,7 +45,7 @@ func (t *target) fields() (map[string]any, error) {
 	for i, text := range t.Limit {
 		l, err := parseLimit(text)
 		if err != nil {
-			return nil, errUsage("--limit %q: %w", text, err)
+			return nil, usageError("--limit %q: %w", text, err)
 		}
 		limits[i] = l
 	}
@@ -82,14 +82,14 @@ func parseLimit(text string) (map[string]any, error) {
 	return limit, nil
 }
 
-// costs are costs in requests and by unit.
-type costs struct {
+// costFlags are the costs of the --cost flags: plain in requests, the others by unit.
+type costFlags struct {
 	plain *int64
 	units map[string]int64
 }
 
 // parseCosts reads the values of --cost: N, or UNIT=N.
-func parseCosts(list []string) (c costs, err error) {
+func parseCosts(list []string) (c costFlags, err error) {
 	c.units = map[string]int64{}
 	for _, text := range list {
 		unit, number, named := strings.Cut(text, "=")
@@ -99,7 +99,7 @@ func parseCosts(list []string) (c costs, err error) {
 		n, err := strconv.ParseInt(number, 10, 64)
 		_, twice := c.units[unit]
 		if err != nil || named && unit == "" || named && twice || !named && c.plain != nil {
-			return c, errUsage("--cost %q: want a whole number or unit=number, each once", text)
+			return c, usageError("--cost %q: want a whole number or unit=number, each once", text)
 		}
 		if named {
 			c.units[unit] = n
@@ -111,7 +111,7 @@ func parseCosts(list []string) (c costs, err error) {
 }
 
 // add adds the costs to the fields of a body.
-func (c *costs) add(fields map[string]any) {
+func (c *costFlags) add(fields map[string]any) {
 	if c.plain != nil {
 		fields["cost"] = *c.plain
 	}

@@ -23,10 +23,10 @@ type tokenSettings struct {
 
 // complete reads the tokens from their files.
 func (t *tokenSettings) complete() (errs []error) {
-	if err := takeToken("--admin-token", &t.AdminToken, t.AdminTokenFile); err != nil {
+	if err := readToken("--admin-token", &t.AdminToken, t.AdminTokenFile); err != nil {
 		errs = append(errs, err)
 	}
-	if err := takeToken("--api-token", &t.APIToken, t.APITokenFile); err != nil {
+	if err := readToken("--api-token", &t.APIToken, t.APITokenFile); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
@@ -63,9 +63,9 @@ func warnSecrets(log *slog.Logger, args []string) {
 	}
 }
 
-// takeToken reads the token from file, if one is given, and checks it. A token is one line of visible ASCII, because it
+// readToken reads the token from file, if one is given, and checks it. A token is one line of visible ASCII, because it
 // has to fit in a header.
-func takeToken(flag string, token *string, file string) error {
+func readToken(flag string, token *string, file string) error {
 	if file != "" {
 		if *token != "" {
 			return fmt.Errorf("%s and %s-file exclude each other", flag, flag)
@@ -122,11 +122,11 @@ For an existing token, printf %s "$TOKEN" | sha256sum prints the hash.`
 func (c *tokenCmd) Run(env *environment) error {
 	scopes, err := api.ParseScopes(c.Scope)
 	if err != nil {
-		return errUsage("--scope: %w", err)
+		return usageError("--scope: %w", err)
 	}
 	text, line, err := api.NewToken(c.Name, scopes, c.Namespace...)
 	if err != nil {
-		return errUsage("%w", err)
+		return usageError("%w", err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s\n%s\n", text, line)
 	_, hint := fmt.Fprintf(env.stderr, "The first line is the token, which is shown only now. Add the second line below \"tokens:\" in the tokens file.\n")

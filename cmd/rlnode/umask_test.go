@@ -62,7 +62,7 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 		_, missing := os.Stat(filepath.Join(made["data"], "usage.db"))
 		return errors.Join(err, missing) == nil
 	})
-	private(t, made)
+	checkPrivate(t, made)
 	if err := serve.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +73,11 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	if states, err := filepath.Glob(filepath.Join(made["data"], "snapshots", "*", "state.bin")); err != nil || len(states) == 0 {
 		t.Errorf("no snapshot: %v", err)
 	}
-	private(t, made)
+	checkPrivate(t, made)
 }
 
-// private fails if others may read anything in directories that they may enter.
-func private(t *testing.T, dirs map[string]string) {
+// checkPrivate fails if others may read anything in directories that they may enter.
+func checkPrivate(t *testing.T, dirs map[string]string) {
 	t.Helper()
 	files := 0
 	for _, dir := range dirs {

@@ -39,7 +39,7 @@ Examples:
 func (c *usageCmd) Run(env *environment) error {
 	if c.Month != "" {
 		if _, err := usage.ParseMonth(c.Month); err != nil {
-			return errUsage("--month: %w", err)
+			return usageError("--month: %w", err)
 		}
 	}
 	n, err := c.node()
@@ -88,12 +88,12 @@ func (c *usageCmd) Run(env *environment) error {
 
 // monthRow is a row of an answer.
 type monthRow struct {
-	Rule   string `json:"rule"`
-	Key    anyKey `json:"key"`
-	Other  bool   `json:"other"`
-	Unit   string `json:"unit"`
-	Cost   int64  `json:"cost"`
-	Checks int64  `json:"checks"`
+	Rule   string    `json:"rule"`
+	Key    answerKey `json:"key"`
+	Other  bool      `json:"other"`
+	Unit   string    `json:"unit"`
+	Cost   int64     `json:"cost"`
+	Checks int64     `json:"checks"`
 }
 
 // printMonth prints a month while reading it. It returns the nodes whose counts are missing.
