@@ -12,17 +12,17 @@ import (
 const (
 	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
-	// newPart is the weight of a new measurement in the smoothed load: a load that jumps shows in full after some seconds,
-	// and one busy second lowers limits little.
+	// newPart is the weight of a new measurement in the smoothed load: a jump shows in full after some seconds, and a
+	// single busy second hardly lowers limits.
 	newPart = 0.5
 )
 
 // errNoCPU means that the system does not report how busy its processors are.
-var errNoCPU = errors.New("how busy the processors are is not known")
+var errNoCPU = errors.New("the load of the processors is unknown")
 
-// CPU measures how busy the processors are that this process may use. Within a control group with a limit (cgroup v2),
-// that is the time that the group has used of its limit. Otherwise it is the share of all the machine's processor time
-// that was not idle.
+// CPU measures the load of the processors that this process may use. In a control group with a limit (cgroup v2), that
+// is the fraction of the limit that the group has used. Otherwise it is the fraction of the machine's processor time that
+// was not idle.
 type CPU struct {
 	root    string // of the file system
 	last    usage
@@ -30,9 +30,9 @@ type CPU struct {
 	measure bool // last is set
 }
 
-// usage is the processor time that was used, and that was available, since some fixed point.
+// usage is the processor time used, and available, since some fixed point.
 type usage struct {
-	group       string // the group it belongs to; empty: the machine
+	group       string // control group; empty for the machine
 	used, there time.Duration
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// NodeCPU is the source that each node measures itself: how busy the processors are that it may use, 0…1.
+// NodeCPU is the source that each node measures itself: the load of the processors that it may use, 0…1.
 const NodeCPU = "node-cpu"
 
 // Bounds of a report.
@@ -30,7 +30,7 @@ const (
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// remember is how long a report's number is kept after the report expires, so that a late copy is not taken for a new
+	// remember is how long a report's number is kept after the report expires, so that a late copy does not pass as a new
 	// report.
 	remember = 5 * time.Minute
 )
@@ -38,7 +38,7 @@ const (
 // ErrFull is returned by Tell if there is no room for another source.
 var ErrFull = errors.New("too many sources of load")
 
-// ReportError says what is wrong with a report: which field, and its bounds.
+// ReportError says which field of a report is wrong, and its bounds.
 type ReportError string
 
 // Error returns the text.
@@ -94,7 +94,7 @@ func (l *Loads) signal() {
 	}
 }
 
-// Check says what is wrong with a report; nil if it is valid. The error is a ReportError.
+// Check returns a ReportError if a report is invalid.
 func Check(source string, load float64, ttl time.Duration) error {
 	wrong := func(format string, args ...any) error { return ReportError(fmt.Sprintf(format, args...)) }
 	switch {
@@ -123,7 +123,7 @@ func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 		r.number = min(old.number+1, maxNumber)
 	}
 	if !l.put(now, source, r) {
-		return fmt.Errorf("%w: %d are known", ErrFull, MaxSources)
+		return fmt.Errorf("%w: the bound is %d", ErrFull, MaxSources)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (l *Loads) evict(now time.Duration, source string) bool {
 	return first != ""
 }
 
-// sends returns how many packets must carry a report for it to reach every node almost surely.
+// sends returns how many packets must carry a report so that it almost surely reaches every node.
 func (l *Loads) sends() int {
 	nodes := 1
 	if l.config.Nodes != nil {
@@ -248,7 +248,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	return steps
 }
 
-// Followed reports whether some rule of the set of the last Steps is adaptive. Changed fires when that begins.
+// Followed reports whether the set given to the last Steps has an adaptive rule. Changed fires when that becomes true.
 func (l *Loads) Followed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

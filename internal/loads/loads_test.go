@@ -47,8 +47,8 @@ func told(t *testing.T, l *Loads, source string, load float64, ttl time.Duration
 	}
 }
 
-// A step comes into force at once. It goes when the load is clearly below it, has not been above it for some time, or
-// is unknown.
+// A step comes into force at once. It goes out of force when the load is clearly below it, has not been above it for some
+// time, or is unknown.
 func TestSteps(t *testing.T) {
 	const gone = -1.0 // no longer reported
 	for _, tt := range []struct {
@@ -73,14 +73,14 @@ func TestSteps(t *testing.T) {
 				t.Errorf("%s, second %d, load %g: have step %d, want %d", tt.name, i, load, have, tt.want[i])
 			}
 			if steps[0] != -1 || steps[3] != -1 {
-				t.Errorf("%s: have %v: steps of rules that follow nothing that is known", tt.name, steps)
+				t.Errorf("%s: have %v: steps of rules that follow unknown sources", tt.name, steps)
 			}
 			c.now += time.Second
 		}
 	}
 }
 
-// The load measured here is a source of its own.
+// The load measured by the node is a separate source.
 func TestStepsOfTheProcessors(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
@@ -97,14 +97,14 @@ func TestStepsOfTheProcessors(t *testing.T) {
 		t.Errorf("have %v", have)
 	}
 	if b := l.Whole(); len(b) != 1 {
-		t.Errorf("have %d bytes of what is nobody else's", len(b))
+		t.Errorf("have %d bytes about a source that must not spread", len(b))
 	}
 	if steps := l.Steps(set(t, "\n  - {name: r, key: [], limits: [{limit: 1, per: 1m}]}\n")); steps != nil {
 		t.Errorf("have %v of rules that are not adaptive", steps)
 	}
 }
 
-// After a change of rules, a rule keeps its steps in force as far as they are the same.
+// After a change of rules, a rule whose steps are unchanged keeps them in force.
 func TestStepsOutliveOtherRules(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
@@ -143,7 +143,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Fatalf("have %v", have)
 	}
 	if rest := a.Packets(2, 1400); len(rest) > 0 {
-		t.Errorf("it is sent for ever")
+		t.Errorf("the report is sent forever")
 	}
 	// A report spreads from node to node with its time left. A late copy does not make it last longer.
 	other.now += 4 * time.Second
@@ -253,7 +253,7 @@ func TestManySources(t *testing.T) {
 	}
 }
 
-// Whatever comes over the network, the state stays within its bounds.
+// No message makes the state exceed its bounds.
 func FuzzHear(f *testing.F) {
 	c := &clock{now: time.Minute}
 	l := newLoads(1, c)
@@ -295,11 +295,11 @@ func TestCPU(t *testing.T) {
 			t.Errorf("at %v: have %g, %v, want %g, %v", now, have, ok, want, wantOK)
 		}
 	}
-	look(0, 0, false) // there is nothing to measure
+	look(0, 0, false) // nothing to measure
 	write("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1 1\n")
 	look(time.Second, 0, false)
 	write("proc/stat", "cpu  150 0 150 900 0 0 0 0 0 0\n")
-	look(2*time.Second, 0.25, true) // half of it counts at once
+	look(2*time.Second, 0.25, true) // half of a new load counts at once
 	write("proc/stat", "cpu  200 0 200 1000 0 0 0 0 0 0\n")
 	look(3*time.Second, 0.375, true)
 	// A group limited to one and a half processors, inside one limited to two.
@@ -317,7 +317,7 @@ func TestCPU(t *testing.T) {
 	look(7*time.Second, 0, false)
 }
 
-// Steps need be asked for again and again only while a rule is adaptive; that there is one now is news.
+// Steps has to be called repeatedly only while a rule is adaptive. Changed fires when one becomes so.
 func TestFollowed(t *testing.T) {
 	l := newLoads(1, &clock{})
 	changed := func() bool {

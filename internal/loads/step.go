@@ -11,7 +11,7 @@ const (
 	// Settle is how long a load must stay at or below a step in force before the step goes out of force, if the load is not
 	// clearly below it.
 	Settle = 10 * time.Second
-	// Tick is how often Steps must be called while a rule is adaptive: reports expire, and loads settle.
+	// Tick is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
 	Tick = 200 * time.Millisecond
 )
 

@@ -28,7 +28,7 @@ type Host struct {
 	dead      bool
 	listeners map[int]*Listener
 	sockets   map[int]*PacketConn
-	port      int // the last one given to a dial or listener that asked for any
+	port      int // the last port picked for a dial or a listener
 }
 
 // IP returns the host's address.
@@ -115,8 +115,8 @@ func (l *Listener) Close() error {
 // Addr returns a *net.TCPAddr.
 func (l *Listener) Addr() net.Addr { return l.host.tcp(l.port) }
 
-// Dial connects to "ip:port". If there is no such host, or the link is cut, it waits until ctx ends. A host without
-// such a listener refuses.
+// Dial connects to "ip:port". If the host doesn't exist or the link is cut, it waits until ctx ends. A host without a
+// listener at port refuses.
 func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -166,8 +166,8 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	}
 }
 
-// connect makes both ends. again means that the listener has no room. A nil Conn without an error means that the path
-// has closed meanwhile.
+// connect makes both ends. If the listener has no room, again is true. A nil Conn without an error means that the path has
+// been cut meanwhile.
 func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n := h.net
 	n.mu.Lock()

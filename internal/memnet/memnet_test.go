@@ -185,7 +185,7 @@ func TestDelayBetween(t *testing.T) {
 	})
 }
 
-// With Backoff, after a cut a stream stalls for as long again as the cut lasted. A new one goes on at once.
+// With Backoff, a stream stalls after a cut for as long as the cut lasted. A new stream does not.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
@@ -205,7 +205,7 @@ func TestBackoff(t *testing.T) {
 		}
 		read(t, far, "held!")
 		if have := time.Since(began); have != 3*time.Second {
-			t.Errorf("the stream went on after %v, want 3s", have)
+			t.Errorf("the stream resumed after %v, want 3s", have)
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestCutsHoldAndHealDelivers(t *testing.T) {
 		n.Isolate(ipB)
 		near.Close()
 		silent(t, far)
-		write(t, far, "to nobody") // the writer can't know that it is lost
+		write(t, far, "to nobody") // the writer can't know that the bytes are lost
 		n.HealAll()
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("have %v, want %v", err, io.EOF)
@@ -343,7 +343,7 @@ func TestDials(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := a.Dial(ctx, "10.0.0.2:1"); err == nil {
-			t.Error("a listener that accepts nothing has room for ever")
+			t.Error("a listener that never accepts always has room")
 		}
 	})
 }
@@ -358,7 +358,7 @@ func TestIsolateAlsoFromLaterHosts(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := later.Dial(ctx, "10.0.0.2:1"); err == nil {
-			t.Error("an isolated host is reached")
+			t.Error("an isolated host is reachable")
 		}
 		n.Rejoin(ipB)
 		c, err := later.Dial(t.Context(), "10.0.0.2:1")

@@ -35,7 +35,7 @@ func New() *Net {
 	}
 }
 
-// Host returns the host with this IP. It creates the host on first use, and anew after a crash. It panics if ip is not
+// Host returns the host with this IP. It creates the host on first use, and again after a crash. It panics if ip is not
 // an IP address.
 func (n *Net) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
@@ -121,12 +121,12 @@ func (n *Net) delayLocked(from, to string) time.Duration {
 	return n.delay
 }
 
-// Backoff makes a stream that had bytes in flight when its link was cut stall, after the link is healed, for as long
-// again as the cut lasted: TCP retransmits after pauses that double. New streams are not affected.
+// Backoff makes a stream with bytes in flight during a cut stall after the link is healed, for as long as the cut lasted,
+// because TCP retransmits after pauses that double. New streams don't stall.
 func (n *Net) Backoff() { n.change(func() { n.backoff = true }) }
 
-// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but connections to it can be
-// made and nothing breaks. Packets to it wait; those from it are lost.
+// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but others can connect to it and
+// no connection breaks. Packets to it wait; those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
 
 // Thaw undoes Freeze.
@@ -177,7 +177,7 @@ func (n *Net) Streams(ip string) int {
 	return count
 }
 
-// change runs f with the mutex held and wakes all waiters to look again.
+// change runs f with the mutex held and wakes all waiters.
 func (n *Net) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

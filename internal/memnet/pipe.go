@@ -223,7 +223,7 @@ func (p *pipe) breakOff(writer, reader bool) {
 	p.changedLocked()
 }
 
-// setPath sets the state of the path.
+// setPath applies the state of the path: which directions are held, its delay, and Net.Backoff.
 func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

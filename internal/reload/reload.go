@@ -11,17 +11,17 @@ import (
 // Interval is the minimum time between two checks of the files by Current.
 const Interval = time.Second
 
-// Files holds what load makes of some files. A change within the last Interval is read only after a second look sees
-// the same state, so that no file is read while it is being written. Invalid files leave the old value in force.
+// Files holds the value that load reads from some files. It reads a change within the last Interval only after a second
+// look sees the same state, so that it reads no file that is being written. Invalid files leave the old value in force.
 type Files[T any] struct {
 	names  []string
 	load   func() (T, error)
-	report func(T, error) // is called for each change that was read
+	report func(T, error) // called for each change
 
 	mu      sync.Mutex // guards the rest
 	value   T
 	seen    []state   // of the files in force, or of those found invalid
-	pending []state   // of a change that was seen once; nil: none
+	pending []state   // of a change seen only once so far; nil: none
 	looked  time.Time // when Current last checked
 }
 
@@ -64,7 +64,7 @@ func (f *Files[T]) look() {
 	}
 	value, err := f.load()
 	if after := f.states(); !same(after, now) {
-		f.pending = after // they may still be being written
+		f.pending = after // a file may still be being written
 		return
 	}
 	f.seen, f.pending = now, nil
@@ -77,7 +77,7 @@ func (f *Files[T]) look() {
 // state identifies a version of a file.
 type state struct {
 	info os.FileInfo
-	err  string // why there is no info
+	err  string // why info is missing
 }
 
 func (f *Files[T]) states() []state {
@@ -91,7 +91,7 @@ func (f *Files[T]) states() []state {
 	return all
 }
 
-// recent reports whether one of the files may still be being written.
+// recent reports whether one of the files changed so recently that a program may still be writing it.
 func recent(all []state) bool {
 	return slices.ContainsFunc(all, func(s state) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
 }

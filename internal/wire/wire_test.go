@@ -55,7 +55,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 func TestWhatCantBeIsRefused(t *testing.T) {
 	for name, read := range map[string]func(d *Decoder){
 		"a flag of 2":              func(d *Decoder) { d.Byte(); d.Bool() },
-		"a needless byte":          func(d *Decoder) { d.Bytes(2); d.Uvarint() },
+		"a redundant byte":         func(d *Decoder) { d.Bytes(2); d.Uvarint() },
 		"a number of ten bytes":    func(d *Decoder) { d.Bytes(5); d.Uvarint() },
 		"a number too large":       func(d *Decoder) { d.Byte(); d.UpTo(1) },
 		"too many":                 func(d *Decoder) { d.Byte(); d.Count(1, 1) },

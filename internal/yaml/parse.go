@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Bounds far above what rules need. They protect against texts that are short but expensive.
+// Bounds far above what rules need. They protect against short but expensive texts.
 const (
-	// maxItems bounds the marks that begin or end an item: commas, opening brackets, line ends. The library takes seconds
-	// and gigabytes for millions of empty values, and would finish parsing before they could be counted.
+	// maxItems bounds the characters that begin or end an item: commas, opening brackets, line ends. The library takes
+	// seconds and gigabytes for millions of empty values, and would finish parsing before this package could count them.
 	maxItems = 1_000_000
 	// maxBytes bounds the text of all scalars, with aliases expanded.
 	maxBytes = 16 << 20
@@ -52,8 +52,8 @@ func Parse(src string) (*Node, error) {
 	return root, nil
 }
 
-// load reads the next document. Any error but io.EOF is a *SyntaxError, even for a panic of the library: rules are
-// written over the network, and no text may crash a node.
+// load reads the next document. Any error but io.EOF is a *SyntaxError, even after a panic of the library: rules come
+// over the network, and no text may crash a node.
 func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,7 +74,7 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	}
 }
 
-// inside moves a position past the text, where the library notices that something is missing, to the text's end.
+// inside moves an error's position to the end of the text if it is beyond, where the library notices a missing token.
 func inside(src string, err error) error {
 	var e *SyntaxError
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
@@ -107,8 +107,8 @@ func checkCharacters(src string) error {
 	return nil
 }
 
-// converter converts the library's nodes to ours. An alias shares the node that it stands for, so that a small text
-// makes a small tree; its size counts each time.
+// converter converts the library's nodes to ours. An alias shares its anchor's node, so that a small text makes a small
+// tree; its size counts each time.
 type converter struct {
 	done  map[*yaml.Node]*Node // nodes with an anchor; nil while they are being converted
 	nodes int
