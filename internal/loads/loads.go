@@ -30,9 +30,9 @@ const (
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// remember is how long a report's number is kept after the report expires, so that a late copy does not pass as a new
+	// numberRetention is how long a report's number is kept after the report expires, so that a late copy does not pass as a new
 	// report.
-	remember = 5 * time.Minute
+	numberRetention = 5 * time.Minute
 )
 
 // ErrFull is returned by Tell if there is no room for another source.
@@ -60,7 +60,7 @@ type Loads struct {
 	known  map[string]*report
 	cpu    float64 // the load of NodeCPU
 	cpuSet bool
-	held   map[string]*held // by rule
+	steps  map[string]*ruleSteps // by rule
 }
 
 // report is the latest report about a source.
@@ -81,7 +81,7 @@ type Source struct {
 
 // New returns Loads without any source.
 func New(c Config) *Loads {
-	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), held: make(map[string]*held)}
+	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), steps: make(map[string]*ruleSteps)}
 }
 
 // Changed returns a channel that has a value if Steps may have changed since the last one was received.
@@ -142,8 +142,8 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 // evict drops one report, the one that expires first among the candidates: the expired ones and, if some rule follows
 // source, also those that no rule follows. It reports false if there is no candidate. The caller holds l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
-	followed := make(map[string]bool, len(l.held))
-	for _, h := range l.held {
+	followed := make(map[string]bool, len(l.steps))
+	for _, h := range l.steps {
 		followed[h.source] = true
 	}
 	first := ""
@@ -217,7 +217,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	defer l.mu.Unlock()
 	now := l.config.Now()
 	for name, r := range l.known {
-		if now-r.until > remember {
+		if now-r.until > numberRetention {
 			delete(l.known, name)
 		}
 	}
@@ -229,20 +229,20 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		if steps == nil {
 			steps = slices.Repeat([]int{-1}, len(set.Rules))
 		}
-		h := l.held[r.Name]
+		h := l.steps[r.Name]
 		if h == nil || !h.follows(r.Adaptive) {
-			if len(l.held) == 0 {
+			if len(l.steps) == 0 {
 				l.signal()
 			}
-			h = newHeld(r.Adaptive)
-			l.held[r.Name] = h
+			h = newRuleSteps(r.Adaptive)
+			l.steps[r.Name] = h
 		}
 		load, known := l.load(now, r.Adaptive.Source)
 		steps[i] = h.step(now, load, known)
 	}
-	for name := range l.held {
+	for name := range l.steps {
 		if r := set.Rule(name); r == nil || r.Adaptive == nil {
-			delete(l.held, name)
+			delete(l.steps, name)
 		}
 	}
 	return steps
@@ -252,5 +252,5 @@ func (l *Loads) Steps(set *rules.Set) []int {
 func (l *Loads) Followed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.held) > 0
+	return len(l.steps) > 0
 }

@@ -40,7 +40,7 @@ const adaptiveRules = `
   - {name: own, key: [], limits: [{limit: 10, per: 1m}], adaptive: {source: node-cpu, steps: [{above: 0, factor: 0.5}]}}
 `
 
-func told(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
+func tell(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
 	t.Helper()
 	if err := l.Tell(source, load, ttl); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestSteps(t *testing.T) {
 		l, s := newLoads(1, c), set(t, adaptiveRules)
 		for i, load := range tt.load {
 			if load != gone {
-				told(t, l, "api", load, 2*time.Second)
+				tell(t, l, "api", load, 2*time.Second)
 			}
 			steps := l.Steps(s)
 			if have := steps[1]; have != tt.want[i] {
@@ -108,9 +108,9 @@ func TestStepsOfTheProcessors(t *testing.T) {
 func TestStepsOutliveOtherRules(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
-	told(t, l, "api", 0.9, time.Minute)
+	tell(t, l, "api", 0.9, time.Minute)
 	l.Steps(s)
-	told(t, l, "api", 0.78, time.Minute)
+	tell(t, l, "api", 0.78, time.Minute)
 	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
 		t.Errorf("the same again: have %d, want 1", have)
 	}
@@ -133,7 +133,7 @@ func TestReportsTravel(t *testing.T) {
 	c := &clock{now: 5 * time.Hour}
 	other := &clock{now: time.Second} // the clocks have nothing in common
 	a, b := newLoads(1, c), newLoads(2, other)
-	told(t, a, "api", 0.9, 10*time.Second)
+	tell(t, a, "api", 0.9, 10*time.Second)
 	first := a.Packets(2, 1400)
 	for range 3 {
 		exchange(t, a, b)
@@ -156,7 +156,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Errorf("have %v, %v after a repetition", b.Sources(), err)
 	}
 	// A later report counts wherever it is made. An earlier one that arrives after it does not.
-	told(t, b, "api", 0.2, time.Second)
+	tell(t, b, "api", 0.2, time.Second)
 	exchange(t, b, a)
 	if err := b.Hear(first[0]); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Errorf("an expired source came back with %g", load)
 	}
 	// A joining node learns what is in force, and nothing else.
-	told(t, a, "cache", 7, time.Minute)
+	tell(t, a, "cache", 7, time.Minute)
 	fresh := newLoads(4, other)
 	if err := fresh.Hear(a.Whole()); err != nil {
 		t.Fatal(err)
@@ -189,8 +189,8 @@ func TestReportsTravel(t *testing.T) {
 func TestToldAtOnce(t *testing.T) {
 	c := &clock{}
 	a, b := newLoads(1, c), newLoads(2, c)
-	told(t, a, "api", 0.1, time.Minute)
-	told(t, b, "api", 0.9, time.Minute)
+	tell(t, a, "api", 0.1, time.Minute)
+	tell(t, b, "api", 0.9, time.Minute)
 	fromA, fromB := a.Whole(), b.Whole()
 	if err := errors.Join(a.Hear(fromB), b.Hear(fromA)); err != nil {
 		t.Fatal(err)
@@ -229,12 +229,12 @@ func TestManySources(t *testing.T) {
 	l := newLoads(1, c)
 	l.Steps(set(t, adaptiveRules))
 	for i := range MaxSources {
-		told(t, l, fmt.Sprint("s", i), 1, time.Minute)
+		tell(t, l, fmt.Sprint("s", i), 1, time.Minute)
 	}
 	if err := l.Tell("more", 1, time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want ErrFull", err)
 	}
-	told(t, l, "api", 0.9, time.Hour) // rules follow it
+	tell(t, l, "api", 0.9, time.Hour) // rules follow it
 	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
 		t.Errorf("have step %d, want 1", have)
 	}
@@ -242,7 +242,7 @@ func TestManySources(t *testing.T) {
 		t.Errorf("have %d packets in 1000 bytes", n)
 	}
 	c.now += 2 * time.Minute
-	told(t, l, "more", 1, time.Minute)
+	tell(t, l, "more", 1, time.Minute)
 	if have := l.Sources(); len(have) != 2 {
 		t.Errorf("have %d sources, want 2", len(have))
 	}

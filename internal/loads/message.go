@@ -96,15 +96,15 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	switch {
 	case old == nil && left == 0:
 		// An expired report of an unknown source has nothing to end.
-	case old == nil || r.after(old):
+	case old == nil || r.supersedes(old):
 		l.put(now, source, r)
 	case r.number == old.number && r.node == old.node:
 		old.until = min(old.until, r.until)
 	}
 }
 
-// after reports whether r supersedes old.
-func (r *report) after(old *report) bool {
+// supersedes reports whether r supersedes old.
+func (r *report) supersedes(old *report) bool {
 	if r.number != old.number {
 		return r.number > old.number
 	}

@@ -24,7 +24,7 @@ func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Con
 }
 
 func (n *Net) pipeLocked(from, to *Host) *pipe {
-	p := &pipe{held: n.heldLocked(from.ip, to.ip), heldBack: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
+	p := &pipe{held: n.heldLocked(from.ip, to.ip), reverseHeld: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
 	p.host.from, p.host.to = from, to
 	p.change.L = &p.mu
 	n.pipes[p] = struct{}{}
@@ -51,7 +51,7 @@ func (c *Conn) Close() error {
 		c.net.mu.Lock()
 		defer c.net.mu.Unlock()
 		for _, p := range []*pipe{c.in, c.out} {
-			if p.done() {
+			if p.isClosed() {
 				delete(c.net.pipes, p)
 			}
 		}

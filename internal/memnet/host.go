@@ -152,7 +152,7 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 				return nil, err
 			}
 		} else if err := ctx.Err(); err != nil {
-			return nil, timeoutOf(err)
+			return nil, asNetTimeout(err)
 		}
 		c, again, err := h.connect(ip, port)
 		switch {
@@ -193,7 +193,7 @@ func waitFor(ctx context.Context, changed <-chan struct{}) error {
 	case <-changed:
 		return nil
 	case <-ctx.Done():
-		return timeoutOf(ctx.Err())
+		return asNetTimeout(ctx.Err())
 	}
 }
 
@@ -204,12 +204,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return timeoutOf(ctx.Err())
+		return asNetTimeout(ctx.Err())
 	}
 }
 
-// timeoutOf makes a deadline error look like one of package net.
-func timeoutOf(err error) error {
+// asNetTimeout makes a deadline error look like one of package net.
+func asNetTimeout(err error) error {
 	if err == context.DeadlineExceeded {
 		return os.ErrDeadlineExceeded
 	}

@@ -61,8 +61,8 @@ func read(t *testing.T, c net.Conn, want string) {
 	}
 }
 
-// silent checks that nothing arrives for a second.
-func silent(t *testing.T, c net.Conn) {
+// expectSilence checks that nothing arrives for a second.
+func expectSilence(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Second))
 	if n, err := c.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -110,11 +110,11 @@ func TestStreamIsBoundedAndOrdered(t *testing.T) {
 		near, far := connect(t, New())
 		_ = near.SetWriteDeadline(time.Now().Add(time.Second))
 		n, err := near.Write(make([]byte, 1<<20))
-		if n != buffered || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n != maxBuffered || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("wrote %d, %v", n, err)
 		}
 		_ = near.SetWriteDeadline(time.Time{})
-		read(t, far, string(make([]byte, buffered)))
+		read(t, far, string(make([]byte, maxBuffered)))
 		want := make([]byte, 3<<20)
 		for i := range want {
 			want[i] = byte(i * i >> 7)
@@ -218,19 +218,19 @@ func TestCutsHoldAndHealDelivers(t *testing.T) {
 		n.CutOneWay(ipA, ipB)
 		read(t, far, "before")
 		write(t, near, "there")
-		silent(t, far)
+		expectSilence(t, far)
 		write(t, far, "back")
 		read(t, near, "back")
 		n.Cut(ipA, ipB)
 		write(t, far, "held")
-		silent(t, near)
+		expectSilence(t, near)
 		n.Heal(ipA, ipB)
 		read(t, far, "there")
 		read(t, near, "held")
 
 		n.Isolate(ipB)
 		near.Close()
-		silent(t, far)
+		expectSilence(t, far)
 		write(t, far, "to nobody") // the writer can't know that the bytes are lost
 		n.HealAll()
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
@@ -247,7 +247,7 @@ func TestFreeze(t *testing.T) {
 		defer l.Close()
 		n.Freeze(ipB)
 		write(t, near, "x")
-		silent(t, far)
+		expectSilence(t, far)
 		c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1") // the kernel accepts
 		if err != nil {
 			t.Fatal(err)

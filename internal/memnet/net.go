@@ -8,16 +8,16 @@ import (
 
 // Net is a network. Its zero value is not usable; call New.
 type Net struct {
-	mu      sync.Mutex                  // guards the rest; taken before the mutex of a pipe, socket or listener
-	hosts   map[string]*Host            // the live host of each IP
-	pipes   map[*pipe]struct{}          // every direction of every stream that is still open
-	cut     map[direction]struct{}      // directions that deliver nothing
-	alone   map[string]struct{}         // isolated hosts, cut off from future hosts too
-	frozen  map[string]struct{}         //
-	delay   time.Duration               // one way
-	delays  map[direction]time.Duration // of directions with a delay of their own
-	backoff bool                        // streams resume after a cut as TCP does
-	changed chan struct{}               // closed and replaced when anything above changes
+	mu       sync.Mutex                  // guards the rest; taken before the mutex of a pipe, socket or listener
+	hosts    map[string]*Host            // the live host of each IP
+	pipes    map[*pipe]struct{}          // every direction of every stream that is still open
+	cut      map[direction]struct{}      // directions that deliver nothing
+	isolated map[string]struct{}         // isolated hosts, cut off from future hosts too
+	frozen   map[string]struct{}         //
+	delay    time.Duration               // one way
+	delays   map[direction]time.Duration // of directions with a delay of their own
+	backoff  bool                        // streams resume after a cut as TCP does
+	changed  chan struct{}               // closed and replaced when anything above changes
 }
 
 type direction struct{ from, to string }
@@ -25,13 +25,13 @@ type direction struct{ from, to string }
 // New returns a network without hosts.
 func New() *Net {
 	return &Net{
-		hosts:   make(map[string]*Host),
-		pipes:   make(map[*pipe]struct{}),
-		cut:     make(map[direction]struct{}),
-		alone:   make(map[string]struct{}),
-		frozen:  make(map[string]struct{}),
-		delays:  make(map[direction]time.Duration),
-		changed: make(chan struct{}),
+		hosts:    make(map[string]*Host),
+		pipes:    make(map[*pipe]struct{}),
+		cut:      make(map[direction]struct{}),
+		isolated: make(map[string]struct{}),
+		frozen:   make(map[string]struct{}),
+		delays:   make(map[direction]time.Duration),
+		changed:  make(chan struct{}),
 	}
 }
 
@@ -46,7 +46,7 @@ func (n *Net) Host(ip string) *Host {
 		return h
 	}
 	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener), sockets: make(map[int]*PacketConn), port: 40000}
-	for other := range n.alone {
+	for other := range n.isolated {
 		n.cutLocked(ip, other)
 		n.cutLocked(other, ip)
 	}
@@ -78,14 +78,14 @@ func (n *Net) Heal(a, b string) {
 func (n *Net) HealAll() {
 	n.change(func() {
 		clear(n.cut)
-		clear(n.alone)
+		clear(n.isolated)
 	})
 }
 
 // Isolate cuts a host off from all others, including future ones, until Rejoin or HealAll. Heal restores single links.
 func (n *Net) Isolate(ip string) {
 	n.change(func() {
-		n.alone[ip] = struct{}{}
+		n.isolated[ip] = struct{}{}
 		for other := range n.hosts {
 			n.cutLocked(ip, other)
 			n.cutLocked(other, ip)
@@ -96,7 +96,7 @@ func (n *Net) Isolate(ip string) {
 // Rejoin undoes every cut of a host, and its isolation.
 func (n *Net) Rejoin(ip string) {
 	n.change(func() {
-		delete(n.alone, ip)
+		delete(n.isolated, ip)
 		for d := range n.cut {
 			if d.from == ip || d.to == ip {
 				delete(n.cut, d)
@@ -152,7 +152,7 @@ func (n *Net) Crash(ip string) {
 		}
 		for p := range n.pipes {
 			if p.host.from == h || p.host.to == h {
-				p.breakOff(p.host.from == h, p.host.to == h)
+				p.reset(p.host.from == h, p.host.to == h)
 			}
 		}
 	})

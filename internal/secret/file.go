@@ -35,12 +35,12 @@ type File struct {
 	node    ring.NodeID
 	log     *slog.Logger
 	keyring *memberlist.Keyring
-	inForce atomic.Pointer[inForce]
-	files   *reload.Files[*inForce]
+	inForce atomic.Pointer[derivedKeys]
+	files   *reload.Files[*derivedKeys]
 }
 
-// inForce holds the values derived from the file. It is immutable.
-type inForce struct {
+// derivedKeys holds the values derived from the file. It is immutable.
+type derivedKeys struct {
 	secrets     []Secret     // the first one is used, all are accepted
 	authorities []*authority // one per secret
 	leaf        *tls.Certificate
@@ -82,10 +82,10 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// prepare derives the values to bring into force. It keeps the certificate while the first secret stays, so that
+// deriveKeys derives the values to bring into force. It keeps the certificate while the first secret stays, so that
 // connections with it stay valid.
-func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
-	made := &inForce{secrets: secrets}
+func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, error) {
+	made := &derivedKeys{secrets: secrets}
 	for _, s := range secrets {
 		a, err := s.authority()
 		if err != nil {
@@ -114,7 +114,7 @@ func (f *File) Follow(ctx context.Context, changed func()) {
 }
 
 // load brings the file's secrets into force if they differ.
-func (f *File) load() (*inForce, error) {
+func (f *File) load() (*derivedKeys, error) {
 	secrets, err := Read(f.name)
 	if err != nil {
 		return nil, err
@@ -126,11 +126,11 @@ func (f *File) load() (*inForce, error) {
 	if old != nil && !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
 		return nil, errUnrelated
 	}
-	made, err := f.prepare(secrets, old)
+	made, err := f.deriveKeys(secrets, old)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.useKeys(old, secrets); err != nil {
+	if err := f.replaceGossipKeys(old, secrets); err != nil {
 		return nil, fmt.Errorf("change the keys of gossip: %w", err)
 	}
 	f.inForce.Store(made)
@@ -138,7 +138,7 @@ func (f *File) load() (*inForce, error) {
 }
 
 // report logs the outcome of a change of the file.
-func (f *File) report(_ *inForce, err error) {
+func (f *File) report(_ *derivedKeys, err error) {
 	if err != nil {
 		f.log.Error("the cluster's secret can't be reloaded; the one in force stays", "file", f.name, "error", err)
 		return
@@ -146,9 +146,9 @@ func (f *File) report(_ *inForce, err error) {
 	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
 }
 
-// useKeys replaces the gossip keys of before, nil at first, with those of next. The two share a secret, which is used in
-// between. It removes only the last key, because memberlist would overwrite keys that other goroutines are reading.
-func (f *File) useKeys(before *inForce, next []Secret) (err error) {
+// replaceGossipKeys replaces the gossip keys of before, nil at first, with those of next. The two share a secret, which is
+// used in between. It removes only the last key, because memberlist would overwrite keys that other goroutines are reading.
+func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error) {
 	if before == nil {
 		var keys [][]byte
 		for _, s := range next {
@@ -218,7 +218,7 @@ func (f *File) config() *tls.Config {
 }
 
 // accept returns an error unless one of the authorities has issued the remote's certificate.
-func (f *inForce) accept(certs []*x509.Certificate) error {
+func (f *derivedKeys) accept(certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return ErrStranger
 	}

@@ -188,8 +188,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// shake makes a TLS connection between two nodes, and returns each end's state.
-func shake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
+// handshake makes a TLS connection between two nodes, and returns each end's state.
+func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -239,7 +239,7 @@ func TestHandshakes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s, _ := open(t, node, test.server...)
 			c, _ := open(t, other, test.client...)
-			atServer, atClient, err := shake(t, s.Server(), c.Client())
+			atServer, atClient, err := handshake(t, s.Server(), c.Client())
 			if (err != nil) != test.bad {
 				t.Fatalf("have %v", err)
 			}
@@ -289,18 +289,18 @@ func TestForged(t *testing.T) {
 	for name, cert := range map[string]*tls.Certificate{"another authority with the same name": forged, "issued by a node": below} {
 		config := f.Client()
 		config.Certificates = []tls.Certificate{*cert}
-		if _, _, err := shake(t, f.Server(), config); err == nil {
+		if _, _, err := handshake(t, f.Server(), config); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 	config := f.Client()
 	config.Certificates = nil
-	if _, _, err := shake(t, f.Server(), config); err == nil {
+	if _, _, err := handshake(t, f.Server(), config); err == nil {
 		t.Error("no certificate: accepted")
 	}
 	config = f.Client()
 	config.MaxVersion, config.MinVersion = tls.VersionTLS12, tls.VersionTLS12
-	if _, _, err := shake(t, f.Server(), config); err == nil {
+	if _, _, err := handshake(t, f.Server(), config); err == nil {
 		t.Error("TLS 1.2: accepted")
 	}
 }

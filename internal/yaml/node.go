@@ -74,8 +74,8 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// resolve returns the kind of a plain scalar.
-func resolve(s string) Kind {
+// plainKind returns the kind of a plain scalar.
+func plainKind(s string) Kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
 		return Null

@@ -118,7 +118,7 @@ func appendText(b []byte, s string) []byte {
 // plainSafe reports whether s needs no quotes. It is stricter than necessary, and excludes the booleans and numbers of
 // YAML 1.1.
 func plainSafe(s string) bool {
-	if s == "" || len(s) > 200 || resolve(s) != String {
+	if s == "" || len(s) > 200 || plainKind(s) != String {
 		return false
 	}
 	switch s {
