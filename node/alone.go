@@ -22,13 +22,13 @@ const (
 
 // bindIP is the address that the ports between nodes are bound to.
 func (s *settings) bindIP() string {
-	if s.alone() {
+	if s.isAlone() {
 		return aloneIP
 	}
 	return s.ClusterBind
 }
 
-var errAlone = errors.New("this node is by itself")
+var errAlone = errors.New("this node runs alone")
 
 // useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
 func (w *environment) useNoNetwork() {

@@ -30,22 +30,22 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// leasePart bounds the subjects with leases: one for every leasePart counters. A lease takes some 400 bytes at each of
-// its holders and as many at its owner.
-const leasePart = 64
+// countersPerLease bounds the subjects with leases to one for every 64 counters: a lease takes about 400 bytes at its owner and
+// as many at each holder.
+const countersPerLease = 64
 
-// Files in the data directory that a node can do without, at some cost.
+// Optional files in the data directory. A node without them takes longer to find other nodes or to be ready.
 const (
-	gossipFile  = "peers"     // where gossip was found, one address per line
-	farFile     = "peers-wan" // where other regions' entry nodes gossip, one address per line
-	appliedFile = "applied"   // how far this node has applied the Raft log
+	gossipFile    = "peers"     // gossip addresses of this region's nodes, one per line
+	wanGossipFile = "peers-wan" // gossip addresses of other regions' entry nodes, one per line
+	appliedFile   = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node and starts none that would act. On an error it returns the parts made so far, for
+// build makes all parts of a node; none of them acts before its Start. On an error it returns the parts made so far, for
 // release.
 //
 // Some parts need each other: the calls between nodes ask the cluster for this node's identity, and the cluster tells
-// the keeper and the limiter what was committed. There the part that is made first gets a function, which it calls only
+// the keeper and the limiter what was committed. The part that is made first then gets a function, which it calls only
 // after its Start.
 func build(c *settings) (*Node, error) {
 	n := &Node{config: c, log: c.Logger, env: c.env.complete(c), opened: make(chan struct{})}
@@ -67,26 +67,28 @@ func build(c *settings) (*Node, error) {
 	return n, nil
 }
 
-// atEnd adds a function for release to call. Release calls them in reverse order.
-func (n *Node) atEnd(end func(context.Context) error) { n.built = append(n.built, end) }
-
-// closes calls atEnd with the part's Close.
-func (n *Node) closes(part interface{ Close() error }) {
-	n.atEnd(func(context.Context) error { return part.Close() })
+// onRelease registers a function for release, which calls them in reverse order.
+func (n *Node) onRelease(step func(context.Context) error) {
+	n.releaseSteps = append(n.releaseSteps, step)
 }
 
-// storage is what outlives the process, and the node's identity.
+// closeOnRelease registers the part's Close for release.
+func (n *Node) closeOnRelease(part interface{ Close() error }) {
+	n.onRelease(func(context.Context) error { return part.Close() })
+}
+
+// storage holds what outlives the process, and the node's identity.
 type storage struct {
 	id   ring.NodeID
 	boot uint64 // identifies this process; not zero
 	dir  string // the data directory; empty if there is none
-	// checkpoints is whether counters are saved in dir.
+	// checkpoints is set if counters are saved in dir.
 	checkpoints bool
 	store       store
 	disk        func() persist.RaftStatus // the store's status; nil without a disk
 }
 
-// store holds Raft's durable state. *persist.Raft is one.
+// store holds Raft's durable state. *persist.Raft implements it.
 type store interface {
 	cluster.Store
 	Close() error
@@ -96,7 +98,7 @@ func (n *Node) openStorage() (err error) {
 	if n.storage, err = n.env.storage(n.config); err != nil {
 		return err
 	}
-	n.closes(n.store)
+	n.closeOnRelease(n.store)
 	return nil
 }
 
@@ -122,9 +124,9 @@ func openStore(c *settings) (s storage, err error) {
 
 func (n *Node) openTables() error {
 	n.clock = limiter.NewClock()
-	n.closes(n.clock)
+	n.closeOnRelease(n.clock)
 	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.NewFallbackTable(n.config.MaxCounters)
-	n.atEnd(func(context.Context) error {
+	n.onRelease(func(context.Context) error {
 		n.table.Close()
 		n.fallback.Close()
 		return nil
@@ -147,12 +149,12 @@ func (n *Node) openPeers() (err error) {
 	if err != nil {
 		return err
 	}
-	n.closes(n.peers)
+	n.closeOnRelease(n.peers)
 	return nil
 }
 
-// port returns the port on which this node answers calls between nodes.
-func (n *Node) port() int {
+// peerPort returns the port on which this node answers calls between nodes.
+func (n *Node) peerPort() int {
 	if a, ok := n.peers.Raft().Addr().(*net.TCPAddr); ok {
 		return a.Port
 	}
@@ -164,40 +166,40 @@ func (n *Node) openWAN() (err error) {
 	c := n.config
 	n.wan, err = regions.Open(regions.Config{
 		Self: regions.Node{
-			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, PeerPort: n.port(),
+			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, PeerPort: n.peerPort(),
 		},
 		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
 		Keyring: n.protection.keyring, Join: c.WANJoin,
-		Remembered: n.recallAddresses(farFile), Remember: func(list []string) { n.rememberAddresses(farFile, list) },
+		Remembered: n.savedAddresses(wanGossipFile), Remember: func(list []string) { n.saveAddresses(wanGossipFile, list) },
 		Peers: n.peers, Transport: n.env.wan, Logger: n.log,
 	})
 	if err != nil {
 		return err
 	}
-	n.closes(n.wan)
+	n.closeOnRelease(n.wan)
 	return nil
 }
 
-// openCluster makes this node's part of the consensus.
+// openCluster makes this node's side of the consensus.
 func (n *Node) openCluster() (err error) {
 	c := n.config
-	n.loads = loads.New(loads.Config{Self: n.id, Now: n.env.boottime, Nodes: n.nodes})
+	n.loads = loads.New(loads.Config{Self: n.id, Now: n.env.boottime, Nodes: n.nodeCount})
 	config := cluster.DefaultConfig()
 	config.Self = cluster.Node{
-		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.port(),
+		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
 	config.Primary, config.Far = c.PrimaryRegion, n.wan
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
-		Remembered: n.recallAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
+		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
 	config.Seed = func() ([]byte, string) {
-		text, err := c.seed.YAML()
+		text, err := c.initialRules.YAML()
 		if err != nil {
-			n.log.Error("the first rules can't be written", "error", err)
+			n.log.Error("the initial rules can't be encoded", "error", err)
 		}
-		return text, c.seedBy
+		return text, c.initialRulesAuthor
 	}
 	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
 	config.OnRules = func(s *rules.Set) { n.limiter.Use(s) }
@@ -205,19 +207,19 @@ func (n *Node) openCluster() (err error) {
 	config.Lagging = func() []ring.NodeID { return n.keeper.Lagging() }
 	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
-		config.Remember = func(list []string) { n.rememberAddresses(gossipFile, list) }
+		config.Remember = func(list []string) { n.saveAddresses(gossipFile, list) }
 		config.Applied = persist.NewNote(n.dir, appliedFile)
 	}
 	tune(&config)
 	if n.cluster, err = cluster.New(config); err != nil {
 		return err
 	}
-	n.closes(n.cluster)
+	n.closeOnRelease(n.cluster)
 	n.wan.SetOwnEntries(n.cluster.Entries)
 	return nil
 }
 
-// openPartitions makes the keeper, which owns counters, and the limiter, which decides by them.
+// openPartitions makes the keeper, which holds partitions, and the limiter, which decides checks of their counters.
 func (n *Node) openPartitions() (err error) {
 	config := partitions.DefaultConfig()
 	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
@@ -228,36 +230,36 @@ func (n *Node) openPartitions() (err error) {
 	if n.keeper, err = partitions.Open(config); err != nil {
 		return err
 	}
-	n.closes(n.keeper)
+	n.closeOnRelease(n.keeper)
 	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
-		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.secret,
-		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / leasePart,
+		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
+		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
 		Level: func() int { return int(n.cluster.Last().Level) },
 	})
 	if err != nil {
 		return err
 	}
-	n.closes(n.limiter)
+	n.closeOnRelease(n.limiter)
 	n.limiter.FollowLoads(n.loads.Steps)
-	n.recent.read, n.recent.remember, n.recent.log = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
+	n.recent.ruleStats, n.recent.endHistoryStep, n.recent.logRefusals = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
-		n.closes(n.usage)
+		n.closeOnRelease(n.usage)
 	}
-	n.closes(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
+	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
 	return nil
 }
 
 // ring returns the latest ring known to this node; nil before the first.
 func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
 
-// secret returns the cluster's secret; nil until this node has a cluster.
-func (n *Node) secret() []byte { return n.cluster.Last().Secret }
+// clusterSecret returns the cluster's secret; nil until this node has a cluster.
+func (n *Node) clusterSecret() []byte { return n.cluster.Last().Secret }
 
-// nodes returns the number of nodes.
-func (n *Node) nodes() int {
+// nodeCount returns the number of nodes in the ring; 1 before the first ring.
+func (n *Node) nodeCount() int {
 	if t := n.ring(); t != nil {
 		return len(t.Members())
 	}
@@ -282,7 +284,7 @@ func (n *Node) listen() (err error) {
 	if n.doors, err = api.Open(shared); err != nil {
 		return err
 	}
-	n.atEnd(n.closeListeners)
+	n.onRelease(n.closeListeners)
 	n.doors.Explain("loading counters")
 	if c.DataAddr != "" {
 		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
@@ -311,19 +313,18 @@ func (n *Node) listen() (err error) {
 	return err
 }
 
-// openGRPC opens the door for Envoy.
+// openGRPC listens for Envoy. If the port is in use, AnyGRPCPort makes it take a free one.
 func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 	s, err := envoy.Open(n.doors, envoy.Config{Addr: addr, Tracer: n.tracer})
 	host, _, badAddr := net.SplitHostPort(addr)
 	if !n.config.AnyGRPCPort || badAddr != nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return s, err
 	}
-	n.grpcWanted = addr
+	n.grpcConfigured = addr
 	return envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
 }
 
-// closeListeners closes what decides checks first: while the last ones are decided, the admin plane still reports the node's
-// state.
+// closeListeners closes the admin plane last, so that it reports the node's state while the last checks are decided.
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
@@ -344,7 +345,7 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	}
 	n.doors.Close()
 	if errors.Is(err, context.DeadlineExceeded) {
-		n.log.Info("clients that did not finish were cut off")
+		n.log.Info("requests that did not finish in time were cut off")
 		return nil
 	}
 	return err

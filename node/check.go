@@ -19,7 +19,7 @@ import (
 
 var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
 
-// inquiry is a check in progress. It is pooled.
+// inquiry holds the query and the answer of a call, and the slices they use. It is pooled.
 type inquiry struct {
 	limiter.Query
 	answer     limiter.Answer
@@ -35,11 +35,11 @@ type inquiry struct {
 // It works as client.Client's Check does, without the network between. The Decision can always be followed, even with
 // an error. The error is client.ErrUnavailable before the node is ready, or client.ErrClosed after Close
 // (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
-// context's.
+// context's cause.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	d, _, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && d.Allowed {
-		err = hold(ctx, d.Delay)
+		err = sleep(ctx, d.Delay)
 	}
 	return d, err
 }
@@ -55,27 +55,27 @@ func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, err
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
 	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
 	if err == nil && q.Wait && d.Allowed {
-		err = hold(ctx, d.Delay)
+		err = sleep(ctx, d.Delay)
 	}
 	return client.Reservation{Decision: d, ID: id}, err
 }
 
-// Settle replaces a reservation's estimate by the actual use, by unit; see client.Client. Any node may have made the
+// Settle replaces a reservation's estimate with the actual use, by unit; see client.Client. Any node may have made the
 // reservation.
 func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (client.Settlement, error) {
 	if id == "" {
 		return client.Settlement{}, nil
 	}
-	if err := n.able(ctx); err != nil {
+	if err := n.ensureOpen(ctx); err != nil {
 		return client.Settlement{}, err
 	}
-	list, err := unitCosts(nil, costs)
+	list, err := appendUnitCosts(nil, costs)
 	if err != nil {
 		return client.Settlement{}, err
 	}
 	out, err := n.limiter.Settle(id, list)
 	if err != nil {
-		return client.Settlement{}, n.explain(err)
+		return client.Settlement{}, n.toClientError(err)
 	}
 	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining)}
 	for _, c := range out.Costs {
@@ -84,13 +84,13 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	return s, nil
 }
 
-// Adjust adds cost to what a subject has used of a rule's limits in requests, without a decision; see client.Client.
+// Adjust adds cost to a subject's use of a rule's limits in requests, without making a decision; see client.Client.
 func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustOnce(ctx, "", rule, key, cost)
 }
 
-// AdjustOnce is Adjust for callers that may retry. Calls with the same id, of at most 64 bytes, about one subject
-// within a minute are deduplicated.
+// AdjustOnce is Adjust for callers that may retry. It adjusts a subject once for all calls with the same id within a
+// minute. An id has at most 64 bytes.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id}, map[string]int64{rules.Requests: cost})
 }
@@ -98,61 +98,61 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 // AdjustCosts is Adjust for costs by unit, and for subjects that bring their limits; see client.Client.
 func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[string]int64) (client.Usage, error) {
 	if len(costs) == 0 || len(costs) > limiter.MaxCosts {
-		return client.Usage{}, fmt.Errorf("%w: costs names %d units; it must name 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return client.Usage{}, fmt.Errorf("%w: costs has %d units; it must have 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	list := make([]limiter.UnitCost, 0, len(costs))
 	for unit, cost := range costs {
 		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount {
-			return client.Usage{}, fmt.Errorf("%w: the cost in %.80q is %d: it must not be 0, and within ±%d", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+			return client.Usage{}, fmt.Errorf("%w: costs[%.80q] is %d; it must be within ±%d and not 0", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
 		}
 		if err := checkUnit(unit); err != nil {
 			return client.Usage{}, err
 		}
 		list = append(list, limiter.UnitCost{Unit: unit, Cost: cost})
 	}
-	return n.about(ctx, &q, list, (*limiter.Limiter).Adjust)
+	return n.withSubject(ctx, &q, list, (*limiter.Limiter).Adjust)
 }
 
 // Usage returns what a subject has used, and takes nothing; see client.Client.
 func (n *Node) Usage(ctx context.Context, q client.Request) (client.Usage, error) {
-	return n.about(ctx, &q, nil, (*limiter.Limiter).Usage)
+	return n.withSubject(ctx, &q, nil, (*limiter.Limiter).Usage)
 }
 
 // Reset makes the counters of a subject fresh, and returns its usage after that; see client.Client.
 func (n *Node) Reset(ctx context.Context, q client.Request) (client.Usage, error) {
-	return n.about(ctx, &q, nil, (*limiter.Limiter).Reset)
+	return n.withSubject(ctx, &q, nil, (*limiter.Limiter).Reset)
 }
 
-// about does something about the subject that q names by its rule and key, or by its namespace, key and limits.
-func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.UnitCost, do func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
+// withSubject applies operation to the subject that q names by rule and key, or by namespace, key and limits.
+func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limiter.UnitCost, operation func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
 	inline := q.Namespace != "" || q.Limits != nil
 	switch {
 	case inline && q.Rule != "":
 		return client.Usage{}, fmt.Errorf("%w: set either Rule, or Namespace and Limits", client.ErrRequest)
 	case !inline && q.Rule == "":
-		return client.Usage{}, fmt.Errorf("%w: Rule is missing, or Namespace or Limits in its place", client.ErrRequest)
+		return client.Usage{}, fmt.Errorf("%w: Rule is missing; set it, or Namespace and Limits", client.ErrRequest)
 	case len(q.Limits) > rules.MaxInlineLimits:
 		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d", client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
 	}
 	if err := checkRequestID(q); err != nil {
 		return client.Usage{}, err
 	}
-	if err := n.able(ctx); err != nil {
+	if err := n.ensureOpen(ctx); err != nil {
 		return client.Usage{}, err
 	}
 	var i inquiry
 	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact}); err != nil {
 		return client.Usage{}, err
 	}
-	one := &i.subjects[0]
-	asked := limiter.Query{Rule: q.Rule, Key: one.Key, Costs: costs, RequestID: q.RequestID}
+	subject := &i.subjects[0]
+	query := limiter.Query{Rule: q.Rule, Key: subject.Key, Costs: costs, RequestID: q.RequestID}
 	if inline {
-		one.Costs = costs
-		asked = limiter.Query{Subjects: i.subjects, RequestID: q.RequestID}
+		subject.Costs = costs
+		query = limiter.Query{Subjects: i.subjects, RequestID: q.RequestID}
 	}
-	u, err := do(n.limiter, &asked)
+	u, err := operation(n.limiter, &query)
 	if err != nil {
-		return client.Usage{}, n.explain(err)
+		return client.Usage{}, n.toClientError(err)
 	}
 	out := client.Usage{Rule: u.Rule.Name, Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
 	if inline {
@@ -160,8 +160,8 @@ func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.Uni
 	}
 	for _, l := range u.Limits {
 		out.Limits = append(out.Limits, client.LimitUsage{
-			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: millis(l.Window),
-			Used: max(0, l.Used), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter),
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: ceilMillis(l.Window),
+			Used: max(0, l.Used), Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter),
 		})
 	}
 	return out, nil
@@ -183,8 +183,8 @@ func checkUnit(unit string) error {
 	return nil
 }
 
-// able returns why the node can't decide anything now; nil if it can.
-func (n *Node) able(ctx context.Context) error {
+// ensureOpen returns an error if the node can't decide anything now.
+func (n *Node) ensureOpen(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -199,7 +199,7 @@ func (n *Node) able(ctx context.Context) error {
 	}
 }
 
-// purpose says what to do with the costs of a request.
+// purpose says what decide does with a request's costs.
 type purpose int
 
 const (
@@ -208,29 +208,29 @@ const (
 	reserve // take the costs until ttl ends or Settle corrects them
 )
 
-// decide decides q. The returned id names a reservation; ttl is how long it lasts.
+// decide decides q. If what is reserve, it makes a reservation for ttl and returns its id.
 func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (d client.Decision, id string, err error) {
-	if err := n.able(ctx); err != nil {
-		return n.undecided(err), "", err
+	if err := n.ensureOpen(ctx); err != nil {
+		return n.decisionOnError(err), "", err
 	}
 	i, ok := n.inquiries.Get().(*inquiry)
 	if !ok {
 		i = &inquiry{}
 	}
 	if err = i.read(q); what == peek {
-		i.peek()
+		i.setPeekMode()
 	}
-	if err == nil && (what == reserve || i.counts()) {
+	if err == nil && (what == reserve || i.hasCountMode()) {
 		err = checkRequestID(q)
 	}
 	switch {
 	case err != nil:
 	case what != reserve:
-		if i.counts() {
+		if i.hasCountMode() {
 			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
-	case i.takesOther():
+	case i.hasModeBesidesCheck():
 		err = api.Errorf(api.BadValue, "mode must be check in a reservation")
 	case ttl < 0 || ttl > limiter.MaxReservationTime:
 		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
@@ -239,10 +239,10 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
 	}
 	if err != nil {
-		err = n.explain(err)
-		d = n.undecided(err)
+		err = n.toClientError(err)
+		d = n.decisionOnError(err)
 	} else {
-		d = n.decision(q, &i.answer)
+		d = n.toDecision(q, &i.answer)
 	}
 	// Don't keep the caller's strings alive in the pool.
 	clear(i.key)
@@ -283,7 +283,7 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		}
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
 	}
-	if i.costs, err = allCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
+	if i.costs, err = appendAllCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
 		return err
 	}
 	i.Query = limiter.Query{
@@ -341,7 +341,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from,
 		})
 	}
-	one.Costs, err = allCosts(one.Costs[:0], s.Cost, s.Costs)
+	one.Costs, err = appendAllCosts(one.Costs[:0], s.Cost, s.Costs)
 	return err
 }
 
@@ -355,27 +355,27 @@ func modeOf(m client.Mode) counters.Mode {
 	return counters.CheckMode
 }
 
-// peek makes i take nothing.
-func (i *inquiry) peek() {
+// setPeekMode sets the mode of all subjects to peek, which takes nothing.
+func (i *inquiry) setPeekMode() {
 	i.Mode = counters.PeekMode
 	for j := range i.Subjects {
 		i.Subjects[j].Mode = counters.PeekMode
 	}
 }
 
-// takesOther reports whether i has another mode than a reservation, which takes.
-func (i *inquiry) takesOther() bool {
+// hasModeBesidesCheck reports whether any mode is not check, the only one that a reservation allows.
+func (i *inquiry) hasModeBesidesCheck() bool {
 	return i.Mode != counters.CheckMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode })
 }
 
-// counts reports whether some of i is counted.
-func (i *inquiry) counts() bool {
+// hasCountMode reports whether any mode is count.
+func (i *inquiry) hasCountMode() bool {
 	return i.Mode == counters.CountMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode })
 }
 
-// allCosts appends cost, which is in requests, and costs to list.
-func allCosts(list []limiter.UnitCost, cost int64, costs map[string]int64) ([]limiter.UnitCost, error) {
-	list, err := unitCosts(list, costs)
+// appendAllCosts appends costs to list, and cost, which is in requests.
+func appendAllCosts(list []limiter.UnitCost, cost int64, costs map[string]int64) ([]limiter.UnitCost, error) {
+	list, err := appendUnitCosts(list, costs)
 	if err != nil || cost == 0 {
 		return list, err
 	}
@@ -385,17 +385,17 @@ func allCosts(list []limiter.UnitCost, cost int64, costs map[string]int64) ([]li
 	return append(list, limiter.UnitCost{Unit: rules.Requests, Cost: min(cost, algorithms.MaxAmount)}), nil
 }
 
-// unitCosts appends costs to list, sorted by unit.
-func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitCost, error) {
+// appendUnitCosts appends costs to list, sorted by unit.
+func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitCost, error) {
 	if len(costs) == 0 {
 		return list, nil
 	}
 	if len(costs) > limiter.MaxCosts {
-		return nil, fmt.Errorf("%w: Costs names %d units; it must not name more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
+		return nil, fmt.Errorf("%w: Costs has %d units; it must not have more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		if costs[unit] < 0 {
-			return nil, fmt.Errorf("%w: Costs[%.80q] is %d: it must not be negative", client.ErrRequest, unit, costs[unit])
+			return nil, fmt.Errorf("%w: Costs[%.80q] is %d; it must not be negative", client.ErrRequest, unit, costs[unit])
 		}
 		if err := checkUnit(unit); err != nil {
 			return nil, err
@@ -405,8 +405,8 @@ func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitC
 	return list, nil
 }
 
-// explain converts err to the error that a client would get.
-func (n *Node) explain(err error) error {
+// toClientError converts err to the error that a client would get.
+func (n *Node) toClientError(err error) error {
 	if errors.Is(err, client.ErrRequest) {
 		return err
 	}
@@ -417,9 +417,9 @@ func (n *Node) explain(err error) error {
 	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
 }
 
-// undecided returns the decision for a check that could not be made. It refuses, whatever OnError says, if the request
-// itself could cause the error: a stranger must not get through that way.
-func (n *Node) undecided(err error) client.Decision {
+// decisionOnError returns the decision for a check that failed with err. If the request may be at fault, it refuses regardless
+// of OnError: otherwise an attacker could pass with a malformed request.
+func (n *Node) decisionOnError(err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
 	switch {
@@ -433,14 +433,14 @@ func (n *Node) undecided(err error) client.Decision {
 	return d
 }
 
-// decision converts the answer to q into a Decision.
-func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
+// toDecision converts the answer to q into a Decision.
+func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
 		Allowed: a.Allowed, Counted: a.Counted, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
 	}
 	if t := a.TightestLimit(); t != nil {
 		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
-		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = millis(t.Limit.WindowAt(a.Now)), millis(t.ResetAfter), millis(t.RetryAfter), millis(a.Delay())
+		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = ceilMillis(t.Limit.WindowAt(a.Now)), ceilMillis(t.ResetAfter), ceilMillis(t.RetryAfter), ceilMillis(a.Delay())
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
 	}
@@ -460,8 +460,8 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 		l := &a.Limits[i]
 		d.Limits[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(),
-			Window: millis(l.Limit.WindowAt(a.Now)), Used: l.Used, Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
-			MoreAfter: millis(a.MoreAfter(i)), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+			Window: ceilMillis(l.Limit.WindowAt(a.Now)), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
+			MoreAfter: ceilMillis(a.MoreAfter(i)), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
 	if q.Headers {
@@ -473,16 +473,16 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	return d
 }
 
-// millis rounds d up to whole milliseconds, as a node does in answers over HTTP. Never stays never.
-func millis(d time.Duration) time.Duration {
+// ceilMillis rounds d up to whole milliseconds, as answers over HTTP do. It leaves client.Never unchanged.
+func ceilMillis(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d
 	}
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// hold waits for d. It returns an error if the context ends first.
-func hold(ctx context.Context, d time.Duration) error {
+// sleep waits for d. It returns an error if the context ends first.
+func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}

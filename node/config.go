@@ -26,8 +26,8 @@ type Config struct {
 	// unique in the cluster and stay the same across restarts. Empty: the host's name.
 	Name string
 	// DataDir is the folder for counters, rules and the node's identity; it is created if missing. Only one process can
-	// use it at a time. Empty: everything is in memory. Without a folder, a node is a new node after each start, so a
-	// cluster of such nodes loses everything when all of them are stopped.
+	// use it at a time. Empty: everything is in memory, and the node has a new identity after each start. A cluster of
+	// such nodes loses everything when all of them are stopped.
 	DataDir string
 
 	// Rules is the document that a new cluster starts with: YAML of at most 8 MiB. It is ignored once the cluster has
@@ -39,19 +39,19 @@ type Config struct {
 	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows with use. 0:
 	// 10,000,000.
 	MaxCounters int64
-	// OnError is what Check decides while the node can't: before it is ready, and after Close.
+	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
 
 	// DataAddr is where the data plane listens for clients over HTTP: host:port, such as "127.0.0.1:8080"; port 0 takes
 	// a free one. Empty: no data plane.
 	DataAddr string
-	// GRPCAddr is where the node answers Envoy's rate limit service over gRPC, by the section envoy of the rules; its form is
-	// DataAddr's. Empty: not at all.
+	// GRPCAddr is where the node serves Envoy's rate limit service over gRPC, configured by the envoy section of the rules;
+	// host:port as in DataAddr. Empty: no Envoy service.
 	GRPCAddr string
-	// AnyGRPCPort takes a free port if that of GRPCAddr is in use, and logs it: for a default that nobody may have asked for.
+	// AnyGRPCPort takes a free port, and logs it, if the port of GRPCAddr is in use. Set it if that port is only a default.
 	AnyGRPCPort bool
-	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; its form is
-	// DataAddr's. Empty: no admin plane, and the rules can be changed only at other nodes.
+	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; host:port as in
+	// DataAddr. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string
 	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr. They are read
 	// again when they change. Empty: plain text.
@@ -61,7 +61,7 @@ type Config struct {
 	// 4,096 visible ASCII characters.
 	APIToken, AdminToken, TokensFile string
 	// AdminHosts are the host names that the admin plane accepts besides addresses and localhost: 1 to 253 bytes each.
-	// On loopback it answers to no others.
+	// On loopback it refuses all other names.
 	AdminHosts []string
 
 	// ClusterBind is the IP address of the ports between nodes. Unless it is loopback, it needs ClusterSecretFile, or
@@ -74,14 +74,14 @@ type Config struct {
 	// GossipPort (TCP and UDP), PeerPort (TCP) and WANPort (TCP and UDP, used by voters) are the ports between nodes: 0
 	// to 65535. rlnode serve uses 7946, 7947 and 7948. 0 takes a free one.
 	GossipPort, PeerPort, WANPort int
-	// AnyPort takes free ports if these are in use. It is for nodes that no other node has to find by its ports.
+	// AnyPort takes free ports if these are in use. Use it only if no other node has to find this one by its ports.
 	AnyPort bool
 	// Join lists nodes of the cluster to join, as host[:gossip port], at most 64. The port defaults to 7946. Names are
-	// resolved again at each try.
+	// resolved again on each attempt.
 	Join []string
 	// BootstrapExpect is the number of voters that a new cluster is founded with, 1 to 5. It must be more than half of
-	// all nodes that start. The nodes wait until this many have found each other. 0: 1 without Join; with Join, the
-	// node joins an existing cluster and founds none.
+	// all nodes that start. The nodes wait until this many have found each other. 0: with Join, the node joins an existing
+	// cluster and founds none; without Join, 1.
 	BootstrapExpect int
 	// LeaveOnClose makes Close leave the cluster for good rather than until the next start. Set it for a node without a
 	// DataDir, so that the cluster doesn't wait for its return.
@@ -120,19 +120,19 @@ type Config struct {
 	// TraceRatio is the fraction of these checks to trace, 0 to 1, where the caller's traceparent doesn't decide it.
 	TraceRatio float64
 
-	// Logger receives what an operator should know. Nil: nothing is logged.
+	// Logger receives events that an operator should know about. Nil: nothing is logged.
 	Logger *slog.Logger
 	// FreeMemory is called when much memory has become garbage at once. rlnode serve sets it to debug.FreeOSMemory,
 	// which stops the whole process for a moment. Nil: left to the garbage collector.
 	FreeMemory func()
-	// Ready is called once, when /readyz would report the node ready. It must return soon, and not call Close. Nil:
-	// nobody is told.
+	// Ready is called once, when /readyz would report the node ready. It must return soon and must not call Close. Nil:
+	// no call.
 	Ready func(*Node)
 	// FieldName maps a field to the name that users of this program know, such as "--join" for Join. Errors and log
 	// lines use it. Nil: the field's own name.
 	FieldName func(field string) string
 
-	env environment // replaced by tests
+	env environment // set by tests only
 }
 
 // Bounds of a Config. Gossip carries at most 512 bytes of metadata per node.
@@ -143,7 +143,7 @@ const (
 	maxExpect        = 5       // a cluster has at most five voters
 	maxToken         = 4096    // bytes
 	maxHost          = 253     // bytes
-	MaxCounters      = 1 << 33 // in memory; their records alone take half a terabyte
+	MaxCounters      = 1 << 33 // counters in memory; their records alone take half a terabyte
 	maxUsageMonths   = 1200
 	maxUsageSubjects = 30_000_000
 
@@ -164,19 +164,19 @@ type mistakes struct {
 	list []error
 }
 
-// note records a mistake in a field.
-func (m *mistakes) note(field, format string, args ...any) {
+// add records a mistake in a field.
+func (m *mistakes) add(field, format string, args ...any) {
 	m.list = append(m.list, fmt.Errorf("%s: %w", m.name(field), fmt.Errorf(format, args...)))
 }
 
-// within records a number that is out of bounds.
-func (m *mistakes) within(field string, n, least, most int64) {
+// checkRange records a mistake if n is out of bounds.
+func (m *mistakes) checkRange(field string, n, least, most int64) {
 	if n < least || n > most {
-		m.note(field, "%d is not in %d…%d", n, least, most)
+		m.add(field, "%d is not in %d…%d", n, least, most)
 	}
 }
 
-// complete fills in fields that follow from others, and returns every mistake.
+// complete fills in defaults and derived fields, and returns all mistakes.
 func (c Config) complete() (*settings, error) {
 	if c.FieldName == nil {
 		c.FieldName = func(field string) string { return field }
@@ -184,7 +184,7 @@ func (c Config) complete() (*settings, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Name = cmp.Or(c.Name, hostName())
+	c.Name = cmp.Or(c.Name, defaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
@@ -200,7 +200,7 @@ func (c Config) complete() (*settings, error) {
 	s.checkSecrets(m)
 	if c.OTLPEndpoint != "" {
 		if err := s.tracing().Validate(); err != nil {
-			m.note("OTLPEndpoint", "%w", err)
+			m.add("OTLPEndpoint", "%w", err)
 		}
 	}
 	return s, errors.Join(m.list...)
@@ -209,74 +209,74 @@ func (c Config) complete() (*settings, error) {
 // settings are a complete Config.
 type settings struct {
 	Config
-	seed   *rules.Document
-	seedBy string
+	initialRules       *rules.Document
+	initialRulesAuthor string
 }
 
 // checkNode checks the settings that don't depend on other nodes or planes.
 func (s *settings) checkNode(m *mistakes) {
-	if len(s.Name) > maxName || !printable(s.Name) {
-		m.note("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
+	if len(s.Name) > maxName || !isPrintable(s.Name) {
+		m.add("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
 	}
 	if s.DataDir != "" {
 		dir, err := filepath.Abs(s.DataDir)
 		if err != nil {
-			m.note("DataDir", "%w", err)
+			m.add("DataDir", "%w", err)
 		}
 		s.DataDir = dir
 	}
-	if s.seed, s.seedBy = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
-		s.seedBy = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
+	if s.initialRules, s.initialRulesAuthor = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
+		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
 		doc, err := rules.Parse(s.Rules)
 		if err != nil {
-			m.note("Rules", "%w", err)
+			m.add("Rules", "%w", err)
 		}
-		s.seed = doc
+		s.initialRules = doc
 	}
-	m.within("MaxCounters", s.MaxCounters, 1, MaxCounters)
+	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
 	if s.OnError != client.Open && s.OnError != client.Closed {
-		m.note("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
+		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}
-	m.within("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
+	m.checkRange("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
 	if s.UsageMonths > 0 && s.DataDir == "" {
-		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
+		m.add("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
-	m.within("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
+	m.checkRange("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
 }
 
 // checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
 func (s *settings) checkPlanes(m *mistakes) {
 	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"GRPCAddr", s.GRPCAddr}, {"AdminAddr", s.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
-			m.note(plane.field, "%q is not host:port", plane.addr)
+			m.add(plane.field, "%q is not host:port", plane.addr)
 		}
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
-		m.note("CertFile", "it needs %s, and the other way round", m.name("KeyFile"))
+		m.add("CertFile", "set it together with %s, or neither", m.name("KeyFile"))
 	}
 	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
 		if len(one.token) > maxToken || strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			m.note(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
+			m.add(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
 		}
 	}
 	if err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken, AdminToken: s.AdminToken}); err != nil {
-		m.note("TokensFile", "%w", err)
+		m.add("TokensFile", "%w", err)
 	}
 	for _, name := range s.AdminHosts {
-		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !printable(name) {
-			m.note("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
+		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !isPrintable(name) {
+			m.add("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
 		}
 	}
 }
 
-// checkCluster checks the settings by which nodes meet.
+// checkCluster checks the settings for nodes to find and reach each other.
 func (s *settings) checkCluster(m *mistakes) {
-	m.within("GossipPort", int64(s.GossipPort), 0, 65535)
-	m.within("PeerPort", int64(s.PeerPort), 0, 65535)
-	m.within("WANPort", int64(s.WANPort), 0, 65535)
+	m.checkRange("GossipPort", int64(s.GossipPort), 0, 65535)
+	m.checkRange("PeerPort", int64(s.PeerPort), 0, 65535)
+	m.checkRange("WANPort", int64(s.WANPort), 0, 65535)
 	for _, one := range []struct{ field, name string }{{"Region", s.Region}, {"PrimaryRegion", s.PrimaryRegion}, {"Zone", s.Zone}} {
-		if len(one.name) > maxRegion || !printable(one.name) {
-			m.note(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
+		if len(one.name) > maxRegion || !isPrintable(one.name) {
+			m.add(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
 		}
 	}
 	checkSeeds(m, "Join", s.Join)
@@ -284,50 +284,50 @@ func (s *settings) checkCluster(m *mistakes) {
 	if s.BootstrapExpect == 0 && len(s.Join) == 0 {
 		s.BootstrapExpect = 1
 	}
-	m.within("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
-	company := "" // the field that implies other nodes
+	m.checkRange("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
+	clusterField := "" // the first field that implies other nodes
 	switch {
 	case len(s.Join) > 0:
-		company = "Join"
+		clusterField = "Join"
 	case len(s.WANJoin) > 0:
-		company = "WANJoin"
+		clusterField = "WANJoin"
 	case s.BootstrapExpect > 1:
-		company = "BootstrapExpect"
+		clusterField = "BootstrapExpect"
 	}
 	if s.ClusterBind == "" {
-		if company != "" {
-			m.note(company, "there are no other nodes without a port for them: set %s", m.name("ClusterBind"))
+		if clusterField != "" {
+			m.add(clusterField, "it needs open ports between nodes: set %s", m.name("ClusterBind"))
 		}
 		s.Advertise, s.GossipPort, s.WANPort = aloneIP, alonePort, alonePort
 		return
 	}
 	bind, err := netip.ParseAddr(s.ClusterBind)
 	if err != nil {
-		m.note("ClusterBind", "%q is not an IP address", s.ClusterBind)
+		m.add("ClusterBind", "%q is not an IP address", s.ClusterBind)
 		return
 	}
 	if s.Advertise == "" {
-		s.Advertise = advertised(bind)
+		s.Advertise = defaultAdvertise(bind)
 	}
 	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
-		m.note("Advertise", "%q is not an IP address that others could reach", s.Advertise)
+		m.add("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
 	}
 	if bind.IsLoopback() {
 		checkReach(m, "Join", s.Join, s.ClusterBind)
 		checkReach(m, "WANJoin", s.WANJoin, s.ClusterBind)
 	} else if !s.InsecureCluster && s.ClusterSecretFile == "" && s.TLSCert == "" {
-		m.note(cmp.Or(company, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", s.ClusterBind, waysOut(m))
+		m.add(cmp.Or(clusterField, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", s.ClusterBind, protectionAdvice(m))
 	}
 }
 
-// checkSeeds checks the addresses in a field.
+// checkSeeds checks the number and the form of the addresses in a field.
 func checkSeeds(m *mistakes, field string, seeds []string) {
 	if len(seeds) > maxJoin {
-		m.note(field, "more than %d addresses", maxJoin)
+		m.add(field, "more than %d addresses", maxJoin)
 	}
 	for _, seed := range seeds {
 		if err := checkSeed(seed); err != nil {
-			m.note(field, "%w", err)
+			m.add(field, "%w", err)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func checkSeed(seed string) error {
 		}
 	}
 	if host == "" || strings.ContainsAny(host, " /") {
-		return fmt.Errorf("%q names no host", seed)
+		return fmt.Errorf("%q has no valid host", seed)
 	}
 	return nil
 }
@@ -362,14 +362,14 @@ func checkReach(m *mistakes, field string, seeds []string, bind string) {
 		if err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost") {
 			continue
 		}
-		m.note(field, "%s can't be reached from %s, which is loopback: set %s to an address that other machines reach, and %s",
-			seed, bind, m.name("ClusterBind"), waysOut(m))
+		m.add(field, "%s can't be reached from %s, which is loopback: set %s to an address that other machines reach, and %s",
+			seed, bind, m.name("ClusterBind"), protectionAdvice(m))
 	}
 }
 
-// advertised returns the address at which others reach a listener: the one it is bound to or, if bound to all, the
-// machine's first global unicast IPv4 address. It is 127.0.0.1 if there is none.
-func advertised(bind netip.Addr) string {
+// defaultAdvertise returns the address at which other nodes reach a listener: the one it is bound to or, if bound to all, the
+// machine's first global unicast IPv4 address. Without one, it returns 127.0.0.1.
+func defaultAdvertise(bind netip.Addr) string {
 	if !bind.IsUnspecified() {
 		return bind.String()
 	}
@@ -385,13 +385,13 @@ func advertised(bind netip.Addr) string {
 	return "127.0.0.1"
 }
 
-// printable reports whether name is UTF-8 without control characters. An empty name is printable.
-func printable(name string) bool {
+// isPrintable reports whether name is UTF-8 without control characters. An empty name is printable.
+func isPrintable(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// hostName returns the default name of a node.
-func hostName() string {
+// defaultName returns the default name of a node.
+func defaultName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		return "rlnode"
@@ -399,10 +399,10 @@ func hostName() string {
 	return name
 }
 
-// alone reports whether the node has no ports between nodes.
-func (s *settings) alone() bool { return s.ClusterBind == "" }
+// isAlone reports whether the node has no ports between nodes.
+func (s *settings) isAlone() bool { return s.ClusterBind == "" }
 
-// several reports whether at least one of the fields is set.
-func several(fields ...string) bool {
+// anySet reports whether at least one of the fields is set.
+func anySet(fields ...string) bool {
 	return slices.ContainsFunc(fields, func(s string) bool { return s != "" })
 }

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// debtsFile holds the debts that their owners don't know of yet.
+	// debtsFile holds the debts that their owners have not acknowledged yet.
 	debtsFile = "debts"
 	// debtsInterval is how often changed debts are written: as often as counters.
 	debtsInterval = time.Second
 )
 
-// counterFiles keep counters across restarts; empty without a folder. The first file has the counters that this node
-// owns, the second those it decides by itself.
+// counterFiles keep counters across restarts; empty without a data directory. The first file has the counters of the
+// node's table, the second its fallback counters.
 type counterFiles []counterFile
 
 type counterFile struct {
@@ -27,12 +27,12 @@ type counterFile struct {
 	what string
 }
 
-// openFiles opens the files of counters, and registers how to write them all at the end. Their contents are loaded
-// later, because that takes long.
+// openFiles opens the files of counters, and registers their last write for release. Load reads them later, because that
+// takes long.
 func (n *Node) openFiles() error {
-	n.atEnd(n.handLast)
-	n.atEnd(n.closeFiles)
-	n.atEnd(func(context.Context) error {
+	n.onRelease(n.handOverLateUsage)
+	n.onRelease(n.closeFiles)
+	n.onRelease(func(context.Context) error {
 		n.cancel()
 		n.loops.Wait()
 		return nil
@@ -46,7 +46,7 @@ func (n *Node) openFiles() error {
 		return err
 	}
 	config.File, config.Source = persist.FallbackFile, n.fallback
-	return n.openFile(config, "counters of what this node decides by itself")
+	return n.openFile(config, "fallback counters")
 }
 
 func (n *Node) openFile(config persist.CountersConfig, what string) error {
@@ -57,7 +57,7 @@ func (n *Node) openFile(config persist.CountersConfig, what string) error {
 	return err
 }
 
-// load restores the counters of the last checkpoint and the debts, and begins to write new ones.
+// load restores the debts and the counters of the last checkpoint, and starts to write both.
 func (n *Node) load() error {
 	for _, f := range n.files {
 		found, err := f.Load(n.clock.Now())
@@ -65,7 +65,7 @@ func (n *Node) load() error {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
 		if found.Bad > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.what+" could not be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
+			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
 				"no_room", found.NoRoom)
 		} else {
 			level := slog.LevelDebug
@@ -80,7 +80,7 @@ func (n *Node) load() error {
 	}
 	n.loops.Go(n.sweep)
 	if n.checkpoints {
-		n.recallDebts()
+		n.restoreDebts()
 		n.loops.Go(n.followDebts)
 	}
 	return nil
@@ -94,8 +94,8 @@ func (n *Node) checkpoint(ctx context.Context) error {
 	return n.files[0].Checkpoint(ctx)
 }
 
-// save writes ahead most of what closeFiles has to write.
-func (n *Node) save(ctx context.Context) error {
+// saveAhead writes the changed counters, so that closeFiles has little left to write.
+func (n *Node) saveAhead(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveBound)
 	defer cancel()
 	var errs []error
@@ -108,7 +108,7 @@ func (n *Node) save(ctx context.Context) error {
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
 	var errs []error
-	if n.debtsKnown {
+	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}
 	for _, f := range n.files {
@@ -117,17 +117,16 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// debts tracks how far the keeper's debts are written to disk, so that a restart loses them no more than it loses
-// counters.
+// debts tracks which of the keeper's debts are on disk. A restart loses no more of them than it loses of counters.
 type debts struct {
-	debtsKnown   bool   // the file's debts are restored
-	debtsWritten uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
+	debtsRestored bool   // the file's debts are restored
+	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
 }
 
 func (n *Node) debtsNote() persist.Note { return persist.NewNote(n.dir, debtsFile) }
 
-// recallDebts restores the debts from their file.
-func (n *Node) recallDebts() {
+// restoreDebts restores the debts from their file.
+func (n *Node) restoreDebts() {
 	b, err := n.debtsNote().Read()
 	if err == nil && len(b) > 0 {
 		var count int
@@ -138,7 +137,7 @@ func (n *Node) recallDebts() {
 	if err != nil {
 		n.log.Warn("debts lost: their owners will not be told what was admitted without them", "error", err)
 	}
-	n.debtsKnown, n.debtsWritten = true, n.keeper.DebtsChanged()
+	n.debtsRestored, n.debtsWritten = true, n.keeper.DebtsChanged()
 }
 
 // followDebts writes the debts as they change.

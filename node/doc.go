@@ -10,8 +10,8 @@
 //	}
 //	d, err := n.Check(ctx, client.Request{Attributes: map[string]string{"ip": "198.51.100.7"}})
 //
-// An embedded node is a full member of its cluster. It owns a part of the counters, decides checks of those without a
-// call, and asks the other nodes for the rest. Requests and decisions are those of package client, so
+// An embedded node is a full member of its cluster. It owns some of the counters, decides checks of those locally, and
+// asks the other nodes about the rest. Requests and decisions are those of package client, so
 // [client.Middleware] takes a Node in place of a Client. Without ClusterBind the node runs alone and opens no ports
 // between nodes.
 //
@@ -23,5 +23,5 @@
 // # Order
 //
 // [Start] first makes all parts, lets each register the calls it answers for other nodes, and only then starts them;
-// see build. So no part ever meets another that doesn't exist yet. [Node.Close] stops them in reverse order.
+// see build. So no part ever calls one that doesn't exist yet. [Node.Close] stops them in reverse order.
 package node

@@ -29,8 +29,8 @@ var (
 
 const startBound = time.Minute
 
-// begin starts a node and waits until it is ready. The node closes with the test.
-func begin(t *testing.T, c Config) *Node {
+// startReady starts a node and waits until it is ready. The node closes with the test.
+func startReady(t *testing.T, c Config) *Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
 	defer cancel()
@@ -49,19 +49,19 @@ func begin(t *testing.T, c Config) *Node {
 	return n
 }
 
-// leakless fails the test if goroutines are left at its end, after the nodes close.
-func leakless(t *testing.T) {
+// checkGoroutineLeaks fails the test if goroutines are left after its nodes have closed.
+func checkGoroutineLeaks(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// The zero Config with rules is a node that decides, opens no port and leaves nothing behind.
+// A Config with rules alone makes a node that decides, opens no port and leaves nothing behind.
 func TestNodeByItself(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	sockets := openSockets(t)
-	n := begin(t, Config{Rules: []byte(exactRules(3))})
+	n := startReady(t, Config{Rules: []byte(exactRules(3))})
 	if have := openSockets(t); have > sockets {
-		t.Errorf("it has opened %d sockets", have-sockets)
+		t.Errorf("the node has opened %d sockets", have-sockets)
 	}
 	for i := range 5 {
 		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
@@ -93,8 +93,8 @@ func openSockets(t *testing.T) (count int) {
 	return count
 }
 
-// together starts n nodes in this process, on loopback, as one cluster.
-func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
+// startCluster starts n nodes in this process, on loopback, as one cluster.
+func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
 	defer cancel()
@@ -131,8 +131,8 @@ func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) 
 
 // Nodes in one program are a normal cluster: together they admit the limit.
 func TestNodesInOneProgram(t *testing.T) {
-	leakless(t)
-	nodes := together(t, 2, exactRules(100), nil)
+	checkGoroutineLeaks(t)
+	nodes := startCluster(t, 2, exactRules(100), nil)
 	process.Eventually(t, "both own partitions", func() bool {
 		s := nodes[0].cluster.State()
 		return s.Settled && len(s.To.Members()) == 2
@@ -157,14 +157,14 @@ func TestNodesInOneProgram(t *testing.T) {
 	}
 	for i := range 3 {
 		if d, err := nodes[1].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i)}}); err != nil || d.Allowed {
-			t.Errorf("key %d after the other one was closed: have %+v, %v", i, d, err)
+			t.Errorf("key %d after the other node has closed: have %+v, %v", i, d, err)
 		}
 	}
 }
 
 // A start that fails leaves nothing behind: no goroutine, no socket, no lock.
 func TestStartLeavesNothing(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	sockets := openSockets(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -180,13 +180,13 @@ func TestStartLeavesNothing(t *testing.T) {
 		ctx    context.Context
 		want   string
 	}{
-		"a rule that is none":     {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
-		"a port that is taken":    {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
-		"gossip that is taken":    {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
-		"a plane that is taken":   {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
-		"a secret that is none":   {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
-		"a folder that is a file": {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
-		"a context that is over":  {config: Config{}, ctx: over, want: context.Canceled.Error()},
+		"invalid rules":          {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
+		"peer port in use":       {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
+		"gossip port in use":     {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
+		"admin port in use":      {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
+		"missing secret file":    {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
+		"file as a directory":    {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
+		"cancelled at the start": {config: Config{}, ctx: over, want: context.Canceled.Error()},
 	} {
 		if test.ctx == nil {
 			test.ctx = t.Context()
@@ -205,18 +205,18 @@ func TestStartLeavesNothing(t *testing.T) {
 	if have := openSockets(t); have > sockets+1 {
 		t.Errorf("%d sockets are left", have-sockets-1)
 	}
-	begin(t, Config{DataDir: dir}) // the lock is free
+	startReady(t, Config{DataDir: dir}) // the lock is free
 	if _, err := Start(t.Context(), Config{DataDir: dir}); !errors.Is(err, persist.ErrInUse) {
-		t.Errorf("a folder that another node has: have %v", err)
+		t.Errorf("a directory in use by another node: have %v", err)
 	}
 }
 
-// A node with a folder has its counters again after a restart.
+// A node with a data directory keeps its counters across restarts.
 func TestNodeKeepsItsCounters(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	dir := t.TempDir()
 	for restart := range 3 {
-		n := begin(t, Config{DataDir: dir, Rules: []byte(exactRules(3)), UsageMonths: 1})
+		n := startReady(t, Config{DataDir: dir, Rules: []byte(exactRules(3)), UsageMonths: 1})
 		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
 		if err != nil || d.Remaining != int64(2-restart) {
 			t.Errorf("after %d restarts: have %+v, %v", restart, d, err)
@@ -244,9 +244,9 @@ var fewLimits = []client.Limit{
 	{Limit: 2, Per: "1h", Algorithm: "fixed-window", FromFirst: true}, {Limit: 100, Per: "365d", Algorithm: "token-bucket", Burst: 100, Unit: "tokens", Name: "t"},
 }
 
-// Limits that come with the call: an embedded node checks, looks and counts by them, and a reservation is nothing but a check.
+// Inline limits: an embedded node checks, peeks, counts and reserves with them. A reservation accepts mode check only.
 func TestLimitsInProcess(t *testing.T) {
-	n := begin(t, Config{})
+	n := startReady(t, Config{})
 	q := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: fewLimits}
 	for i := range 3 {
 		d, err := n.Check(t.Context(), q)
@@ -268,7 +268,7 @@ func TestLimitsInProcess(t *testing.T) {
 	}
 	var e *client.Error
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
-		t.Errorf("reserve by a count: have %+v, %v", r, err)
+		t.Errorf("reserve in mode count: have %+v, %v", r, err)
 	}
 	q.Mode, q.Cost = "", 0
 	if u, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": -3}); err != nil || u.Limits[0].Used != 4 || u.Namespace != "shop" || u.Rule != "" {
@@ -306,11 +306,11 @@ func TestLimitsInProcess(t *testing.T) {
 		t.Errorf("a long unit: have %v", err)
 	}
 	if _, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": 0}); !errors.Is(err, client.ErrRequest) {
-		t.Errorf("adjusting by nothing: have %v", err)
+		t.Errorf("adjusting by 0: have %v", err)
 	}
 	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
-		t.Errorf("reserve, and one is a count: have %+v, %v", r, err)
+		t.Errorf("reserve with one subject in mode count: have %+v, %v", r, err)
 	}
 	q.Subjects[1].Mode = ""
 	if d, err := n.Peek(t.Context(), q); err != nil || !d.Allowed || d.Used != 1 {
@@ -324,13 +324,13 @@ func TestLimitsInProcess(t *testing.T) {
 	}
 	q.Subjects[0].Key = make([]string, 33)
 	if _, err := n.Check(t.Context(), q); !errors.Is(err, client.ErrRequest) {
-		t.Errorf("33 values of a key: have %v", err)
+		t.Errorf("33 values in a key: have %v", err)
 	}
 }
 
 // Decisions in process and over HTTP are identical, word for word.
 func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
-	n := begin(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
+	n := startReady(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
 	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +349,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 			h.Del("X-Ratelimit-Reset") // it may differ by a second, as t may
 			h.Set("Ratelimit", headerTime.ReplaceAllString(h.Get("Ratelimit"), "t="))
 		}
-		if have, want := steady(here), steady(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
+		if have, want := withoutTimes(here), withoutTimes(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
 			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
 		}
 		var mine, its *client.Error
@@ -402,8 +402,8 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 
 var headerTime = regexp.MustCompile(`t=\d+`)
 
-// steady returns d without what differs from call to call.
-func steady(d client.Decision) client.Decision {
+// withoutTimes returns d without the parts that differ from call to call.
+func withoutTimes(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
 	for i := range d.Limits {
 		l := &d.Limits[i]
@@ -423,9 +423,9 @@ func steady(d client.Decision) client.Decision {
 	return out
 }
 
-// Reservations and adjustments in process, and a middleware.
+// Reservations, adjustments and a middleware work in process.
 func TestEmbeddedCalls(t *testing.T) {
-	n := begin(t, Config{Rules: []byte(embedRules)})
+	n := startReady(t, Config{Rules: []byte(embedRules)})
 	q := client.Request{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 60}}
 	r, err := n.Reserve(t.Context(), q, 0)
 	if err != nil || !r.Allowed || r.ID == "" {
@@ -443,7 +443,7 @@ func TestEmbeddedCalls(t *testing.T) {
 		}
 	}
 	if _, err := n.Settle(t.Context(), "nothing", nil); err == nil {
-		t.Error("what was never reserved is settled")
+		t.Error("settled a reservation that never existed")
 	}
 	u, err := n.Adjust(t.Context(), "few", []string{"k"}, 1)
 	if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != 2 {
@@ -465,9 +465,9 @@ func TestEmbeddedCalls(t *testing.T) {
 	}
 }
 
-// Before a node is ready it decides nothing: OnError does.
+// Until a node is ready, OnError decides.
 func TestNotReady(t *testing.T) {
-	leakless(t)
+	checkGoroutineLeaks(t)
 	for _, test := range []struct {
 		onError client.OnError
 		want    bool
@@ -547,9 +547,9 @@ func TestMistakes(t *testing.T) {
 // A check in process of a subject that this node owns allocates nothing.
 func TestCheckAllocatesNothing(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector drops what a pool has")
+		t.Skip("under the race detector, sync.Pool drops items at random")
 	}
-	n := begin(t, Config{Rules: []byte(exactRules(1 << 30))})
+	n := startReady(t, Config{Rules: []byte(exactRules(1 << 30))})
 	for _, q := range []client.Request{
 		{Rule: "year", Key: []string{"k"}},
 		{Namespace: "n", Key: []string{"k"}, Limits: []client.Limit{{Limit: 1 << 30, Per: "1h"}}},

@@ -17,8 +17,8 @@ import (
 // dialBound is how long connecting to another node may take.
 const dialBound = 2 * time.Second
 
-// environment is what a node depends on outside itself: the disk, the network, and the clock that authority is measured by.
-// Tests replace it by one in memory and on virtual time.
+// environment is what a node depends on outside itself: the disk, the network, and the clock that times authority.
+// Tests replace it with one in memory and on virtual time.
 type environment struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error) // the peer port
@@ -32,13 +32,13 @@ type environment struct {
 	// nodes use a longer one, because heartbeats would take most of the time.
 	silence  time.Duration
 	recorder limiter.Recorder // records which node decides what; nil outside tests
-	// build is what this program can read. Tests of mixed releases replace it.
+	// build says which feature level this program can read. Tests of mixed releases replace it.
 	build cluster.Build
-	// cpu returns how busy the processors are, 0…1; nil if not measured.
+	// cpu returns the processors' utilization, 0…1, and whether it is known; nil if not measured.
 	cpu func(now time.Duration) (load float64, ok bool)
 }
 
-// complete returns w, or the machine's environment if the Config has none.
+// complete returns w if a test has set it, and otherwise the machine's environment.
 func (w environment) complete(c *settings) environment {
 	if w.listen != nil {
 		return w
@@ -46,7 +46,7 @@ func (w environment) complete(c *settings) environment {
 	w = environment{
 		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
-	if c.alone() {
+	if c.isAlone() {
 		w.useNoNetwork()
 		return w
 	}
@@ -64,7 +64,7 @@ func (w environment) complete(c *settings) environment {
 	return w
 }
 
-// localAddress makes calls come from the address that the node is bound to, so that nodes on one machine differ.
+// localAddress makes calls come from the address that the node is bound to, which tells nodes on one machine apart.
 func localAddress(bind string) net.Addr {
 	ip := net.ParseIP(bind)
 	if ip == nil || ip.IsUnspecified() {

@@ -25,13 +25,13 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Bounds on the steps of Close. All of them together take at most stopBound: callers are promised ten seconds.
+// Bounds on the steps of Close. Together they take at most stopBound, because Close promises ten seconds.
 const (
 	stopBound = 9 * time.Second
-	// leaveBound bounds handing counters over to other nodes, while checks are still decided.
+	// leaveBound bounds handing partitions over to other nodes, while checks are still decided.
 	leaveBound = 5 * time.Second
-	// drainGrace is how long checks are still decided after /readyz begins to refuse: time for a load balancer to
-	// notice, and for clients to finish what they have sent.
+	// drainGrace is how long checks are still decided after /readyz starts to fail. Load balancers have this long to
+	// notice, and clients to finish requests in flight.
 	drainGrace = time.Second
 	// saveBound bounds saving most of the counters, while checks are still decided.
 	saveBound = 3 * time.Second
@@ -50,7 +50,7 @@ type Node struct {
 	storage
 
 	table      *counters.Table
-	fallback   *counters.Table // what this node decides alone
+	fallback   *counters.Table // counters of what this node decides alone
 	clock      *limiter.Clock
 	meter      *usage.Meter    // nil if turned off
 	tracer     *tracing.Tracer // nil if turned off
@@ -66,23 +66,23 @@ type Node struct {
 	debts
 	doors *api.Doors
 	data  *httpd.Server // nil: no data plane
-	grpc  *envoy.Server // nil: Envoy is not answered
-	// grpcWanted is where Envoy was to be answered, if that is in use and another port was taken; else empty.
-	grpcWanted string
-	admin      *admin.Server // nil: no admin plane
-	recent     recent
+	grpc  *envoy.Server // nil: no Envoy service
+	// grpcConfigured is the configured address for Envoy if its port was in use, so that the node took another; else empty.
+	grpcConfigured string
+	admin          *admin.Server // nil: no admin plane
+	recent         recent
 
 	inquiries     sync.Pool     // of *inquiry
 	opened        chan struct{} // closed once checks are decided
 	closed        atomic.Bool   // set once checks are no longer decided
 	leftByRequest atomic.Bool   // this node has left the cluster for good, by a request
 	leftForGood   atomic.Bool   // this node has left the cluster for good, by a request or in Close
-	replacing     atomic.Bool   // just started, and may be waiting for a dead voter to be replaced
+	replacing     atomic.Bool   // set after the start, while a dead voter may still have to be replaced
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	loops  sync.WaitGroup
-	built  []func(context.Context) error // what ends the parts; called last to first
+	ctx          context.Context
+	cancel       context.CancelFunc
+	loops        sync.WaitGroup
+	releaseSteps []func(context.Context) error // close the parts; called last to first
 
 	closing  sync.Once
 	closeErr error
@@ -97,8 +97,8 @@ type Node struct {
 //  1. Open the data directory and read the identity, then open Raft's store, whose lock keeps other processes away from the
 //     whole directory. Make all parts and register the calls they answer for other nodes. None of them runs yet.
 //  2. Open the planes' listeners. Probes are answered from here on; checks get 503 not-ready.
-//  3. Load the counters of the last checkpoint, before this node owns a partition: later would be too late. Load also what it
-//     had decided by itself, so that a restart doesn't renew its share.
+//  3. Load the counters of the last checkpoint, before this node can own a partition. Load the fallback counters, too, so that
+//     a restart doesn't renew the node's share.
 //  4. Start the calls between nodes, and the cluster. The cluster gives the limiter its rules and partitions; then the node is
 //     ready.
 func Start(ctx context.Context, config Config) (*Node, error) {
@@ -138,17 +138,17 @@ func (n *Node) start() error {
 	return nil
 }
 
-// open lets checks in.
-func (n *Node) open() {
+// acceptChecks starts to decide checks.
+func (n *Node) acceptChecks() {
 	for _, w := range n.limiter.Rules().Document.Warnings() {
-		n.log.Warn("the rules ask for something that has no effect", "at", w.Path, "what", w.Message)
+		n.log.Warn("part of the rules has no effect", "at", w.Path, "what", w.Message)
 	}
 	n.doors.Ready()
 	close(n.opened)
 }
 
-// ready reports that the node is ready, once probes report it too.
-func (n *Node) ready() {
+// announceReady announces that the node is ready. Probes report it by now.
+func (n *Node) announceReady() {
 	var attributes []any
 	scheme := "http"
 	if n.config.CertFile != "" {
@@ -164,21 +164,21 @@ func (n *Node) ready() {
 		attributes = append(attributes, "grpc", a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
-	if n.grpcWanted != "" {
+	if n.grpcConfigured != "" {
 		level := slog.LevelWarn
 		if n.config.AnyPort {
-			level = slog.LevelInfo // one node of several on a machine, each by itself
+			level = slog.LevelInfo // expected where several nodes share a machine
 		}
-		n.log.Log(context.Background(), level, "the port for Envoy is in use, so a free one is taken; --grpc-port sets another, or 0 for none",
-			"wanted", n.grpcWanted, "taken", n.GRPCAddr())
+		n.log.Log(context.Background(), level, "the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
+			"wanted", n.grpcConfigured, "taken", n.GRPCAddr())
 	}
 	if n.config.Ready != nil {
 		n.config.Ready(n)
 	}
 }
 
-// WaitReady returns when the node decides checks. In a healthy cluster that is at once; a new cluster has to be founded
-// first. The error is the context's, or client.ErrClosed.
+// WaitReady returns when the node decides checks. In a healthy cluster that takes a moment; a new cluster has to be
+// founded first. The error is the context's cause, or client.ErrClosed.
 func (n *Node) WaitReady(ctx context.Context) error {
 	select {
 	case <-n.opened:
@@ -190,7 +190,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// DataAddr returns where the data plane listens; nil without one.
+// DataAddr returns the address of the data plane; nil without one.
 func (n *Node) DataAddr() net.Addr {
 	if n.data == nil {
 		return nil
@@ -198,7 +198,7 @@ func (n *Node) DataAddr() net.Addr {
 	return n.data.Addr()
 }
 
-// GRPCAddr returns where Envoy is answered over gRPC; nil if it is not.
+// GRPCAddr returns the address of Envoy's rate limit service over gRPC; nil without one.
 func (n *Node) GRPCAddr() net.Addr {
 	if n.grpc == nil {
 		return nil
@@ -206,7 +206,7 @@ func (n *Node) GRPCAddr() net.Addr {
 	return n.grpc.Addr()
 }
 
-// AdminAddr returns where the admin plane listens; nil without one.
+// AdminAddr returns the address of the admin plane; nil without one.
 func (n *Node) AdminAddr() net.Addr {
 	if n.admin == nil {
 		return nil
@@ -215,15 +215,15 @@ func (n *Node) AdminAddr() net.Addr {
 }
 
 // Close shuts the node down gracefully, within ten seconds, and waits for its goroutines. Nothing it has counted is
-// lost: other nodes or the data directory have it. It may be called again.
+// lost: other nodes or the data directory have it. Further calls return the same error.
 //
-//  1. /readyz answers 503, so that load balancers turn away. Checks are still decided.
-//  2. The partitions are handed over. Other nodes decide from then on, and this one asks them.
+//  1. /readyz answers 503, so that load balancers send checks elsewhere. Checks are still decided.
+//  2. The partitions are handed over. From then on, this node asks their new owners.
 //  3. With LeaveOnClose the node leaves the cluster for good.
-//  4. Most of the remaining counters are saved ahead, while time is not short.
-//  5. The listeners close once the requests in flight are answered. Nothing is decided any more.
-//  6. What has changed since step 4 is saved, so that no decision is forgotten. A node that leaves for good hands over what it
-//     has counted for bills since step 3.
+//  4. Most of the remaining counters are saved, so that step 6 takes little time.
+//  5. The listeners close once the requests in flight are answered. From here on, no check is decided.
+//  6. Counters that changed since step 4 are saved, so that no decision is forgotten. A node that leaves for good hands over
+//     the usage that it has counted since step 3.
 //  7. The calls between nodes end, then Raft. Raft's store closes last: until then its lock tells others that the directory is
 //     in use.
 func (n *Node) Close() error {
@@ -238,9 +238,9 @@ func (n *Node) stop() error {
 	grace := time.NewTimer(drainGrace)
 	defer grace.Stop()
 	n.handOver(ctx)
-	if err := n.save(ctx); err != nil {
+	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
-		n.log.Warn("counters are not saved yet", "error", err)
+		n.log.Warn("counters can't be saved yet", "error", err)
 	}
 	if n.data != nil || n.grpc != nil || n.admin != nil {
 		<-grace.C
@@ -252,11 +252,11 @@ func (n *Node) stop() error {
 	return err
 }
 
-// handOver hands the partitions over. Whatever can't be handed over in time is saved, and the next start finds it.
+// handOver hands the partitions over. Those that can't be handed over in time are saved for the next start.
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveBound)
 	defer cancel()
-	if err := n.stepBack(ctx, n.config.LeaveOnClose); err != nil {
+	if err := n.leave(ctx, n.config.LeaveOnClose); err != nil {
 		n.log.Warn("not all counters are handed over", "error", err)
 	}
 }
@@ -264,16 +264,16 @@ func (n *Node) handOver(ctx context.Context) {
 // release closes all open parts, in reverse order.
 func (n *Node) release(ctx context.Context) error {
 	var errs []error
-	for len(n.built) > 0 {
-		last := len(n.built) - 1
-		errs = append(errs, n.built[last](ctx))
-		n.built = n.built[:last]
+	for len(n.releaseSteps) > 0 {
+		last := len(n.releaseSteps) - 1
+		errs = append(errs, n.releaseSteps[last](ctx))
+		n.releaseSteps = n.releaseSteps[:last]
 	}
 	return errors.Join(errs...)
 }
 
-// stepBack hands this node's partitions over and, if forGood is set, leaves the cluster.
-func (n *Node) stepBack(ctx context.Context, forGood bool) error {
+// leave hands this node's partitions over and, if forGood is set, leaves the cluster.
+func (n *Node) leave(ctx context.Context, forGood bool) error {
 	if n.leftByRequest.Load() {
 		return nil
 	}
@@ -285,17 +285,17 @@ func (n *Node) stepBack(ctx context.Context, forGood bool) error {
 	return n.leaveCluster(ctx)
 }
 
-// leaveCluster leaves for good, once another node has the usage counted here. If handing that over fails, this node
-// stays a member that is away, so that the others don't take their sums to be complete.
+// leaveCluster leaves for good, once another node has the usage counted here. If that handover fails, this node stays a
+// member, though an absent one, so that no node reports incomplete usage as complete.
 func (n *Node) leaveCluster(ctx context.Context) error {
-	if err := n.handUsage(ctx); err != nil {
+	if err := n.handOverUsage(ctx); err != nil {
 		return err
 	}
 	if err := n.cluster.LeaveCluster(ctx); err != nil {
 		return err
 	}
 	if err := n.wan.Leave(ctx); err != nil {
-		n.log.Info("other regions were not told that this node leaves", "error", err)
+		n.log.Info("could not tell other regions that this node leaves", "error", err)
 	}
 	n.leftForGood.Store(true)
 	return nil

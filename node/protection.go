@@ -9,37 +9,37 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// waysOut ends every refusal to open the ports between nodes unprotected: it says what to do about it.
-func waysOut(m *mistakes) string {
-	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is closed by other means",
+// protectionAdvice tells the operator how to protect the ports between nodes. It ends every refusal to open them unprotected.
+func protectionAdvice(m *mistakes) string {
+	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is protected otherwise",
 		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
 }
 
-// checkSecrets checks the protection of the ports between nodes. Half a protection is none: whoever gets in through one
-// port can take over the cluster.
+// checkSecrets checks the protection of the ports between nodes. Partial protection is none: anyone who gets in through
+// one port can take over the cluster.
 func (s *settings) checkSecrets(m *mistakes) {
 	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
-	hasKey, certificates := len(s.GossipKey) > 0, several(s.TLSCert, s.TLSKey, s.TLSCA)
+	hasKey, certificates := len(s.GossipKey) > 0, anySet(s.TLSCert, s.TLSKey, s.TLSCA)
 	if n := len(s.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
-		m.note("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
+		m.add("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
 	}
 	if certificates && (s.TLSCert == "" || s.TLSKey == "" || s.TLSCA == "") {
-		m.note("TLSCert", "%s, %s and %s need each other", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
+		m.add("TLSCert", "set %s, %s and %s together", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
 	}
 	if hasKey != certificates {
-		m.note("GossipKey", "%s and %s: each leaves open what the other one protects; set both, or %s in place of both", key, m.name("TLSCert"), file)
+		m.add("GossipKey", "%s and %s protect different ports; set both, or %s instead", key, m.name("TLSCert"), file)
 	}
 	switch {
 	case s.ClusterSecretFile == "":
 	case hasKey || certificates:
-		m.note("ClusterSecretFile", "it takes the place of %s and of %s and its like, and can't stand beside them", key, m.name("TLSCert"))
+		m.add("ClusterSecretFile", "it replaces %s and %s; don't set both", key, m.name("TLSCert"))
 	default:
 		if _, err := secret.Read(s.ClusterSecretFile); err != nil {
-			m.note("ClusterSecretFile", "%w", err)
+			m.add("ClusterSecretFile", "%w", err)
 		}
 	}
 	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || certificates) {
-		m.note("InsecureCluster", "there is a secret, so the cluster is not insecure; leave one of them out")
+		m.add("InsecureCluster", "it contradicts the secret that is set; leave out one of them")
 	}
 }
 
@@ -50,7 +50,7 @@ type protection struct {
 	file        *secret.File
 }
 
-// protect opens the protection that the settings ask for.
+// protect loads the secret, or the keys and certificates, that the settings name.
 func (n *Node) protect() (p protection, err error) {
 	c := n.config
 	switch {

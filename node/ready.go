@@ -12,33 +12,33 @@ import (
 const (
 	// readyInterval is how often a starting node checks whether it is ready.
 	readyInterval = 10 * time.Millisecond
-	// copiesTime is how long a starting node waits for copies of the partitions it is the standby of.
-	copiesTime = 2 * time.Second
-	// replacingTime is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
-	// thirty if the leader changes. After longer, something prevents it, and this node is of more use when it is ready.
-	replacingTime = 2 * time.Minute
+	// copiesTimeout is how long a starting node waits for copies of the partitions for which it is the standby.
+	copiesTimeout = 2 * time.Second
+	// replacementTimeout is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
+	// thirty if the leader changes. If it takes longer, something prevents it, and this node is more useful when ready.
+	replacementTimeout = 2 * time.Minute
 )
 
-// While either lasts, the cluster can't lose another node. Checks of some partition would have to wait or be decided
-// without its owner, or the counters would exist in one place only.
+// Reasons why the cluster can't afford to lose another node yet: checks of some partitions would have to wait or be
+// decided without their owner, or some counters exist at one node only.
 var (
-	errRecovering = errors.New("its partitions are coming back from their standbys")
+	errRecovering = errors.New("recovering its partitions from their standbys")
 	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
-// awaitReady lets checks in once the node can decide them. It reports ready to probes only once other nodes may be
-// restarted, too.
+// awaitReady opens the node once it can decide checks. Probes see it as ready only once the cluster could also lose
+// another node.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
-		n.ready()
+		n.announceReady()
 	}
 }
 
-// await polls why until it returns nil. It returns false if the node stops first.
-func (n *Node) await(why func() error) bool {
+// pollUntilNil polls missing, which returns what is missing, until it returns nil. It returns false if the node stops first.
+func (n *Node) pollUntilNil(missing func() error) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
-	for why() != nil {
+	for missing() != nil {
 		select {
 		case <-tick.C:
 		case <-n.ctx.Done():
@@ -51,15 +51,15 @@ func (n *Node) await(why func() error) bool {
 // awaitRules opens the node once it can decide checks; meanwhile it explains why it can't. It returns false if the node
 // stops first.
 func (n *Node) awaitRules() bool {
-	var since time.Time // when all but the copies was there
+	var since time.Time // when only copies were missing
 	n.replacing.Store(true)
-	there := n.await(func() error {
-		_ = n.cluster.Replacing() // records how many voters there were
+	there := n.pollUntilNil(func() error {
+		_ = n.cluster.Replacing() // records the number of voters
 		err := n.notReady()
 		if err == nil && since.IsZero() {
 			since = time.Now()
 		}
-		if err == nil && time.Since(since) < copiesTime && n.keeper.LacksCopies() {
+		if err == nil && time.Since(since) < copiesTimeout && n.keeper.LacksCopies() {
 			err = errCopies
 		}
 		if err != nil {
@@ -70,11 +70,11 @@ func (n *Node) awaitRules() bool {
 	if !there {
 		return false
 	}
-	if c := n.config; len(c.Rules) > 0 && n.firstBy() != c.seedBy {
-		n.log.Warn(c.FieldName("Rules")+" is not used: there are rules already; rlnode apply changes them", "file", c.RulesFrom,
+	if c := n.config; len(c.Rules) > 0 && n.initialRulesWriter() != c.initialRulesAuthor {
+		n.log.Warn(c.FieldName("Rules")+" is ignored: the cluster already has rules; rlnode apply changes them", "file", c.RulesFrom,
 			"rules_version", n.limiter.Rules().Version)
 	}
-	n.open()
+	n.acceptChecks()
 	return true
 }
 
@@ -82,10 +82,10 @@ func (n *Node) awaitRules() bool {
 // node as not ready. It returns false if the node stops first.
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
-	return n.await(func() error {
+	return n.pollUntilNil(func() error {
 		err := n.cluster.Replacing()
-		if err != nil && time.Since(since) >= replacingTime {
-			n.log.Warn("no node takes a dead voter's place: restart no other node before rlnode members shows why", "reason", err)
+		if err != nil && time.Since(since) >= replacementTimeout {
+			n.log.Warn("no node has replaced a dead voter: don't restart other nodes until rlnode members shows why", "reason", err)
 			err = nil
 		}
 		if err == nil {
@@ -95,7 +95,7 @@ func (n *Node) awaitVoters() bool {
 	})
 }
 
-// notReady returns why the node is not ready yet; nil if it is.
+// notReady returns why the node can't decide checks yet; nil if it can.
 func (n *Node) notReady() error {
 	if err := n.cluster.Ready(); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (n *Node) notReady() error {
 	return nil
 }
 
-// firstBy returns the author of the first rules; empty if no longer known.
-func (n *Node) firstBy() string {
+// initialRulesWriter returns the author of the cluster's first rules; empty if the history no longer has them.
+func (n *Node) initialRulesWriter() string {
 	for _, v := range n.cluster.Last().History.Versions() {
 		if v.Number == 1 {
 			return strings.TrimSpace(v.By)
@@ -124,7 +124,7 @@ func (n *Node) storeStatus() (st persist.RaftStatus) {
 	return st
 }
 
-// clusterHealth reports what keeps this node from doing its part in the cluster.
+// clusterHealth reports what impairs this node as a member of the cluster.
 func (n *Node) clusterHealth() api.ClusterHealth {
 	view, st := n.cluster.View(), n.storeStatus()
 	return api.ClusterHealth{

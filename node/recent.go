@@ -10,24 +10,26 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// recentSeconds is the window of the figures on how checks were decided lately. One reading is taken each second.
+// recentSeconds is the number of readings kept, one per second.
 const recentSeconds = 10
 
 // waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
+// recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history, and
+// logs refusals.
 type recent struct {
-	read     func() []limiter.RuleStats
-	remember func() // keeps the limiter's history
-	log      func() // logs refusals
+	ruleStats      func() []limiter.RuleStats
+	endHistoryStep func() // ends a step of the limiter's history
+	logRefusals    func() // logs refusals
 
 	mu   sync.Mutex // guards the fields below
 	ring [recentSeconds][waysToDecide]int64
 	next int // index of the oldest reading
 }
 
-// note takes a reading.
-func (r *recent) note() {
+// takeReading takes a reading.
+func (r *recent) takeReading() {
 	now := r.total()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +38,7 @@ func (r *recent) note() {
 }
 
 func (r *recent) total() (sum [waysToDecide]int64) {
-	for _, s := range r.read() {
+	for _, s := range r.ruleStats() {
 		for _, by := range s.Checks {
 			for way, n := range by {
 				sum[way] += n
@@ -46,9 +48,8 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 	return sum
 }
 
-// since returns how many checks were decided since the oldest reading, by the words of decided_by. Ways that decided
-// none are left out.
-func (r *recent) since() map[string]int64 {
+// decidedBy returns how many checks were decided since the oldest reading, by the value of decided_by. It omits zeros.
+func (r *recent) decidedBy() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()
 	before := r.ring[r.next]
@@ -66,14 +67,14 @@ func (r *recent) since() map[string]int64 {
 // follow takes a reading each second until stop is closed.
 func (r *recent) follow(stop <-chan struct{}) {
 	for range tick.Every(stop, time.Second) {
-		r.note()
-		r.remember()
-		r.log()
+		r.takeReading()
+		r.endHistoryStep()
+		r.logRefusals()
 	}
 }
 
-// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and how
-// many more there were.
+// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and
+// the number of further ones.
 func (n *Node) logRefusals() {
 	for _, r := range n.limiter.Refusals() {
 		switch r.DecidedBy {
@@ -84,7 +85,7 @@ func (n *Node) logRefusals() {
 		default:
 			retry := "never"
 			if r.RetryAfter != algorithms.Never {
-				retry = rules.FormatDuration(millis(r.RetryAfter))
+				retry = rules.FormatDuration(ceilMillis(r.RetryAfter))
 			}
 			n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
 				"retry", retry, "left_out", r.More)

@@ -33,7 +33,7 @@ type decision struct {
 	_            [2]byte
 }
 
-// record is a file of decisions. It is mapped shared, so that a kill -9 loses nothing that was written.
+// record is a file of decisions. It is a shared mapping, so that a kill -9 loses nothing that was written.
 type record struct {
 	file  []byte
 	count *atomic.Uint64
@@ -47,14 +47,14 @@ func recorder() limiter.Recorder {
 	}
 	r, err := openRecord(path)
 	if err != nil {
-		panic(fmt.Sprintf("no decision can be recorded: %v", err)) // a test that records nothing proves nothing
+		panic(fmt.Sprintf("can't record decisions: %v", err)) // a test that records nothing proves nothing
 	}
 	return r
 }
 
-// tune changes how this build acts, so that tests see in seconds what otherwise takes hours. RLNODE_LEVEL is the
-// feature level it claims to know. RLNODE_SNAPSHOTS is the number of entries after which Raft takes a snapshot, behind
-// which it then keeps hardly any.
+// tune applies the fault tests' environment variables. RLNODE_LEVEL is the feature level that this build claims to know.
+// RLNODE_SNAPSHOTS is the number of entries after which Raft takes a snapshot; it then keeps one entry behind it, so that
+// tests see in seconds what otherwise takes hours.
 func tune(config *cluster.Config) {
 	number := func(name string) uint64 {
 		text := os.Getenv(name)
@@ -96,12 +96,12 @@ func openRecord(path string) (*record, error) {
 func (r *record) Clock() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return time.Now().UnixNano() // no such clock: the reader will see that the times make no sense
+		return time.Now().UnixNano() // no such clock: the reader rejects these times as absurd
 	}
 	return t.Nano()
 }
 
-// Decided writes a record. A record beyond recordLimit is only counted, which the reader treats as an error.
+// Decided writes a record. Beyond recordLimit it only counts, and the reader fails.
 func (r *record) Decided(by limiter.DecidedBy, partition int, lineage uint64, began, ended int64) {
 	n := r.count.Add(1)
 	if n > recordLimit {

@@ -13,27 +13,27 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// recallAddresses reads the file that rememberAddresses wrote.
-func (n *Node) recallAddresses(name string) []string {
+// savedAddresses reads the file that saveAddresses wrote.
+func (n *Node) savedAddresses(name string) []string {
 	text, err := os.ReadFile(filepath.Join(n.dir, name))
 	if err != nil || n.dir == "" {
-		return nil // a new node, or it finds the others by its configured addresses
+		return nil // a new node has only its configured addresses
 	}
 	return strings.Fields(string(text))
 }
 
-// rememberAddresses writes the addresses at which others may be found after a restart.
-func (n *Node) rememberAddresses(name string, addresses []string) {
+// saveAddresses saves addresses of other nodes, to find them after a restart.
+func (n *Node) saveAddresses(name string, addresses []string) {
 	if n.dir == "" {
 		return
 	}
 	text := []byte(strings.Join(addresses, "\n") + "\n")
 	if err := persist.ReplaceFile(filepath.Join(n.dir, name), text); err != nil {
-		n.log.Warn("the other nodes' addresses are not remembered", "file", name, "error", err)
+		n.log.Warn("the addresses of other nodes can't be saved", "file", name, "error", err)
 	}
 }
 
-// regions lists this node's region and all others that are committed or visible, by name.
+// regions lists this node's region and all others that are committed or visible, sorted by name.
 func (n *Node) regions(view cluster.View) []admin.Region {
 	own := n.config.Region
 	agreed := n.cluster.Last().Regions

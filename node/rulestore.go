@@ -13,13 +13,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// adminView is a node as the admin plane sees it: the cluster's methods, and those that need more than the cluster.
+// adminView is a node as the admin plane sees it: the cluster's methods, and some that need other parts as well.
 type adminView struct {
 	*cluster.Cluster
 	n *Node
 }
 
-// Versions lists the kept versions, newest first.
+// Versions lists the versions of the rules that are kept, newest first.
 func (a adminView) Versions() []rules.Version { return a.Last().History.Versions() }
 
 // Version returns the document of a version.
@@ -27,8 +27,8 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 	return a.Last().History.Version(number)
 }
 
-// Leave hands this node's counters over and takes it out of the cluster for good. From then on, until it is stopped,
-// the node asks the others about each check.
+// Leave hands this node's partitions over and takes it out of the cluster for good. Until it is stopped, the node then
+// asks other nodes about each check.
 func (a adminView) Leave(ctx context.Context) error {
 	n := a.n
 	switch members := n.cluster.View().Members; {
@@ -49,7 +49,7 @@ func (a adminView) Leave(ctx context.Context) error {
 	return nil
 }
 
-// condition returns why checks should not be sent to this node although it decides them.
+// condition returns why load balancers should send no checks to this node, although it decides them; nil if they may.
 func (n *Node) condition() error {
 	if n.leftByRequest.Load() {
 		return errLeft
@@ -63,7 +63,7 @@ func (n *Node) condition() error {
 	return nil
 }
 
-// errLeft: a node that has left gets no updates of the rules or the ring.
+// errLeft makes probes fail: a node that has left gets no updates of the rules or the ring.
 var errLeft = errors.New("the node has left the cluster; stop it")
 
 // View returns the cluster as this node sees it.
@@ -71,7 +71,7 @@ func (a adminView) View() admin.ClusterView {
 	n := a.n
 	v := n.cluster.View()
 	view := admin.ClusterView{
-		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.since(),
+		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.decidedBy(),
 		Regions: n.regions(v), Recorded: n.cluster.Following().Recorded,
 	}
 	if v.Connected {
@@ -79,13 +79,13 @@ func (a adminView) View() admin.ClusterView {
 	}
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
-		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: via(n.peers, one.ID, v.Members)})
+		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members)})
 	}
 	return view
 }
 
-// via returns the name of the node that relays calls to another; empty if calls go directly or not at all.
-func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
+// relayName returns the name of the node that relays calls to another; empty if calls go directly or not at all.
+func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 	relay, ok := peers.Via(to)
 	if !ok {
 		return ""

@@ -10,22 +10,22 @@ import (
 // Each sweep drops expired counters from a small part of each table, so that a whole table takes under half a minute.
 const (
 	sweepInterval = 500 * time.Millisecond
-	sweepPart     = 0.02
-	// muchGarbage is how many log entries are dropped before their memory is given back. Unlike the table, log entries
-	// are on the heap, and an idle node's next garbage collection may be far off.
-	muchGarbage = 500_000
+	sweepFraction = 0.02
+	// freeMemoryAfter is how many log entries sweeps drop before they call FreeMemory. Unlike the table, log entries are on
+	// the heap, and an idle node's next garbage collection may be far off.
+	freeMemoryAfter = 500_000
 )
 
 // sweep drops expired counters in the background.
 func (n *Node) sweep() {
-	dropped := int64(0) // log entries, since memory was last given back
+	dropped := int64(0) // log entries, since the last FreeMemory
 	for range tick.Every(n.ctx.Done(), sweepInterval) {
 		for _, table := range []*counters.Table{n.table, n.fallback} {
 			before := table.Stats().LogEntries
-			table.Sweep(n.clock.Now(), sweepPart)
+			table.Sweep(n.clock.Now(), sweepFraction)
 			dropped += max(0, before-table.Stats().LogEntries)
 		}
-		if dropped > muchGarbage {
+		if dropped > freeMemoryAfter {
 			n.config.FreeMemory()
 			dropped = 0
 		}

@@ -26,11 +26,11 @@ func (n *Node) openTracing() (err error) {
 	if n.tracer, err = tracing.Open(*n.config.tracing()); err != nil {
 		return err
 	}
-	n.atEnd(n.closeTracing)
+	n.onRelease(n.closeTracing)
 	return nil
 }
 
-// closeTracing sends the queued spans. If the collector doesn't take them in time, that is not this node's failure.
+// closeTracing sends the queued spans. A collector that is too slow is not an error of this node.
 func (n *Node) closeTracing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushBound)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// openMeter starts counting what rules with `usage: monthly` admit, unless that is turned off.
+// openMeter opens the meter, which counts what rules with `usage: monthly` admit, unless that is turned off.
 func (n *Node) openMeter() (err error) {
 	c := n.config
 	if c.UsageMonths == 0 {
@@ -21,11 +21,11 @@ func (n *Node) openMeter() (err error) {
 	if err != nil {
 		return err
 	}
-	n.closes(n.meter)
+	n.closeOnRelease(n.meter)
 	return nil
 }
 
-// countingMembers returns the nodes that may have counted something no other node has.
+// countingMembers returns the nodes that may have counted usage no other node has.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, one := range n.cluster.View().Members {
 		if one.State != gossip.Left {
@@ -35,21 +35,21 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
-// handUsage hands what was counted here to another node, before this node leaves for good.
-func (n *Node) handUsage(ctx context.Context) error {
+// handOverUsage hands the usage counted here over to another node, before this node leaves for good.
+func (n *Node) handOverUsage(ctx context.Context) error {
 	if n.usage == nil || len(n.countingMembers()) < 2 {
-		return nil // a node alone has no one to hand over to
+		return nil // no other node to hand over to
 	}
 	return n.usage.HandOver(ctx)
 }
 
-// handLast hands over what was counted since handUsage, when a node that has left for good stops.
-func (n *Node) handLast(ctx context.Context) error {
+// handOverLateUsage hands over the usage counted since handOverUsage, when a node that has left for good stops.
+func (n *Node) handOverLateUsage(ctx context.Context) error {
 	if n.usage == nil || !n.leftForGood.Load() {
 		return nil
 	}
 	if err := n.usage.HandOver(ctx); err != nil {
-		return fmt.Errorf("what was answered since this node left is not in the cluster's usage; keep the data directory: %w", err)
+		return fmt.Errorf("the cluster's usage lacks what this node counted since it left; keep the data directory: %w", err)
 	}
 	return nil
 }

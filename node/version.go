@@ -11,7 +11,7 @@ import (
 // module is this module's path.
 const module = "github.com/rlnode/rlnode"
 
-// release is set by the linker (-X) where the toolchain can't see the repository, such as in a container build.
+// release is set by the linker (-X) where the toolchain can't see the repository, as in a container build.
 var release string
 
 // Version returns the release of rlnode in this program, as set by the build or the toolchain; "(devel)" if neither
@@ -36,7 +36,7 @@ func Version() string {
 	return version
 }
 
-// ThisBuild describes what this program can read, and how it signs what it commits.
+// ThisBuild returns the feature level, the release and the version of the time zones of this program.
 func ThisBuild() cluster.Build {
 	release := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

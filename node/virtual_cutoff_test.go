@@ -10,12 +10,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// keyOwnedBy returns a subject of the rule that v owns and whose standby is standby, if that is given.
-func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
+// keyOwnedBy returns the n-th key of the rule whose owner is v and whose standby is standby, if that is not nil.
+func (p *testCluster) keyOwnedBy(rule string, v, standby *testNode, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
 		key := fmt.Sprintf("s%d", i)
-		r := p.nodes[0].node.keeper.Route(ring.PartitionOf(p.subject(rule, key)))
+		r := p.nodes[0].node.keeper.Route(ring.PartitionOf(p.subjectHash(rule, key)))
 		if r.Owner != v.id || standby != nil && r.Standby != standby.id {
 			continue
 		}
@@ -27,9 +27,9 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	return ""
 }
 
-// ask makes this many checks at a node, a millisecond apart. It returns how many were admitted, how each was decided,
-// and how long the slowest took.
-func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
+// ask makes checks at a node, a millisecond apart. It returns how many were admitted, who decided them, and how long the
+// slowest took.
+func (v *testNode) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
 	by = map[limiter.DecidedBy]int{}
 	for range times {
 		var a limiter.Answer
@@ -48,20 +48,20 @@ func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limit
 	return admitted, by, slowest
 }
 
-// G4: a node that is cut off admits at most its share of each subject, whichever node owned it. The others continue
-// with the whole limit. When the node is back, all that was admitted is counted.
+// G4: a node that is cut off admits at most its share of each subject, regardless of the owner. The other nodes continue
+// with the whole limit. When the node is back, everything it admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
 	t.Parallel()
-	asked(t, func(t *testing.T, inline bool) {
-		p := newPlanet(t, 3, exactRules(90))
-		p.bring(inline, 90, true)
+	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
+		p := newTestCluster(t, 3, exactRules(90))
+		p.useInline(inline, 90, true)
 		lone := p.nodes[2]
 		var keys []string
 		for i := range 4 {
 			keys = append(keys, p.keyOwnedBy("year", p.nodes[0], nil, i), p.keyOwnedBy("year", lone, nil, i))
 		}
 		p.net.Isolate(lone.ip)
-		time.Sleep(8 * time.Second) // it is evicted, and the others own everything
+		time.Sleep(8 * time.Second) // the node is evicted, and the others own everything
 		here, there := map[string]int64{}, map[string]int64{}
 		for _, key := range keys {
 			n, by, _ := lone.ask("year", key, 60)
@@ -73,7 +73,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 			}
 		}
 		p.net.Rejoin(lone.ip)
-		p.whole()
+		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
 			if used, want := p.used("year", key), here[key]+there[key]; used != want {
@@ -90,18 +90,18 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 				t.Errorf("%s: %d admitted in the second cut, by %v", key, n, by)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
 // All nodes are cut off from each other, so there is no leader, for longer than authority lasts. Together they admit
 // the limit at most once more. No node was evicted, so each continues from its own counters. When they reach each other
-// again, all of it is counted.
+// again, everything is counted.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, exactRules(90))
+		p := newTestCluster(t, 3, exactRules(90))
 		var keys []string
 		for i, v := range p.nodes {
 			keys = append(keys, p.keyOwnedBy("year", v, nil, i))
@@ -130,26 +130,26 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 		for _, v := range p.nodes {
 			p.net.Rejoin(v.ip)
 		}
-		p.whole()
+		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
 			if used := p.used("year", key); used != admitted[key] {
 				t.Errorf("%s: have %d used, want %d", key, used, admitted[key])
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// The first check after a cut is decided within 350 ms, and those after it at once, whichever node owned the subject.
+// The first check after a cut is decided within 350 ms and later ones at once, regardless of the subject's owner.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	t.Parallel()
 	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
 	for _, text := range rules {
-		for after := range cases(3) {
+		for after := range casesToRun(3) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlanet(t, 3, text)
+				p := newTestCluster(t, 3, text)
 				lone := p.nodes[2]
 				keys := []string{
 					p.keyOwnedBy("year", p.nodes[0], p.nodes[1], 0), p.keyOwnedBy("year", p.nodes[1], p.nodes[0], 0),
@@ -172,26 +172,26 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 					t.Logf("then %s: by %v, at most %v", key, by, slowest)
 				}
 				t.Logf("asked %d ms after the cut: decided after %v, by %v", after*300, first, by)
-				p.end()
+				p.stopNodes()
 			})
 		}
 	}
 }
 
-// G4: a node that is restarted while the others are away uses the rules and the ring it had. It admits its share and
-// says how it decides. When the others are back, all of it is counted.
+// G4: a node that restarts while the others are down uses the rules and the ring it had. It admits its share and
+// reports fallback. When the others are back, everything it admitted is counted.
 func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, exactRules(90))
+		p := newTestCluster(t, 3, exactRules(90))
 		lone := p.nodes[2]
 		keys := []string{p.keyOwnedBy("year", p.nodes[0], nil, 0), p.keyOwnedBy("year", lone, nil, 0)}
-		time.Sleep(2 * time.Second) // until it is written down
+		time.Sleep(2 * time.Second) // until the state is on disk
 		for _, v := range p.nodes {
-			v.down(false)
+			v.endProcess(false)
 		}
 		began := time.Now()
-		lone.up()
+		lone.startProcess()
 		p.eventually("the node is ready", lone.ready.Load)
 		if took := time.Since(began); took > 4*time.Second {
 			t.Errorf("ready after %v", took)
@@ -204,17 +204,17 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 		if v := lone.admin().View(); v.View != "cut-off" || len(v.Members) != 3 {
 			t.Errorf("have %+v", v)
 		}
-		p.nodes[0].up()
-		p.nodes[1].up()
-		p.whole()
+		p.nodes[0].startProcess()
+		p.nodes[1].startProcess()
+		p.awaitWhole()
 		time.Sleep(4 * time.Second)
 		for _, key := range keys {
 			if used := p.used("year", key); used != 30 {
 				t.Errorf("%s: have %d used, want 30", key, used)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
@@ -224,7 +224,7 @@ func TestG4_HalvesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100
-		p := newPlanet(t, 4, exactRules(limit))
+		p := newTestCluster(t, 4, exactRules(limit))
 		for i, a := range p.nodes {
 			for _, b := range p.nodes[i+1:] {
 				if i < 2 && b != p.nodes[1] {
@@ -254,8 +254,8 @@ func TestG4_HalvesInOneProcess(t *testing.T) {
 			}
 		}
 		p.net.HealAll()
-		p.whole()
-		p.peaceful()
-		p.end()
+		p.awaitWhole()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

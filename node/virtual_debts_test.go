@@ -12,17 +12,17 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Under random cuts, which also make authority lapse or evict nodes, all that was admitted without the owner is counted
-// in the end. The exception is what an owner that was cut off decided: its last moments may be forgotten.
+// Under random cuts, which also make authority lapse and nodes be evicted, everything admitted without the owner is
+// counted in the end. Only the last decisions of an owner that was cut off may be forgotten.
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(cases(2)) {
+	for seed := range uint64(casesToRun(2)) {
 		synctest.Test(t, func(t *testing.T) {
 			const keys = 12
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			p := newPlanet(t, 3, exactRules(1_000_000))
+			p := newTestCluster(t, 3, exactRules(1_000_000))
 			var certain, all [keys]atomic.Int64
-			var trouble, alone atomic.Int64 // trouble counts cuts and repairs: odd while a node is cut off. alone is that node
+			var trouble, alone atomic.Int64 // trouble counts cuts and repairs: it is odd while node alone is cut off
 			var by [limiter.ByNone + 1]atomic.Int64
 			var stop atomic.Bool
 			var done sync.WaitGroup
@@ -33,7 +33,7 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 						at, key := i%3, (i*5+w)%keys
 						before := trouble.Load()
 						if before%2 == 1 {
-							at = int(alone.Load()) // what the others count would hide the loss
+							at = int(alone.Load()) // checks at other nodes would hide the loss
 						}
 						ok, err := p.nodes[at].check("year", fmt.Sprintf("k%d", key), &a)
 						if err != nil {
@@ -60,13 +60,13 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 				p.net.Isolate(p.nodes[victim].ip)
 				time.Sleep(time.Duration(500+rnd.IntN(7000)) * time.Millisecond)
 				p.net.Rejoin(p.nodes[victim].ip)
-				p.whole()
+				p.awaitWhole()
 				trouble.Add(1)
 				time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
 			}
 			stop.Store(true)
 			done.Wait()
-			p.whole()
+			p.awaitWhole()
 			time.Sleep(5 * time.Second)
 			for i := range keys {
 				used := p.used("year", fmt.Sprintf("k%d", i))
@@ -76,8 +76,8 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 			}
 			t.Logf("seed %d: by owner %d, forward %d, standby %d, fallback %d", seed, by[limiter.ByOwner].Load(), by[limiter.ByForward].Load(),
 				by[limiter.ByStandby].Load(), by[limiter.ByFallback].Load())
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// memory is a store that outlives the process but not the test.
-type memory struct {
+// testDisk is a store that outlives the process but not the test.
+type testDisk struct {
 	*raft.InmemStore
 	snapshots *raft.InmemSnapshotStore
 	table     []counters.Record // the last checkpoint
 
 	mu   sync.Mutex    // guards the fields below
-	hung chan struct{} // closed when the disk answers again; nil if it does
+	hung chan struct{} // closed when the disk answers again; nil if it does not hang
 	full bool
 }
 
-func newMemory() *memory {
-	return &memory{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
+func newTestDisk() *testDisk {
+	return &testDisk{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
 }
 
 // hang makes the disk stop answering until mend.
-func (m *memory) hang() {
+func (m *testDisk) hang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hung = make(chan struct{})
 }
 
 // fill makes the disk full until mend.
-func (m *memory) fill() {
+func (m *testDisk) fill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.full = true
 }
 
 // mend undoes hang and fill.
-func (m *memory) mend() {
+func (m *testDisk) mend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.full = false; m.hung != nil {
@@ -51,35 +51,34 @@ func (m *memory) mend() {
 	}
 }
 
-func (m *memory) faults() (hung <-chan struct{}, full bool) {
+func (m *testDisk) faults() (hung <-chan struct{}, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.hung, m.full
 }
 
-// handle is a process's view of a memory. A broken disk behaves as it does through package persist. Writes to the log
-// fail after a timeout, and from then on at once. A term is saved even if the disk is full, but waits while the disk
-// hangs.
-type handle struct {
-	*memory
-	over    chan struct{} // closed when the process has ended: writes still waiting for the disk are dropped
+// diskHandle is one process's access to a testDisk. A broken disk behaves as it does through package persist: writes to the log
+// fail after a timeout, and later ones at once. A term is saved even if the disk is full, but waits while the disk hangs.
+type diskHandle struct {
+	*testDisk
+	ended   chan struct{} // closed when the process has ended: writes still waiting for the disk are dropped
 	mu      sync.Mutex    // guards pending
 	pending <-chan struct{}
 }
 
-func (m *memory) open() *handle { return &handle{memory: m, over: make(chan struct{})} }
+func (m *testDisk) open() *diskHandle { return &diskHandle{testDisk: m, ended: make(chan struct{})} }
 
-func (h *handle) Logs() raft.LogStore           { return handleLogs{h.InmemStore, h} }
-func (h *handle) Stable() raft.StableStore      { return handleStable{h.InmemStore, h} }
-func (h *handle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
-func (h *handle) Close() error                  { return nil }
+func (h *diskHandle) Logs() raft.LogStore           { return handleLogs{h.InmemStore, h} }
+func (h *diskHandle) Stable() raft.StableStore      { return handleStable{h.InmemStore, h} }
+func (h *diskHandle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
+func (h *diskHandle) Close() error                  { return nil }
 
-func (h *handle) Probe() error { return h.logWrite() }
+func (h *diskHandle) Probe() error { return h.logWrite() }
 
 var errDiskHangs = errors.New("disk does not respond")
 
 // logWrite returns nil if the log may be written.
-func (h *handle) logWrite() error {
+func (h *diskHandle) logWrite() error {
 	hung, full := h.faults()
 	switch {
 	case full:
@@ -97,14 +96,14 @@ func (h *handle) logWrite() error {
 	select {
 	case <-hung:
 		return nil
-	case <-h.over:
+	case <-h.ended:
 	case <-time.After(2 * time.Second):
 	}
 	return errDiskHangs
 }
 
 // await waits while the disk hangs. It returns false if the process ends first.
-func (h *handle) await() bool {
+func (h *diskHandle) await() bool {
 	hung, _ := h.faults()
 	if hung == nil {
 		return true
@@ -112,14 +111,14 @@ func (h *handle) await() bool {
 	select {
 	case <-hung:
 		return true
-	case <-h.over:
+	case <-h.ended:
 		return false
 	}
 }
 
 type handleLogs struct {
 	raft.LogStore
-	h *handle
+	h *diskHandle
 }
 
 func (l handleLogs) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
@@ -140,7 +139,7 @@ func (l handleLogs) DeleteRange(low, high uint64) error {
 
 type handleStable struct {
 	raft.StableStore
-	h *handle
+	h *diskHandle
 }
 
 func (s handleStable) Set(key, value []byte) error {
@@ -159,7 +158,7 @@ func (s handleStable) SetUint64(key []byte, n uint64) error {
 
 type handleSnapshots struct {
 	raft.SnapshotStore
-	h *handle
+	h *diskHandle
 }
 
 func (s handleSnapshots) Create(

@@ -9,12 +9,12 @@ import (
 
 func TestG1_ExactInOneProcess(t *testing.T) {
 	t.Parallel()
-	asked(t, func(t *testing.T, inline bool) {
-		p := newPlanet(t, 5, exactRules(100))
-		p.bring(inline, 100, true)
-		c := p.crowd("year", 20, 10)
-		p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2000 })
-		by := c.leave()
+	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
+		p := newTestCluster(t, 5, exactRules(100))
+		p.useInline(inline, 100, true)
+		c := p.startLoad("year", 20, 10)
+		p.eventually("more than the limits is requested", func() bool { return c.refused.Load() > 2000 })
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
 			if have := c.admitted[i].Load(); have != 100 {
@@ -24,20 +24,20 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// restartEach stops each node in turn gracefully, and starts it again.
-func (p *planet) restartEach() {
+// restartAll stops each node in turn gracefully, and starts it again.
+func (p *testCluster) restartAll() {
 	p.t.Helper()
 	for _, v := range p.nodes {
 		time.Sleep(500 * time.Millisecond)
-		v.down(true)
+		v.endProcess(true)
 		time.Sleep(300 * time.Millisecond)
-		v.up()
-		p.whole()
+		v.startProcess()
+		p.awaitWhole()
 	}
 }
 
@@ -51,56 +51,56 @@ func TestG6_RestartsInOneProcess(t *testing.T) {
 }
 
 func testRestarts(t *testing.T, delay time.Duration) {
-	asked(t, func(t *testing.T, inline bool) {
-		p := newPlanet(t, 3, exactRules(1_000_000))
-		p.bring(inline, 1_000_000, true)
+	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
+		p := newTestCluster(t, 3, exactRules(1_000_000))
+		p.useInline(inline, 1_000_000, true)
 		p.net.Delay(delay)
-		c := p.crowd("year", 100, 6)
-		p.restartEach()
-		by := c.leave()
+		c := p.startLoad("year", 100, 6)
+		p.restartAll()
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
-		p.eventually("the counts are settled", func() bool { return true })
+		p.eventually("the counts have settled", func() bool { return true })
 		for i := range c.admitted {
 			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
 				t.Errorf("key %d: have %d used, want %d", i, used, want)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
 // An owner is killed under load, and comes back later.
 func TestG5_KillInOneProcess(t *testing.T) {
 	t.Parallel()
-	for victim := range cases(3) {
-		asked(t, func(t *testing.T, inline bool) {
+	for victim := range casesToRun(3) {
+		runWithRuleAndInline(t, func(t *testing.T, inline bool) {
 			const limit = 800
-			p := newPlanet(t, 3, exactRules(limit))
-			p.bring(inline, limit, true)
-			c := p.crowd("year", 10, 6)
+			p := newTestCluster(t, 3, exactRules(limit))
+			p.useInline(inline, limit, true)
+			c := p.startLoad("year", 10, 6)
 			p.eventually("some is used", func() bool { return c.total() > 3*limit })
 			before := c.total()
 			time.Sleep(100 * time.Millisecond)
 			tail := c.total() - before
 			killed := time.Now()
-			p.nodes[victim].down(false)
-			p.eventually("the whole limit is to be had", func() bool {
+			p.nodes[victim].endProcess(false)
+			p.eventually("the whole limit is available", func() bool {
 				time.Sleep(20 * time.Millisecond)
 				for i := range c.admitted {
-					if used, err := p.usedNow("year", fmt.Sprintf("k%d", i)); err != nil || used < limit {
+					if used, err := p.tryUsed("year", fmt.Sprintf("k%d", i)); err != nil || used < limit {
 						return false
 					}
 				}
 				return true
 			})
 			whole := time.Since(killed)
-			p.nodes[victim].up()
-			p.whole()
-			by := c.leave()
+			p.nodes[victim].startProcess()
+			p.awaitWhole()
+			by := c.stopLoad()
 			t.Logf("victim %d: whole after %v, by %v", victim, whole, by)
 			if n := c.total(); n > 10*limit+tail+tail/2 {
 				t.Errorf("have %d admitted, want at most %d and about %d", n, 10*limit, tail)
@@ -108,24 +108,24 @@ func TestG5_KillInOneProcess(t *testing.T) {
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || whole > 5*time.Second {
 				t.Errorf("%d failed, %d slow, whole after %v, by %v", c.failed.Load(), c.slow.Load(), whole, by)
 			}
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }
 
-// One broken link between two nodes that both reach the third costs a hop, and nothing else.
+// A broken link between two nodes that both reach the third costs a hop and nothing else.
 func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 	t.Parallel()
-	for pair := range cases(3) {
+	for pair := range casesToRun(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 250
-			p := newPlanet(t, 3, exactRules(limit))
+			p := newTestCluster(t, 3, exactRules(limit))
 			a, b := p.nodes[pair], p.nodes[(pair+1)%3]
 			p.net.Cut(a.ip, b.ip)
-			c := p.crowd("year", 20, 6)
-			p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2500 })
-			by := c.leave()
+			c := p.startLoad("year", 20, 6)
+			p.eventually("more than the limits is requested", func() bool { return c.refused.Load() > 2500 })
+			by := c.stopLoad()
 			t.Logf("%s–%s: by %v", a.ip, b.ip, by)
 			for i := range c.admitted {
 				if have := c.admitted[i].Load(); have != limit {
@@ -137,8 +137,8 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 			}
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }
@@ -154,17 +154,17 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 		text += fmt.Sprintf("  - {name: %s, key: [k], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: %s}]}\n", kind, limit, kind)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 5, text)
-		crowds := map[string]*crowd{}
+		p := newTestCluster(t, 5, text)
+		crowds := map[string]*loadGenerator{}
 		for _, kind := range kinds {
-			crowds[kind] = p.crowd(kind, subjects, 5)
+			crowds[kind] = p.startLoad(kind, subjects, 5)
 		}
 		for _, kind := range kinds {
 			c := crowds[kind]
 			p.eventually("all is used and refused", func() bool { return c.refused.Load() > 10*subjects })
 		}
 		for _, kind := range kinds {
-			by := crowds[kind].leave()
+			by := crowds[kind].stopLoad()
 			for i := range subjects {
 				if have := crowds[kind].admitted[i].Load(); have != limit {
 					t.Errorf("%s, subject %d: have %d admitted, want %d", kind, i, have, limit)
@@ -174,26 +174,26 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 				t.Errorf("%s: by %v", kind, by)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// A node that comes back is ready once it has recovered what its standbys have of its partitions, and not before, even
-// if one of them can't be reached.
+// A returning node is not ready before it has recovered its partitions from its standbys, even if one of those can't be
+// reached.
 func TestReadyWithItsPartitions(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPlanet(t, 3, exactRules(1000))
-			c := p.crowd("year", 20, 3)
+			p := newTestCluster(t, 3, exactRules(1000))
+			c := p.startLoad("year", 20, 3)
 			p.eventually("some is used", func() bool { return c.total() > 3000 })
 			v := p.nodes[2]
-			v.down(false)
+			v.endProcess(false)
 			if broken {
 				p.net.Cut(v.ip, p.nodes[1].ip)
 			}
-			v.up()
+			v.startProcess()
 			seen, began := 0, time.Now()
 			p.eventually("the node is ready", func() bool {
 				recovering, ready := v.node.keeper.Recovering(), v.ready.Load()
@@ -201,7 +201,7 @@ func TestReadyWithItsPartitions(t *testing.T) {
 					seen++
 				}
 				if recovering && ready {
-					t.Fatalf("ready after %v, and its partitions are not", time.Since(began))
+					t.Fatalf("ready after %v, before its partitions", time.Since(began))
 				}
 				return ready
 			})
@@ -209,11 +209,11 @@ func TestReadyWithItsPartitions(t *testing.T) {
 			if broken && (seen == 0 || time.Since(began) < time.Second) {
 				t.Errorf("ready after %v, seen recovering %d times", time.Since(began), seen)
 			}
-			c.leave()
+			c.stopLoad()
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }

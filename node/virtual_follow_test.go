@@ -20,7 +20,7 @@ func worldRules(limit int) string {
 }
 
 // write replaces the rules through a node.
-func (v *virtual) write(text string) (int64, error) {
+func (v *testNode) write(text string) (int64, error) {
 	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, cluster.WriteOptions{By: v.settings.Name})
 }
 
@@ -30,7 +30,7 @@ func TestRegionsMeet(t *testing.T) {
 		all := newRegions(t, 2, worldRules(900), "eu", "us", "ap")
 		defer func() {
 			for _, p := range all {
-				p.end()
+				p.stopNodes()
 			}
 		}()
 		same := func(version int64) func() bool {
@@ -45,7 +45,7 @@ func TestRegionsMeet(t *testing.T) {
 				return true
 			}
 		}
-		all[0].eventually("all go by the primary's rules", same(3))
+		all[0].eventually("all use the primary's rules", same(3))
 		for i, p := range all {
 			v := p.nodes[i%2]
 			version, err := v.write(worldRules(901 + i))
@@ -53,7 +53,7 @@ func TestRegionsMeet(t *testing.T) {
 				t.Fatalf("write in %s: have version %d, %v", p.region, version, err)
 			}
 		}
-		all[0].eventually("all go by the last one", same(6))
+		all[0].eventually("all use the last version", same(6))
 		for _, p := range all {
 			have := p.nodes[1].admin().View().Regions
 			want := []admin.Region{
@@ -67,7 +67,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		us := all[1]
 		for _, v := range us.nodes {
-			for _, p := range []*planet{all[0], all[2]} {
+			for _, p := range []*testCluster{all[0], all[2]} {
 				for _, w := range p.nodes {
 					p.net.Cut(v.ip, w.ip)
 				}
@@ -86,7 +86,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		us.net.HealAll()
 		healed := time.Now()
-		all[0].eventually("all go by the last one after a cut", same(7))
+		all[0].eventually("all use the last version after a cut", same(7))
 		t.Logf("healed after %v", time.Since(healed))
 	})
 }
@@ -97,8 +97,8 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, worldRules(900), "eu", "us")
 		eu, us := all[0], all[1]
-		defer eu.end()
-		defer us.end()
+		defer eu.stopNodes()
+		defer us.stopNodes()
 		follows := func(version int64) func() bool {
 			return func() bool {
 				for _, v := range us.nodes {
@@ -122,12 +122,12 @@ func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 				t.Fatalf("without %s: %v", alone.settings.Name, err)
 			}
 			begun := time.Now()
-			eu.eventually("the other region follows what it wrote", follows(version))
+			eu.eventually("the other region follows its own write", follows(version))
 			if took := time.Since(begun); took > 5*time.Second {
 				t.Errorf("without %s it took %v", alone.settings.Name, took)
 			}
 			eu.net.HealAll()
-			eu.whole()
+			eu.awaitWhole()
 		}
 	})
 }

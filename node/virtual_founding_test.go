@@ -10,7 +10,7 @@ import (
 )
 
 // clusters counts the nodes of each cluster.
-func (p *planet) clusters() map[agreement.ClusterID]int {
+func (p *testCluster) clusters() map[agreement.ClusterID]int {
 	list := map[agreement.ClusterID]int{}
 	for _, v := range p.nodes {
 		if id := v.node.cluster.State().Cluster; !id.IsZero() {
@@ -20,21 +20,21 @@ func (p *planet) clusters() map[agreement.ClusterID]int {
 	return list
 }
 
-// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They don't found two clusters:
-// while --join names all of them they found none, and the reason names the flag. With more than half, the larger part
-// founds one.
+// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They don't found two clusters: if
+// --join names all of them, they found none, and the reason names the flag. If --bootstrap-expect is more than half, the
+// larger part founds one.
 func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ nodes, expect, part, clusters int }{{6, 3, 3, 0}, {2, 1, 1, 0}, {5, 3, 3, 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newSpace(t).planet("default", "default", 0)
+			p := newTestNetwork(t).newCluster("default", "default", 0)
 			p.expect = test.expect
 			for i := range test.part {
 				for j := test.part; j < test.nodes; j++ {
 					p.net.Cut(p.address(i), p.address(j))
 				}
 			}
-			p.settle(test.nodes, exactRules(1000))
+			p.startNodes(test.nodes, exactRules(1000))
 			time.Sleep(20 * time.Second)
 			p.net.HealAll()
 			time.Sleep(20 * time.Second)
@@ -43,9 +43,9 @@ func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 			}
 			err := p.nodes[0].node.cluster.Ready()
 			if test.clusters == 0 && (err == nil || !strings.Contains(err.Error(), "--bootstrap-expect")) {
-				t.Errorf("%+v: not ready because of %v", test, err)
+				t.Errorf("%+v: have %v as the reason for not being ready", test, err)
 			}
-			p.end()
+			p.stopNodes()
 		})
 	}
 }

@@ -13,14 +13,14 @@ func hybridRules(limit int) string {
 // With leases, exactly the limit is admitted while demand lasts, with hardly any calls between nodes.
 func TestG2_LeasesInOneProcess(t *testing.T) {
 	t.Parallel()
-	asked(t, func(t *testing.T, inline bool) {
+	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
 		const limit, keys = 2000, 5
-		p := newPlanet(t, 3, hybridRules(limit))
-		p.bring(inline, limit, false)
-		c := p.crowd("year", keys, 10)
-		p.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
+		p := newTestCluster(t, 3, hybridRules(limit))
+		p.useInline(inline, limit, false)
+		c := p.startLoad("year", keys, 10)
+		p.eventually("the limits are used up", func() bool { return c.total() >= limit*keys })
 		time.Sleep(7 * time.Second) // until leases are returned
-		by := c.leave()
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
 			if have := c.admitted[i].Load(); have != limit {
@@ -28,26 +28,26 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 			}
 		}
 		if all := by["owner"] + by["lease"] + by["forward"]; by["forward"]*20 > all {
-			t.Errorf("more than one in twenty was asked for: %v", by)
+			t.Errorf("more than one check in twenty was forwarded: %v", by)
 		}
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// A node that stops gracefully returns its leases, and leases that it granted are returned to its successor. In the end
-// exactly what was admitted is used.
+// A node that stops gracefully returns its leases, and holders return leases that it granted to its successor. In the end,
+// the use equals what was admitted.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	t.Parallel()
-	asked(t, func(t *testing.T, inline bool) {
-		p := newPlanet(t, 3, hybridRules(1_000_000))
-		p.bring(inline, 1_000_000, false)
-		c := p.crowd("year", 50, 6)
-		p.restartEach()
-		by := c.leave()
+	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
+		p := newTestCluster(t, 3, hybridRules(1_000_000))
+		p.useInline(inline, 1_000_000, false)
+		c := p.startLoad("year", 50, 6)
+		p.restartAll()
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["lease"] == 0 {
 			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
@@ -61,10 +61,10 @@ func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 			}
 			lost += used - admitted
 		}
-		if t.Logf("%d of %d were leased and not given back", lost, c.total()); lost*10 > c.total() {
-			t.Errorf("%d of %d were leased and not given back", lost, c.total())
+		if t.Logf("%d of %d were leased and not returned", lost, c.total()); lost*10 > c.total() {
+			t.Errorf("%d of %d were leased and not returned", lost, c.total())
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

@@ -16,8 +16,8 @@ rules:
     adaptive: {source: api, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.25}]}
 `
 
-// limits returns the limit by which each ready node would decide.
-func (p *planet) limits(rule, key string) (out []int64) {
+// limits returns the limit that each ready node would apply.
+func (p *testCluster) limits(rule, key string) (out []int64) {
 	p.t.Helper()
 	for _, v := range p.nodes {
 		if v.ready.Load() {
@@ -31,11 +31,11 @@ func (p *planet) limits(rule, key string) (out []int64) {
 	return out
 }
 
-// adapted waits until every node uses the same limit. It fails if that takes longer than most.
-func (p *planet) adapted(want int64, most time.Duration) {
+// awaitLimit waits until every node uses the same limit. It fails if that takes longer than most.
+func (p *testCluster) awaitLimit(want int64, most time.Duration) {
 	p.t.Helper()
 	began := time.Now()
-	p.eventually("all nodes go by one limit", func() bool {
+	p.eventually("all nodes apply one limit", func() bool {
 		for _, have := range p.limits("year", "k0") {
 			if have != want {
 				return false
@@ -48,12 +48,12 @@ func (p *planet) adapted(want int64, most time.Duration) {
 	}
 }
 
-// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A node that starts
-// learns of it. It expires everywhere. What was used stays used.
+// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A starting node learns of
+// it. The load expires everywhere. The subjects' use stays.
 func TestLoadReachesAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 2000, 2
-		p := newPlanet(t, 3, adaptiveRules)
+		p := newTestCluster(t, 3, adaptiveRules)
 		tell := func(node int, load float64, ttl time.Duration) {
 			if err := p.nodes[node].node.loads.Tell("api", load, ttl); err != nil {
 				t.Error(err)
@@ -63,10 +63,10 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		if testing.Short() {
 			workers = 1
 		}
-		c := p.crowd("year", keys, workers)
+		c := p.startLoad("year", keys, workers)
 		p.eventually("some are admitted", func() bool { return c.total() > 100 })
 		tell(0, 0.9, time.Minute)
-		p.adapted(limit/4, 2*time.Second)
+		p.awaitLimit(limit/4, 2*time.Second)
 		p.eventually("the lowered limits are used", func() bool { return c.total() >= keys*limit/4*98/100 })
 		time.Sleep(7 * time.Second) // until leases are returned
 		for i := range c.admitted {
@@ -77,26 +77,26 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		// Slightly below the step, nothing changes at any node until the load has settled.
 		tell(1, 0.79, time.Minute)
 		time.Sleep(5 * time.Second)
-		p.adapted(limit/4, 0)
-		p.adapted(limit/2, 6*time.Second)
+		p.awaitLimit(limit/4, 0)
+		p.awaitLimit(limit/2, 6*time.Second)
 		// A node that comes back learns of the load in force before it decides much.
-		p.nodes[2].down(true)
-		p.nodes[2].up()
-		p.whole()
-		p.adapted(limit/2, 2*time.Second)
+		p.nodes[2].endProcess(true)
+		p.nodes[2].startProcess()
+		p.awaitWhole()
+		p.awaitLimit(limit/2, 2*time.Second)
 		tell(2, 0.6, 30*time.Second)
 		time.Sleep(25 * time.Second)
-		p.adapted(limit/2, 0)
+		p.awaitLimit(limit/2, 0)
 		for i := range c.admitted {
 			if have := c.admitted[i].Load(); have > limit/2 {
 				t.Errorf("key %d: have %d admitted of %d", i, have, limit/2)
 			}
 		}
 		time.Sleep(5 * time.Second)
-		p.adapted(limit, time.Second)
-		p.eventually("all of the limits is used", func() bool { return c.total() >= keys*limit*98/100 })
+		p.awaitLimit(limit, time.Second)
+		p.eventually("the whole limits are used", func() bool { return c.total() >= keys*limit*98/100 })
 		time.Sleep(7 * time.Second)
-		by := c.leave()
+		by := c.stopLoad()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
 			if have := c.admitted[i].Load(); have > limit {
@@ -106,6 +106,6 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		if by["lease"] == 0 || c.failed.Load() > 0 {
 			t.Errorf("%d failed, by %v", c.failed.Load(), by)
 		}
-		p.end()
+		p.stopNodes()
 	})
 }

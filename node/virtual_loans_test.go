@@ -13,8 +13,8 @@ func minuteOfRegions(limit int, consistency string) string {
 		"[{limit: %d, per: 1m, algorithm: fixed-window}]}\n", consistency, limit)
 }
 
-// recorded reports whether all nodes use rules that are recorded as honoured by all regions.
-func recorded(all []*planet) func() bool {
+// recorded returns a function that reports whether all nodes use rules that are recorded as honoured by all regions.
+func recorded(all []*testCluster) func() bool {
 	return func() bool {
 		for _, p := range all {
 			for _, v := range p.nodes {
@@ -32,8 +32,8 @@ func recorded(all []*planet) func() bool {
 	}
 }
 
-// G8, in whole programs: if all traffic is in one region of three, exactly the whole limit is admitted there, whether
-// or not nodes lease.
+// G8, with whole nodes: if all traffic is in one region of three, that region admits exactly the whole limit, with and
+// without leases.
 func TestG8_LoansInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, consistency := range []string{"exact", "hybrid"} {
@@ -42,7 +42,7 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 			all := newRegions(t, 2, minuteOfRegions(limit, consistency), "eu", "us", "ap")
 			defer func() {
 				for _, p := range all {
-					p.end()
+					p.stopNodes()
 				}
 			}()
 			all[0].eventually("the rules are recorded", recorded(all))
@@ -50,11 +50,11 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + 2*time.Second)))
 			us := all[1]
 			began := time.Now()
-			c := us.crowd("minute", keys, 3)
-			us.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
-			t.Logf("%s: all was admitted after %v", consistency, time.Since(began))
+			c := us.startLoad("minute", keys, 3)
+			us.eventually("the limits are used up", func() bool { return c.total() >= limit*keys })
+			t.Logf("%s: the limits were used up after %v", consistency, time.Since(began))
 			time.Sleep(4 * time.Second) // until leases are returned
-			by := c.leave()
+			by := c.stopLoad()
 			for i := range c.admitted {
 				if have := c.admitted[i].Load(); have != limit {
 					t.Errorf("key %d: have %d admitted, want %d; by %v", i, have, limit, by)

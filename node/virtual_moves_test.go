@@ -13,17 +13,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// newcomer starts one more node, which joins the cluster.
-func (p *planet) newcomer() *virtual {
+// joinNode starts one more node, which joins the cluster.
+func (p *testCluster) joinNode() *testNode {
 	p.t.Helper()
 	n := len(p.nodes)
-	v := p.another(p.settings(n, n))
-	v.up()
+	v := p.addNode(p.settings(n, n))
+	v.startProcess()
 	return v
 }
 
 // followers returns the nodes that don't lead.
-func (p *planet) followers() (list []*virtual) {
+func (p *testCluster) followers() (list []*testNode) {
 	p.t.Helper()
 	leader := ""
 	p.eventually("there is a leader", func() bool {
@@ -39,14 +39,14 @@ func (p *planet) followers() (list []*virtual) {
 }
 
 // partition returns a subject's partition.
-func (p *planet) partition(rule, key string) int {
+func (p *testCluster) partition(rule, key string) int {
 	p.t.Helper()
-	return ring.PartitionOf(p.subject(rule, key))
+	return ring.PartitionOf(p.subjectHash(rule, key))
 }
 
 // keyMoving returns a subject of the rule that moves from one node to another, where its standby will be standby. Its
 // partition is one of the first to move: those go together, before the rest.
-func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string, partition int) {
+func (p *testCluster) keyMoving(rule string, from, to, standby *testNode) (key string, partition int) {
 	p.t.Helper()
 	s := p.nodes[0].node.cluster.State()
 	before := 0
@@ -70,7 +70,7 @@ func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string,
 }
 
 // owner waits until a node other than those in not decides the partition with authority, and returns it.
-func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
+func (p *testCluster) owner(partition int, not ...*testNode) (owner *testNode) {
 	p.t.Helper()
 	p.eventually("the partition has an owner", func() bool {
 		for _, v := range p.nodes {
@@ -89,10 +89,10 @@ func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 }
 
 // usedAt returns what a node, which owns the subject, has counted.
-func (v *virtual) usedAt(rule, key string) int64 {
+func (v *testNode) usedAt(rule, key string) int64 {
 	v.planet.t.Helper()
 	if v.planet.inline != nil {
-		used, err := v.lookInline(key)
+		used, err := v.peekInline(key)
 		if err != nil {
 			v.planet.t.Fatal(err)
 		}
@@ -105,21 +105,21 @@ func (v *virtual) usedAt(rule, key string) int64 {
 	return u.Limits[0].Used
 }
 
-// moveBegun makes a newcomer join. It returns when an old node has handed the first partitions over to it but not the
-// rest, because the link between the two is slow. By then standby has the subject's copy.
-func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string, partition int) {
-	p = newPlanet(t, 3, exactRules(1_000_000))
+// moveBegun makes a newcomer join. It returns when an old node has handed over the first partitions to it but not the
+// rest, because the link between the two is slow. By then, standby has a copy of the subject's partition.
+func moveBegun(t *testing.T) (p *testCluster, from, to, standby *testNode, key string, partition int) {
+	p = newTestCluster(t, 3, exactRules(1_000_000))
 	followers := p.followers()
 	from, standby = followers[0], followers[1]
 	p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
-	to = p.newcomer()
+	to = p.joinNode()
 	state := from.node.cluster.State
 	p.eventually("the ring moves", func() bool {
 		s := p.nodes[0].node.cluster.State()
 		return !s.Settled && s.To.Rank(to.id) >= 0 && state().Revision == s.Revision
 	})
 	key, partition = p.keyMoving("year", from, to, standby)
-	p.eventually("it is handed over", func() bool {
+	p.eventually("the partition is handed over", func() bool {
 		return from.node.keeper.Route(partition).Owner == to.id
 	})
 	if state().Settled {
@@ -134,29 +134,29 @@ func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the newcomer %v", newcomer), func(t *testing.T) {
-			asked(t, func(t *testing.T, inline bool) { endOfAMoveDies(t, newcomer, inline) })
+			runWithRuleAndInline(t, func(t *testing.T, inline bool) { endOfAMoveDies(t, newcomer, inline) })
 		})
 	}
 }
 
 func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	const few, before = 30, 20
-	p := newPlanet(t, 4, exactRules(few))
-	p.bring(inline, few, true)
+	p := newTestCluster(t, 4, exactRules(few))
+	p.useInline(inline, few, true)
 	followers := p.followers()
 	from, standby := followers[0], followers[1]
 	for _, v := range p.nodes {
 		p.net.DelayBetween(v.ip, p.address(4), 100*time.Millisecond) // keep the move slow
 	}
-	to := p.newcomer()
+	to := p.joinNode()
 	p.eventually("the ring moves", func() bool {
-		return !slices.ContainsFunc(p.nodes, func(v *virtual) bool { return v.state().To.Rank(to.node.id) < 0 })
+		return !slices.ContainsFunc(p.nodes, func(v *testNode) bool { return v.state().To.Rank(to.node.id) < 0 })
 	})
 	key, partition := p.keyMoving("year", from, to, standby)
 	dies, owner := from, from
 	if newcomer {
 		dies, owner = to, to
-		p.eventually("it is handed over", func() bool {
+		p.eventually("the partition is handed over", func() bool {
 			return from.node.keeper.Route(partition).Owner == to.node.id
 		})
 	}
@@ -178,9 +178,9 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	if has := owner.node.keeper.Route(partition).Owner; has != owner.node.id || from.state().Settled {
 		t.Fatal("the move is over")
 	}
-	dies.down(false)
+	dies.endProcess(false)
 	time.Sleep(500 * time.Millisecond)
-	alive := slices.DeleteFunc(slices.Clone(p.nodes), func(v *virtual) bool { return v == dies })
+	alive := slices.DeleteFunc(slices.Clone(p.nodes), func(v *testNode) bool { return v == dies })
 	ended := func() bool { return !standby.state().InRing(dies.node.id) }
 	for range 50 {
 		for _, v := range alive {
@@ -190,9 +190,9 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 			}
 		}
 	}
-	p.eventually("it is ended", ended)
+	p.eventually("the dead node is evicted", ended)
 	p.owner(partition, dies)
-	time.Sleep(time.Second) // debts of the meantime are reported
+	time.Sleep(time.Second) // until debts are reported
 	for _, v := range alive {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
@@ -202,8 +202,8 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)
 	}
-	p.peaceful()
-	p.end()
+	p.checkOwnership()
+	p.stopNodes()
 }
 
 // A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides
@@ -219,18 +219,18 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 			t.Fatalf("decided by %v", by)
 		}
 		time.Sleep(300 * time.Millisecond) // until it is pushed
-		to.down(false)
+		to.endProcess(false)
 		owner := p.owner(partition, to)
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// As above, but the old owner has no path at all to the newcomer while that decides; the cut is too short for the
-// newcomer to be evicted. The old owner has to ask for the newest copy.
+// As above, but the old owner has no path at all to the newcomer while the newcomer decides; the cut is too short for an
+// eviction. The old owner has to ask for the newest copy.
 func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 			t.Fatalf("decided by %v", by)
 		}
 		time.Sleep(200 * time.Millisecond) // until it is pushed
-		to.down(false)
+		to.endProcess(false)
 		time.Sleep(100 * time.Millisecond)
 		p.net.Rejoin(from.ip)
 		if from.state().Settled {
@@ -252,8 +252,8 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
@@ -261,17 +261,17 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 func TestD2_InDoubtInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, exactRules(1_000_000))
+		p := newTestCluster(t, 3, exactRules(1_000_000))
 		followers := p.followers()
 		from, standby := followers[0], followers[1]
 		p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
-		to := p.newcomer()
+		to := p.joinNode()
 		p.eventually("the ring moves", func() bool {
 			s := p.nodes[0].node.cluster.State()
 			return !s.Settled && s.To.Rank(to.id) >= 0
 		})
 		key, partition := p.keyMoving("year", from, to, standby)
-		p.eventually("it is taken", func() bool { return to.node.table.IsOpen(partition) })
+		p.eventually("the newcomer has the partition", func() bool { return to.node.table.IsOpen(partition) })
 		p.net.Cut(from.ip, to.ip) // while the answer is in flight
 		if r := from.node.keeper.Route(partition); r.Owner != from.id {
 			t.Fatalf("have %+v", r)
@@ -282,22 +282,22 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 			t.Fatalf("decided by %v", by)
 		}
 		time.Sleep(300 * time.Millisecond)
-		to.down(false)
+		to.endProcess(false)
 		owner := p.owner(partition, to)
 		if used := owner.usedAt("year", key); used != admitted {
 			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then
-// is kept, except for the last moment.
+// An owner and its standby are cut off from each other for ten seconds, and the owner dies. Everything it admitted is
+// kept, except for the last moment.
 func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, exactRules(1_000_000))
+		p := newTestCluster(t, 3, exactRules(1_000_000))
 		followers := p.followers()
 		owner, standby := followers[0], followers[1]
 		key := p.keyOwnedBy("year", owner, standby, 0)
@@ -309,21 +309,21 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 			t.Fatalf("decided by %v", by)
 		}
 		time.Sleep(time.Second)
-		owner.down(false)
+		owner.endProcess(false)
 		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
 			t.Errorf("have %d used, and %d were admitted", used, admitted)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// An owner that lost its memory asks its standby for its copy and doesn't get it, because the link breaks. What the
-// standby admitted in its place is reported when the link is back.
+// An owner that lost its memory asks its standby for the copy and doesn't get it, because the link breaks. The standby
+// reports what it admitted meanwhile when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
 	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it asks for the copies' ages, and then for the copies; a message takes 30
-	for _, after := range moments[:cases(len(moments))] {
+	for _, after := range moments[:casesToRun(len(moments))] {
 		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })
 		})
@@ -331,41 +331,41 @@ func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 }
 
 func pullThatFails(t *testing.T, after time.Duration) {
-	p := newPlanet(t, 3, exactRules(1_000_000))
+	p := newTestCluster(t, 3, exactRules(1_000_000))
 	followers := p.followers()
 	owner, standby := followers[0], followers[1]
 	key := p.keyOwnedBy("year", owner, standby, 0)
 	time.Sleep(time.Second)
-	owner.down(false)
+	owner.endProcess(false)
 	time.Sleep(300 * time.Millisecond)
 	admitted, by, _ := standby.ask("year", key, 500)
 	if by[limiter.ByStandby] != 500 {
 		t.Fatalf("decided by %v", by)
 	}
 	p.net.DelayBetween(owner.ip, standby.ip, 30*time.Millisecond)
-	owner.up()
-	p.eventually("it looks for its counters", owner.node.keeper.Recovering)
+	owner.startProcess()
+	p.eventually("the owner is recovering its counters", owner.node.keeper.Recovering)
 	time.Sleep(after)
 	p.net.Isolate(standby.ip) // leave no other path
-	p.eventually("it goes on without", func() bool { return !owner.node.keeper.Recovering() })
+	p.eventually("the owner continues without the copy", func() bool { return !owner.node.keeper.Recovering() })
 	p.net.Rejoin(standby.ip)
-	p.whole()
+	p.awaitWhole()
 	time.Sleep(5 * time.Second)
 	if used := p.used("year", key); used != admitted {
 		t.Errorf("have %d used, and %d were admitted", used, admitted)
 	}
-	p.peaceful()
-	p.end()
+	p.checkOwnership()
+	p.stopNodes()
 }
 
 // While a standby reports to its owner what it admitted, their link breaks repeatedly, each time before the answer
 // arrives. Every hit is counted once.
 func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(cases(3)) {
+	for seed := range uint64(casesToRun(3)) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 8))
-			p := newPlanet(t, 3, exactRules(1_000_000))
+			p := newTestCluster(t, 3, exactRules(1_000_000))
 			followers := p.followers()
 			owner, standby := followers[0], followers[1]
 			key := p.keyOwnedBy("year", owner, standby, 0)
@@ -395,13 +395,13 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 				time.Sleep(600 * time.Millisecond)
 			}
 			p.net.HealAll()
-			p.whole()
+			p.awaitWhole()
 			time.Sleep(5 * time.Second)
 			if used := p.used("year", key); used != admitted {
 				t.Errorf("seed %d: have %d used, and %d were admitted", seed, used, admitted)
 			}
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }

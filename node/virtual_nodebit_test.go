@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// simDebited reports whether grants are debited before they are handed out.
+// simDebited is set if grants are debited before they are handed out.
 const simDebited = false
 
 // With the build tag nodebit, grants are handed out without a debit, and the checkers must notice.
 func TestGrantsWithoutDebitAreFoundInOneProcess(t *testing.T) {
-	findSabotage(t, "G2", 40*time.Second, nil)
+	checkSabotageFound(t, "G2", 40*time.Second, nil)
 }

@@ -23,12 +23,12 @@ import (
 
 var (
 	pairSeed  = flag.Uint64("pair-seed", 1, "of the first run of each pair of faults")
-	pairSeeds = flag.Uint64("pair-seeds", 1, "how often each pair is run")
-	pairCount = flag.Int("pairs", 1, "how many pairs of faults are run, as the seed chooses; 0: all")
+	pairSeeds = flag.Uint64("pair-seeds", 1, "how many times to run each pair")
+	pairCount = flag.Int("pairs", 1, "how many pairs of faults to run, chosen by the seed; 0: all")
 )
 
-// While one fault lasts, another one happens. Both during the faults and after recovery the cluster keeps the promises
-// of docs/guarantees.md.
+// While one fault lasts, another one happens. The cluster keeps the promises of docs/guarantees.md, both during the faults
+// and after recovery.
 func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
 	n := *pairCount
@@ -40,7 +40,7 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 			for seed := *pairSeed; seed < *pairSeed+*pairSeeds; seed++ {
 				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 					t.Parallel()
-					synctest.Test(t, func(t *testing.T) { newScene(t, seed, one).play() })
+					synctest.Test(t, func(t *testing.T) { newFaultPair(t, seed, one).run() })
 				})
 			}
 		})
@@ -52,7 +52,7 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, sceneNodes, exactRules(1_000_000))
+		p := newTestCluster(t, faultPairNodes, exactRules(1_000_000))
 		followers := p.followers()
 		owner, standby := followers[0], followers[1]
 		key := p.keyOwnedBy("year", owner, standby, 0)
@@ -60,20 +60,20 @@ func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 		admitted, _, _ := owner.ask("year", key, 2000)
 		owner.memory.fill()
 		time.Sleep(time.Second)
-		standby.down(false)
+		standby.endProcess(false)
 		p.eventually("the owner is ended", func() bool { return !followers[2].state().InRing(owner.id) })
 		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
 			t.Errorf("have %d used, and %d were admitted", used, admitted)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
 const (
 	fewLimit = 60 // of the rule few
-	// sceneNodes is enough for a majority besides one broken node and one dead one.
-	sceneNodes = 5
+	// faultPairNodes is enough for a majority besides one broken node and one dead one.
+	faultPairNodes = 5
 	// lasting bounds how long one fault may leave partitions without an owner.
 	lasting = 10 * time.Second
 	// recovered bounds how long a join and a leave may take after a fault.
@@ -86,26 +86,26 @@ func pairRules(few int) string {
 	return exactRules(1_000_000) + fmt.Sprintf("  - {name: few, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", few)
 }
 
-// scene is one run of a pair of faults.
-type scene struct {
-	t    *testing.T
-	p    *planet
-	rnd  *rand.Rand
-	c    *tally
-	pair pairs.Pair
+// faultPair is one run of a pair of faults.
+type faultPair struct {
+	t     *testing.T
+	p     *testCluster
+	rnd   *rand.Rand
+	tally *tally
+	pair  pairs.Pair
 
-	owner, standby *virtual // of some partitions; neither leads at the beginning
-	from, to       *virtual // the ends of a move; nil until there is one
-	broken         *virtual // the node with the broken disk
+	owner, standby *testNode // of some partitions; neither leads at the beginning
+	from, to       *testNode // the ends of a move; nil until there is one
+	broken         *testNode // the node with the broken disk
 	began          time.Time
 	before         *agreement.State // when the fault began
-	victim         *virtual         // the killed node
-	restarted      *virtual
-	gone           []*virtual // nodes that have left the ring
+	victim         *testNode        // the killed node
+	restarted      *testNode
+	gone           []*testNode // nodes that have left the ring
 }
 
-func newScene(t *testing.T, seed uint64, what pairs.Pair) *scene {
-	s := &scene{t: t, pair: what, p: newPlanet(t, sceneNodes, pairRules(fewLimit)), rnd: rand.New(rand.NewPCG(seed, what.Number()))}
+func newFaultPair(t *testing.T, seed uint64, what pairs.Pair) *faultPair {
+	s := &faultPair{t: t, pair: what, p: newTestCluster(t, faultPairNodes, pairRules(fewLimit)), rnd: rand.New(rand.NewPCG(seed, what.Number()))}
 	_, others := s.p.leader()
 	s.rnd.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 	s.owner, s.standby = others[0], others[1]
@@ -117,38 +117,38 @@ func newScene(t *testing.T, seed uint64, what pairs.Pair) *scene {
 		subjects = append(subjects, &subject{rule: "year", key: s.p.keyOwnedBy("year", s.owner, s.standby, i)},
 			&subject{rule: "few", key: s.p.keyOwnedBy("few", s.owner, s.standby, i)}, &subject{rule: "few", key: fmt.Sprintf("k%d", i)})
 	}
-	s.c = s.p.count(10*time.Millisecond, subjects)
+	s.tally = s.p.startTally(10*time.Millisecond, subjects)
 	time.Sleep(time.Duration(s.rnd.IntN(1000)) * time.Millisecond)
 	return s
 }
 
-func (s *scene) play() {
-	s.breaks()
+func (s *faultPair) run() {
+	s.startFault()
 	// Sometimes the fault has only just begun, and sometimes all nodes have adapted to it.
 	if s.rnd.IntN(2) == 0 {
 		time.Sleep(time.Duration(s.rnd.IntN(4000)) * time.Millisecond)
 	} else {
 		time.Sleep(lasting)
-		s.owned("one fault")
+		s.checkOwned("one fault")
 		time.Sleep(time.Duration(s.rnd.IntN(3000)) * time.Millisecond)
 	}
-	s.happens()
-	s.lives()
-	s.heals()
+	s.runSecondEvent()
+	s.checkStillWorks()
+	s.endFaults()
 	s.judge()
 }
 
 // name returns the node's name.
-func (v *virtual) name() string { return v.settings.Name }
+func (v *testNode) name() string { return v.settings.Name }
 
-// say logs an event with its time.
-func (s *scene) say(format string, args ...any) {
+// logEvent logs an event with its time.
+func (s *faultPair) logEvent(format string, args ...any) {
 	s.t.Helper()
 	s.t.Logf("%7.3fs %s", time.Since(s.p.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // role returns the node that has the role now.
-func (s *scene) role(name string) *virtual {
+func (s *faultPair) role(name string) *testNode {
 	switch name {
 	case "leader":
 		leader, _ := s.p.leader()
@@ -165,13 +165,13 @@ func (s *scene) role(name string) *virtual {
 	panic("no such role: " + name)
 }
 
-// breaks starts the lasting fault.
-func (s *scene) breaks() {
+// startFault starts the lasting fault.
+func (s *faultPair) startFault() {
 	what, where := s.pair.Broken()
 	defer func() { s.began, s.before = time.Now(), s.standby.state() }()
 	if what == "disk-hung" || what == "disk-full" {
 		s.broken = s.role(where)
-		s.say("%s: %s", what, s.broken.name())
+		s.logEvent("%s: %s", what, s.broken.name())
 		if what == "disk-hung" {
 			s.broken.memory.hang()
 		} else {
@@ -184,11 +184,11 @@ func (s *scene) breaks() {
 	case "follower":
 		second = "owner"
 	case "to":
-		s.moves(s.owner)
+		s.startMove(s.owner)
 	}
 	a, b := s.role(first), s.role(second)
-	s.c.shakes()
-	s.say("%s: %s and %s", what, a.name(), b.name())
+	s.tally.notePathChange()
+	s.logEvent("%s: %s and %s", what, a.name(), b.name())
 	if what != "link-in" {
 		s.p.net.CutOneWay(a.ip, b.ip)
 	}
@@ -197,31 +197,31 @@ func (s *scene) breaks() {
 	}
 }
 
-// moves makes one more node join. It returns in the middle of the move, or just after it.
-func (s *scene) moves(from *virtual) {
+// startMove makes one more node join. It returns in the middle of the move, or just after it.
+func (s *faultPair) startMove(from *testNode) {
 	s.from = from
 	s.p.net.DelayBetween(from.ip, s.p.address(len(s.p.nodes)), time.Duration(5+s.rnd.IntN(15))*time.Millisecond)
-	s.to = s.joins()
-	s.by(recovered, "the ring moves", func() string { return s.inRing(s.to, func(v *virtual) *ring.Table { return v.state().To }) })
+	s.to = s.joinNode()
+	s.awaitEmpty(recovered, "the ring moves", func() string { return s.inRing(s.to, func(v *testNode) *ring.Table { return v.state().To }) })
 	time.Sleep(time.Duration(s.rnd.IntN(150)) * time.Millisecond) // about as long as a move takes
 }
 
-// joins starts one more node.
-func (s *scene) joins() *virtual {
-	v := s.p.newcomer()
-	s.c.add(v)
-	s.say("%s joins", v.name())
+// joinNode starts one more node.
+func (s *faultPair) joinNode() *testNode {
+	v := s.p.joinNode()
+	s.tally.add(v)
+	s.logEvent("%s joins", v.name())
 	return v
 }
 
-func (v *virtual) state() *agreement.State { return v.node.cluster.State() }
+func (v *testNode) state() *agreement.State { return v.node.cluster.State() }
 
-// inRing says why a node is not in a ring of all connected nodes, itself included; empty if it is.
-func (s *scene) inRing(v *virtual, of func(v *virtual) *ring.Table) string {
+// inRing returns why some connected node's ring lacks v, or why v has no authority; empty if neither.
+func (s *faultPair) inRing(v *testNode, of func(v *testNode) *ring.Table) string {
 	if !v.connected() {
 		return v.name() + " has no authority"
 	}
-	for _, other := range s.c.asked() {
+	for _, other := range s.tally.asked() {
 		if other.connected() && of(other).Rank(v.id) < 0 {
 			return v.name() + " is not in the ring of " + other.name()
 		}
@@ -229,8 +229,8 @@ func (s *scene) inRing(v *virtual, of func(v *virtual) *ring.Table) string {
 	return ""
 }
 
-// by waits until why returns an empty string. It fails if that takes longer than d.
-func (s *scene) by(d time.Duration, what string, why func() string) bool {
+// awaitEmpty waits until why returns an empty string. It fails if that takes longer than d.
+func (s *faultPair) awaitEmpty(d time.Duration, what string, why func() string) bool {
 	s.t.Helper()
 	last := ""
 	for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
@@ -242,27 +242,27 @@ func (s *scene) by(d time.Duration, what string, why func() string) bool {
 	return false
 }
 
-// owned fails unless each partition has an owner with authority.
-func (s *scene) owned(when string) {
+// checkOwned fails unless each partition has an owner with authority.
+func (s *faultPair) checkOwned(when string) {
 	s.t.Helper()
-	s.by(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment, to be handed over
-		nodes := s.c.asked()
+	s.awaitEmpty(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment, to be handed over
+		nodes := s.tally.asked()
 		for q := range ring.Partitions {
-			if !slices.ContainsFunc(nodes, func(v *virtual) bool { return v.connected() && v.node.table.IsOpen(q) }) {
-				return fmt.Sprintf("partition %d has none", q)
+			if !slices.ContainsFunc(nodes, func(v *testNode) bool { return v.connected() && v.node.table.IsOpen(q) }) {
+				return fmt.Sprintf("partition %d has no owner", q)
 			}
 		}
 		return ""
 	})
 }
 
-// happens performs the second event: a fault or an ordinary operation.
-func (s *scene) happens() {
+// runSecondEvent performs the second event: a fault or an ordinary operation.
+func (s *faultPair) runSecondEvent() {
 	event, role := s.pair.Happens()
 	switch event {
 	case "kill":
 		if s.to == nil && (role == "from" || role == "to") {
-			s.moves(s.healthy())
+			s.startMove(s.healthy())
 		}
 		s.kill(s.role(role))
 	case "restart":
@@ -276,9 +276,9 @@ func (s *scene) happens() {
 }
 
 // healthy returns a random node that is alive and has not been restarted, and whose disk works.
-func (s *scene) healthy() *virtual {
+func (s *faultPair) healthy() *testNode {
 	for {
-		if v := s.p.nodes[s.rnd.IntN(sceneNodes)]; v.alive.Load() && v != s.broken && v != s.restarted && !slices.Contains(s.gone, v) {
+		if v := s.p.nodes[s.rnd.IntN(faultPairNodes)]; v.alive.Load() && v != s.broken && v != s.restarted && !slices.Contains(s.gone, v) {
 			return v
 		}
 	}
@@ -286,17 +286,17 @@ func (s *scene) healthy() *virtual {
 
 // tail is how old what a killed node admitted may be and still be forgotten. It covers a push interval, the time of
 // some messages and, if a link has only just broken, the time until there is a path around it.
-func (s *scene) tail() time.Duration {
+func (s *faultPair) tail() time.Duration {
 	if time.Since(s.began) < 2*time.Second || s.to != nil {
 		return 700 * time.Millisecond
 	}
 	return 200 * time.Millisecond
 }
 
-// stale returns how old the copies of a killed node's partitions may be. If the standby of a partition is the node with
-// the broken disk, there may be no copy since the fault began: that node may not know of a change of the ring, and not
-// be replaced yet.
-func (s *scene) stale(v *virtual) func(partition int) time.Duration {
+// copyAge returns how old the copies of a killed node's partitions may be. If the standby of a partition is the node with
+// the broken disk, there may be no copy since the fault began: that node may have missed a new ring, and may not have been
+// replaced yet.
+func (s *faultPair) copyAge(v *testNode) func(partition int) time.Duration {
 	now := v.state()
 	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision || !now.InRing(s.broken.id) && now.Settled {
 		return nil
@@ -310,35 +310,35 @@ func (s *scene) stale(v *virtual) func(partition int) time.Duration {
 	}
 }
 
-func (s *scene) kill(v *virtual) {
-	s.say("%s is killed", v.name())
-	s.c.dies(v, s.tail(), s.stale(v))
+func (s *faultPair) kill(v *testNode) {
+	s.logEvent("%s is killed", v.name())
+	s.tally.noteDeath(v, s.tail(), s.copyAge(v))
 	s.victim = v
-	v.down(false)
+	v.endProcess(false)
 }
 
 // restart stops a node as gracefully as it can, and starts it again.
-func (s *scene) restart(v *virtual) {
+func (s *faultPair) restart(v *testNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
-	err := v.node.stepBack(ctx, false)
+	err := v.node.leave(ctx, false)
 	cancel()
-	s.say("%s restarts, has left the ring: %v", v.name(), err == nil)
-	s.comesBack(v)
+	s.logEvent("%s restarts, has left the ring: %v", v.name(), err == nil)
+	s.restartProcess(v)
 }
 
-// comesBack ends a node's process gracefully, and starts it again. What was not handed over is in its checkpoint.
-func (s *scene) comesBack(v *virtual) {
+// restartProcess ends a node's process gracefully, and starts it again. Its checkpoint has what was not handed over.
+func (s *faultPair) restartProcess(v *testNode) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
-	s.c.dies(v, 0, nil)
+	s.tally.noteDeath(v, 0, nil)
 	v.save()
-	v.down(false)
+	v.endProcess(false)
 	time.Sleep(300 * time.Millisecond)
-	v.up()
+	v.startProcess()
 }
 
 // save makes a checkpoint, with which the next process starts.
-func (v *virtual) save() {
+func (v *testNode) save() {
 	v.memory.table = nil
 	for p := range ring.Partitions {
 		_ = v.node.table.Copy(p, func(records []counters.Record) error {
@@ -351,14 +351,14 @@ func (v *virtual) save() {
 	}
 }
 
-// lives checks that the cluster still works while the fault lasts: a rule is written, a node joins, and one leaves. If
+// checkStillWorks checks that the cluster still works while the fault lasts: a rule is written, a node joins, and one leaves. If
 // one of these is the second event, it comes first.
-func (s *scene) lives() {
+func (s *faultPair) checkStillWorks() {
 	at := time.Now()
 	var all sync.WaitGroup
 	all.Go(func() {
 		time.Sleep(lasting)
-		s.owned("both")
+		s.checkOwned("both")
 	})
 	kinds := []string{"write", "join", "leave"}
 	s.rnd.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
@@ -372,24 +372,24 @@ func (s *scene) lives() {
 		rest := time.Until(at.Add(recovered))
 		switch kind {
 		case "write":
-			at := s.rnd.IntN(sceneNodes)
-			all.Go(func() { s.writes(at, rest) })
+			at := s.rnd.IntN(faultPairNodes)
+			all.Go(func() { s.writeRule(at, rest) })
 		case "join":
-			v := s.joins()
+			v := s.joinNode()
 			all.Go(func() {
-				s.by(rest, "a node joins", func() string {
-					return s.inRing(v, func(v *virtual) *ring.Table { return v.state().From })
+				s.awaitEmpty(rest, "a node joins", func() string {
+					return s.inRing(v, func(v *testNode) *ring.Table { return v.state().From })
 				})
 			})
 		case "leave":
 			v := s.healthy()
 			s.gone = append(s.gone, v)
-			all.Go(func() { s.leaves(v, rest) })
+			all.Go(func() { s.removeNode(v, rest) })
 		}
 	}
 	if s.pair.Event == "restart" {
 		all.Go(func() {
-			s.by(time.Until(at.Add(recovered)), "the restarted node is ready", func() string {
+			s.awaitEmpty(time.Until(at.Add(recovered)), "the restarted node is ready", func() string {
 				if !s.restarted.ready.Load() {
 					return s.restarted.name()
 				}
@@ -400,24 +400,24 @@ func (s *scene) lives() {
 	all.Wait()
 }
 
-// leaves makes a node leave the ring. Its process runs until all is healed, so that it can report its debts.
-func (s *scene) leaves(v *virtual, within time.Duration) {
-	s.say("%s leaves", v.name())
+// removeNode makes a node leave the ring. Its process runs until all faults have ended, so that it can report its debts.
+func (s *faultPair) removeNode(v *testNode, within time.Duration) {
+	s.logEvent("%s leaves", v.name())
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := v.node.stepBack(ctx, false); err != nil {
+	if err := v.node.leave(ctx, false); err != nil {
 		s.t.Errorf("%s leaves: not within %v: %v", v.name(), within, err)
 	}
-	s.say("%s has left", v.name())
+	s.logEvent("%s has left", v.name())
 }
 
-// writes writes a rule at the given node, or at another if that one can't. It checks that all nodes with authority use
-// the rule in time.
-func (s *scene) writes(at int, within time.Duration) {
+// writeRule writes a rule at node at, or at another if that one can't, and checks that all nodes with authority use the rule
+// in time.
+func (s *faultPair) writeRule(at int, within time.Duration) {
 	version := int64(0)
-	if !s.by(within, "a rule is written", func() string {
+	if !s.awaitEmpty(within, "a rule is written", func() string {
 		at++
-		v := s.c.asked()[at%sceneNodes]
+		v := s.tally.asked()[at%faultPairNodes]
 		if !v.connected() {
 			return v.name() + " is not connected"
 		}
@@ -432,12 +432,12 @@ func (s *scene) writes(at int, within time.Duration) {
 	}) {
 		return
 	}
-	s.say("version %d is written", version)
+	s.logEvent("version %d is written", version)
 	time.Sleep(inForce)
 	for range 50 {
-		for _, v := range s.c.asked() {
+		for _, v := range s.tally.asked() {
 			if v.connected() && v.node.limiter.Rules().Version < version {
-				s.t.Errorf("%s is connected and goes by version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
+				s.t.Errorf("%s is connected and uses version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
 				return
 			}
 			// A node that can't catch up must not decide as owner by older rules.
@@ -445,7 +445,7 @@ func (s *scene) writes(at int, within time.Duration) {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
 				if err == nil && a.DecidedBy != limiter.ByFallback && v.node.limiter.Rules().Version < version {
-					s.t.Errorf("%s goes by version %d, not %d, and was answered by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
+					s.t.Errorf("%s uses version %d, not %d, and its check was decided by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
 					return
 				}
 			}
@@ -454,50 +454,50 @@ func (s *scene) writes(at int, within time.Duration) {
 	}
 }
 
-// heals ends all faults.
-func (s *scene) heals() {
-	s.say("healed")
-	s.c.shakes()
+// endFaults ends all faults.
+func (s *faultPair) endFaults() {
+	s.logEvent("healed")
+	s.tally.notePathChange()
 	s.p.net.HealAll()
 	if s.broken != nil {
 		s.broken.memory.mend()
 	}
 	if s.victim != nil {
-		s.victim.up()
+		s.victim.startProcess()
 	}
 	time.Sleep(5 * time.Second) // until debts are reported
 	for _, v := range s.gone {
-		s.comesBack(v)
+		s.restartProcess(v)
 	}
-	s.p.whole()
+	s.p.awaitWhole()
 	time.Sleep(3 * time.Second)
-	s.c.end()
-	s.p.whole()
+	s.tally.end()
+	s.p.awaitWhole()
 	time.Sleep(5 * time.Second)
 }
 
-func (s *scene) judge() {
+func (s *faultPair) judge() {
 	lost, doubled := int64(0), int64(0)
-	for _, u := range s.c.subjects {
-		used, forgotten, beside := s.p.used(u.rule, u.key), s.c.forgotten(u), u.maybe
+	for _, u := range s.tally.subjects {
+		used, forgotten, beside := s.p.used(u.rule, u.key), s.tally.forgotten(u), u.uncertain
 		if s.broken != nil {
-			// An owner that loses its authority in the middle of a check has counted what another node admits.
+			// An owner that loses its authority in the middle of a check has counted a cost that another node admits.
 			beside += u.aloneAtMost(1 << 40)
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {
-			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted beside", u, used, u.all, forgotten, beside)
+			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted twice", u, used, u.all, forgotten, beside)
 		}
 		// A share divides the limit by the nodes of the latest ring, which has one fewer after an eviction.
-		most := fewLimit + forgotten + u.aloneAtMost((fewLimit+sceneNodes-2)/(sceneNodes-1))
+		most := fewLimit + forgotten + u.aloneAtMost((fewLimit+faultPairNodes-2)/(faultPairNodes-1))
 		if u.rule == "few" && u.all > most {
 			s.t.Errorf("%s: have %d admitted, want at most %d", u, u.all, most)
 		}
 	}
-	for _, text := range s.c.failed {
+	for _, text := range s.tally.failed {
 		s.t.Error(text)
 	}
-	s.say("%d forgotten, %d beside, by %v", lost, doubled, s.c.decided)
-	s.p.peaceful()
-	s.p.end()
+	s.logEvent("%d forgotten, %d counted twice, by %v", lost, doubled, s.tally.decided)
+	s.p.checkOwnership()
+	s.p.stopNodes()
 }

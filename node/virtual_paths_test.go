@@ -15,7 +15,7 @@ import (
 )
 
 // leader returns the leader and the other nodes.
-func (p *planet) leader() (leader *virtual, others []*virtual) {
+func (p *testCluster) leader() (leader *testNode, others []*testNode) {
 	p.t.Helper()
 	p.eventually("there is a leader", func() bool {
 		leader, others = nil, nil
@@ -31,7 +31,7 @@ func (p *planet) leader() (leader *virtual, others []*virtual) {
 	return leader, others
 }
 
-func (v *virtual) connected() bool {
+func (v *testNode) connected() bool {
 	return v.alive.Load() && v.node.cluster.Authority()
 }
 
@@ -40,12 +40,12 @@ func (v *virtual) connected() bool {
 func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 5, exactRules(1_000_000))
+		p := newTestCluster(t, 5, exactRules(1_000_000))
 		leader, others := p.leader()
 		x, y := others[0], others[1]
 		p.net.Cut(leader.ip, x.ip)
 		time.Sleep(5 * time.Second)
-		y.down(false)
+		y.endProcess(false)
 		time.Sleep(15 * time.Second)
 		for range 300 {
 			if !x.connected() {
@@ -53,10 +53,10 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		y.up()
-		p.whole()
-		p.peaceful()
-		p.end()
+		y.startProcess()
+		p.awaitWhole()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
@@ -65,7 +65,7 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, exactRules(1_000_000))
+		p := newTestCluster(t, 3, exactRules(1_000_000))
 		leader, others := p.leader()
 		x := others[0]
 		p.net.Cut(leader.ip, x.ip)
@@ -77,7 +77,7 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, v := range p.nodes {
 			if have := v.node.limiter.Rules().Version; have < version {
-				t.Errorf("%s goes by version %d, want %d", v.settings.Name, have, version)
+				t.Errorf("%s uses version %d, want %d", v.settings.Name, have, version)
 			}
 		}
 		admitted := 0
@@ -90,7 +90,7 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 		if admitted != 5 || a.DecidedBy == limiter.ByFallback {
 			t.Errorf("%d admitted, decided by %s", admitted, a.DecidedBy)
 		}
-		p.end()
+		p.stopNodes()
 	})
 }
 
@@ -98,21 +98,21 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 // three times as long as those forwarded directly.
 func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	t.Parallel()
-	for pair := range cases(3) {
+	for pair := range casesToRun(3) {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPlanet(t, 3, exactRules(1_000_000))
+			p := newTestCluster(t, 3, exactRules(1_000_000))
 			a, b, third := p.nodes[pair], p.nodes[(pair+1)%3], p.nodes[(pair+2)%3]
-			c := p.crowd("year", 60, 2)
+			c := p.startLoad("year", 60, 2)
 			time.Sleep(2 * time.Second)
 			p.net.Cut(a.ip, b.ip)
 			time.Sleep(2 * time.Second)
 			direct, around := p.slowest(a, b, third)
 			if direct == 0 || around == 0 || around > 3*direct {
-				t.Errorf("by way of a third node %v, directly %v", around, direct)
+				t.Errorf("through a third node %v, directly %v", around, direct)
 			}
 			time.Sleep(20 * time.Second)
-			by := c.leave()
-			t.Logf("%s–%s: by %v, %v directly, %v by a third", a.ip, b.ip, by, direct, around)
+			by := c.stopLoad()
+			t.Logf("%s–%s: by %v, %v directly, %v through a third node", a.ip, b.ip, by, direct, around)
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
 				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
 			}
@@ -123,14 +123,14 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 			}
 			p.net.HealAll()
 			time.Sleep(2 * time.Second)
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }
 
-// slowest returns the longest of some checks at a: of subjects that the third node owns, and of subjects that b owns.
-func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
+// slowest returns the longest times of checks at a: direct for subjects that the third node owns, around for b's.
+func (p *testCluster) slowest(a, b, third *testNode) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
 		u, err := a.node.limiter.Locate(&limiter.Query{Rule: "year", Key: []string{key}})
 		if err != nil {
@@ -156,8 +156,8 @@ func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 	return direct, around
 }
 
-// epochs returns the epoch, which counts the rings so far.
-func (p *planet) epochs() int64 { return p.nodes[0].state().Epoch }
+// epoch returns the epoch, which counts the rings so far.
+func (p *testCluster) epoch() int64 { return p.nodes[0].state().Epoch }
 
 // TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply Y's eviction and gets no more
 // authority, so it is evicted itself. The ring changes without X: Y comes back. X reports that it is behind, and
@@ -165,42 +165,42 @@ func (p *planet) epochs() int64 { return p.nodes[0].state().Epoch }
 func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 5, exactRules(1_000_000))
+		p := newTestCluster(t, 5, exactRules(1_000_000))
 		leader, others := p.leader()
 		x, y := others[0], others[1]
 		x.memory.hang()
 		time.Sleep(time.Second)
-		y.down(false)
+		y.endProcess(false)
 		p.within(15*time.Second, "x is ended", func() bool {
 			return !leader.state().InRing(x.id) && !leader.state().InRing(y.id)
 		})
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
-			t.Errorf("x says that it is ready: %v", why)
+			t.Errorf("x reports ready: %v", why)
 		}
 		for _, m := range leader.admin().View().Members {
 			if m.Behind != (m.Name == x.name()) {
-				t.Errorf("%s is said to be behind: %t", m.Name, m.Behind)
+				t.Errorf("%s is reported as behind: %t", m.Name, m.Behind)
 			}
 		}
-		y.up()
+		y.startProcess()
 		p.within(30*time.Second, "y is back", func() bool { return leader.state().InRing(y.id) && leader.state().Settled })
 		x.memory.mend()
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
-		p.whole()
+		p.awaitWhole()
 		if why := x.node.condition(); why != nil {
-			t.Errorf("x says that it is not ready: %v", why)
+			t.Errorf("x reports that it is not ready: %v", why)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
 // TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the leader. X leaves the ring as planned,
-// forgets nothing, and is not readmitted again and again. It returns when all nodes reach it.
+// forgets nothing, and is not repeatedly readmitted. It returns when all nodes reach it.
 func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 5, exactRules(1_000_000))
+		p := newTestCluster(t, 5, exactRules(1_000_000))
 		leader, others := p.leader()
 		x := others[0]
 		key := p.keyOwnedBy("year", x, others[1], 0)
@@ -214,14 +214,14 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 			return !leader.state().InRing(x.id) && leader.state().Settled
 		})
 		if leader.state().Generation(x.id) != 0 {
-			t.Error("x was ended, and did not leave as planned")
+			t.Error("x was evicted instead of leaving as planned")
 		}
 		if used := p.used("year", key); used != 50 {
 			t.Errorf("have %d used, want 50", used)
 		}
-		before := p.epochs()
+		before := p.epoch()
 		time.Sleep(2 * time.Minute)
-		if after := p.epochs(); after > before+1 { // a new ring without the gap
+		if after := p.epoch(); after > before+1 { // a new ring without the gap
 			t.Errorf("%d rings in two minutes", after-before)
 		}
 		if leader.state().InRing(x.id) || !x.connected() {
@@ -229,12 +229,12 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		}
 		p.net.HealAll()
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
-		p.whole()
+		p.awaitWhole()
 		if used := p.used("year", key); used != 50 {
 			t.Errorf("have %d used, want 50", used)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
@@ -243,7 +243,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 func TestRemoveByForceInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 4, exactRules(1_000_000))
+		p := newTestCluster(t, 4, exactRules(1_000_000))
 		leader, others := p.leader()
 		x := others[0]
 		key := p.keyOwnedBy("year", x, others[1], 0)
@@ -254,7 +254,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, cluster.ErrRefused) {
-			t.Fatalf("have %v, want that it is there", err)
+			t.Fatalf("have %v, want a refusal because the node is alive", err)
 		}
 		if err := others[1].admin().Remove(ctx, x.name(), true); err != nil {
 			t.Fatal(err)
@@ -265,22 +265,22 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, m := range leader.admin().View().Members {
 			if m.Name == x.name() && (m.InRing || m.Voter) {
-				t.Errorf("it is a member again: %+v", m)
+				t.Errorf("the removed node is a member again: %+v", m)
 			}
 		}
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
-			t.Errorf("it says that it is ready: %v", why)
+			t.Errorf("the removed node reports ready: %v", why)
 		}
-		leader.down(true) // the next leader must know of it, too
+		leader.endProcess(true) // the next leader must know of it, too
 		time.Sleep(30 * time.Second)
 		if others[1].state().InRing(x.id) {
-			t.Error("the next leader has taken it in")
+			t.Error("the next leader has readmitted the removed node")
 		}
-		leader.up()
-		x.down(false)
-		x.up()
-		p.whole()
-		p.peaceful()
-		p.end()
+		leader.startProcess()
+		x.endProcess(false)
+		x.startProcess()
+		p.awaitWhole()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

@@ -17,8 +17,8 @@ rules:
   - {name: window, key: [k], on_limit: delay, max_delay: 24h, limits: [{limit: 4, per: 1h, algorithm: sliding-window}]}
 `
 
-// blocked checks how long each node says a subject is blocked.
-func (p *planet) blocked(what, key string, least, most time.Duration) {
+// checkBlocked checks how long each node reports a subject as blocked.
+func (p *testCluster) checkBlocked(what, key string, least, most time.Duration) {
 	p.t.Helper()
 	for _, v := range p.nodes {
 		if !v.ready.Load() {
@@ -34,8 +34,8 @@ func (p *planet) blocked(what, key string, least, most time.Duration) {
 	}
 }
 
-// queue returns how long each rule's next check would wait.
-func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
+// queueTimes returns how long each rule's next check would wait.
+func (p *testCluster) queueTimes(v *testNode, key string) map[string]time.Duration {
 	p.t.Helper()
 	have := map[string]time.Duration{}
 	for _, rule := range []string{"slow", "log", "window"} {
@@ -53,7 +53,7 @@ func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
 func TestG5_PoliciesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, policyRules)
+		p := newTestCluster(t, 3, policyRules)
 		owner, asked := p.nodes[1], p.nodes[0]
 		keys := map[string]string{"login": p.keyOwnedBy("login", owner, nil, 0)}
 		for _, rule := range []string{"slow", "log", "window"} {
@@ -71,7 +71,7 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 					t.Errorf("%s: %v, %+v", rule, err, a.Limits)
 				}
 			}
-			waits[rule] = p.queue(asked, keys[rule])[rule]
+			waits[rule] = p.queueTimes(asked, keys[rule])[rule]
 			if waits[rule] < 20*time.Minute {
 				t.Errorf("%s: the next waits %s", rule, waits[rule])
 			}
@@ -79,24 +79,24 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 		same := func(what string) {
 			t.Helper()
 			gone := time.Since(begun)
-			p.blocked(what, keys["login"], 40*time.Second-gone-2*time.Second, 40*time.Second-gone+2*time.Second)
+			p.checkBlocked(what, keys["login"], 40*time.Second-gone-2*time.Second, 40*time.Second-gone+2*time.Second)
 			for rule, wait := range waits {
 				for _, v := range p.nodes {
-					if have := p.queue(v, keys[rule])[rule]; v.ready.Load() && (have-(wait-gone)).Abs() > 2*time.Second {
+					if have := p.queueTimes(v, keys[rule])[rule]; v.ready.Load() && (have-(wait-gone)).Abs() > 2*time.Second {
 						t.Errorf("%s: %s at %s waits %s, want %s", what, rule, v.settings.Name, have, wait-gone)
 					}
 				}
 			}
 		}
-		same("at first")
+		same("before any fault")
 		time.Sleep(time.Second) // until the standby has it
-		owner.down(false)
+		owner.endProcess(false)
 		time.Sleep(6 * time.Second)
-		p.blocked("killed", keys["login"], 25*time.Second, 40*time.Second)
-		owner.up()
-		p.whole()
+		p.checkBlocked("killed", keys["login"], 25*time.Second, 40*time.Second)
+		owner.startProcess()
+		p.awaitWhole()
 		same("back")
-		p.restartEach()
+		p.restartAll()
 		same("restarted")
 		if n, _, _ := asked.ask("login", keys["login"], 1); n != 0 {
 			t.Error("admitted while blocked")
@@ -104,10 +104,10 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 		time.Sleep(40*time.Second - time.Since(begun) + time.Second)
 		for i, v := range p.nodes {
 			if n, _, _ := v.ask("login", keys["login"], 1); n != 1 {
-				t.Errorf("node %d: refused when the block is over", i)
+				t.Errorf("node %d: refused after the end of the block", i)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

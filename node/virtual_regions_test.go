@@ -19,19 +19,19 @@ import (
 // farDelay is how long a message to another region takes.
 const farDelay = 40 * time.Millisecond
 
-// system is several regions in this process, on virtual time: planets far from each other. The first is the primary.
-type system struct {
+// regionSystem is several regions in this process, on virtual time. The first is the primary.
+type regionSystem struct {
 	t       *testing.T
 	net     *memnet.Net
-	regions []*planet
+	regions []*testCluster
 }
 
-func newSystem(t *testing.T, nodes int, text string) *system {
-	s := &system{t: t, regions: newRegions(t, nodes, text, "eu", "us", "ap")}
+func newRegionSystem(t *testing.T, nodes int, text string) *regionSystem {
+	s := &regionSystem{t: t, regions: newRegions(t, nodes, text, "eu", "us", "ap")}
 	s.net = s.regions[0].net
-	s.between(func(a, b *virtual) { s.net.DelayBetween(a.ip, b.ip, farDelay) })
+	s.eachFarPair(func(a, b *testNode) { s.net.DelayBetween(a.ip, b.ip, farDelay) })
 	s.whole()
-	time.Sleep(2 * time.Second) // a record counts one second later, from the next window on
+	time.Sleep(2 * time.Second) // a record takes effect one second later, from the next window on
 	return s
 }
 
@@ -40,11 +40,11 @@ func seeds(n int) uint64 {
 	if more, err := strconv.Atoi(os.Getenv("RLNODE_TEST_SEEDS")); err == nil {
 		return uint64(more)
 	}
-	return uint64(cases(n))
+	return uint64(casesToRun(n))
 }
 
-// between calls do for each pair of nodes in different regions.
-func (s *system) between(do func(a, b *virtual)) {
+// eachFarPair calls do for each pair of nodes in different regions.
+func (s *regionSystem) eachFarPair(do func(a, b *testNode)) {
 	for i, p := range s.regions {
 		for _, other := range s.regions[i+1:] {
 			for _, a := range p.nodes {
@@ -56,8 +56,8 @@ func (s *system) between(do func(a, b *virtual)) {
 	}
 }
 
-// cut cuts one direction between two regions.
-func (s *system) cut(from, to int) {
+// cutRegions cuts one direction between two regions.
+func (s *regionSystem) cutRegions(from, to int) {
 	for _, a := range s.regions[from].nodes {
 		for _, b := range s.regions[to].nodes {
 			s.net.CutOneWay(a.ip, b.ip)
@@ -65,21 +65,21 @@ func (s *system) cut(from, to int) {
 	}
 }
 
-// off cuts a region off from all others.
-func (s *system) off(region int) {
+// isolateRegion isolates a region from all others.
+func (s *regionSystem) isolateRegion(region int) {
 	for other := range s.regions {
 		if other != region {
-			s.cut(region, other)
-			s.cut(other, region)
+			s.cutRegions(region, other)
+			s.cutRegions(other, region)
 		}
 	}
 }
 
 // whole waits until each region is whole and all use the same version, which every region is known to honour.
-func (s *system) whole() {
+func (s *regionSystem) whole() {
 	s.t.Helper()
 	for _, p := range s.regions {
-		p.whole()
+		p.awaitWhole()
 	}
 	s.regions[0].eventually("all regions have the same rules", func() bool {
 		version := s.regions[0].nodes[0].version()
@@ -99,16 +99,16 @@ func (s *system) whole() {
 }
 
 // version returns the version of the rules in force at a node.
-func (v *virtual) version() int64 {
+func (v *testNode) version() int64 {
 	_, version := v.node.cluster.Last().History.Current()
 	return version.Number
 }
 
-func (s *system) end() {
+func (s *regionSystem) end() {
 	for _, p := range s.regions {
 		for _, v := range p.nodes {
 			if v.alive.Load() {
-				v.down(false)
+				v.endProcess(false)
 			}
 		}
 	}
@@ -131,8 +131,8 @@ rules:
 `, limit, limit, limit/10)
 }
 
-// sale is what was admitted of one subject, by region and window.
-type sale struct {
+// regionTally counts the admitted checks of one subject, by region and window.
+type regionTally struct {
 	mu       sync.Mutex // guards the fields below
 	windows  map[int64]*[3]int64
 	admitted []time.Time // in order
@@ -146,9 +146,9 @@ type sale struct {
 // turnEdge is how close to the turn of a window no check is made.
 const turnEdge = 2 * time.Millisecond
 
-// sell makes checks of one subject in some regions, at random nodes; rates are checks per second in each region.
-func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed uint64) *sale {
-	x := &sale{windows: map[int64]*[3]int64{}}
+// countAdmitted makes checks of one subject in some regions, at random nodes; rates are checks per second in each region.
+func (s *regionSystem) countAdmitted(rule, key string, per time.Duration, rates [3]int, seed uint64) *regionTally {
+	x := &regionTally{windows: map[int64]*[3]int64{}}
 	for r, rate := range rates {
 		if rate == 0 {
 			continue
@@ -175,7 +175,7 @@ func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed ui
 	return x
 }
 
-func (s *sale) note(r int, v *virtual, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
+func (s *regionTally) note(r int, v *testNode, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
 	if v.crashed.Load() {
 		return // its answer never reached a client
 	}
@@ -202,18 +202,18 @@ func (s *sale) note(r int, v *virtual, began time.Time, per time.Duration, allow
 	s.admitted = append(s.admitted, began)
 }
 
-func (s *sale) end() {
+func (s *regionTally) end() {
 	s.stop.Store(true)
 	s.done.Wait()
 }
 
-// turn sleeps until a window turns, and then for then.
-func turn(per, then time.Duration) {
+// sleepPastTurn sleeps until the window turns, and for then after that.
+func sleepPastTurn(per, then time.Duration) {
 	time.Sleep(per - time.Duration(time.Now().UnixNano())%per + then)
 }
 
-// window returns what was admitted in the previous window, in all regions and by region.
-func (s *sale) window(per time.Duration) (sum int64, by [3]int64) {
+// window returns how much was admitted in the previous window, in total and by region.
+func (s *regionTally) window(per time.Duration) (sum int64, by [3]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.windows[time.Now().UnixNano()/int64(per)-1]; w != nil {
@@ -222,21 +222,21 @@ func (s *sale) window(per time.Duration) (sum int64, by [3]int64) {
 	return by[0] + by[1] + by[2], by
 }
 
-// G8 without faults: what is requested in one region is lent by the others, and what is requested in several adds up to
-// the limit. No check waits for another region.
+// G8 without faults: if only one region has traffic, the others lend it their shares; if several have, they admit the limit
+// together. No check waits for another region.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSystem(t, 2, globalRules(limit))
-			sales := map[string]*sale{}
+			s := newRegionSystem(t, 2, globalRules(limit))
+			sales := map[string]*regionTally{}
 			for name, rates := range map[string][3]int{"one": {100, 0, 0}, "two": {0, 50, 50}, "all": {32, 32, 32}} {
-				sales[name] = s.sell("world", name, per, rates, seed)
+				sales[name] = s.countAdmitted("world", name, per, rates, seed)
 			}
-			turn(per, 0)
+			sleepPastTurn(per, 0)
 			for i := range 3 {
-				turn(per, 0)
+				sleepPastTurn(per, 0)
 				for name, x := range sales {
 					if sum, by := x.window(per); sum != limit {
 						t.Errorf("seed %d, %s, window %d: have %d %v admitted, want %d", seed, name, i, sum, by, limit)
@@ -261,31 +261,31 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSystem(t, 2, globalRules(limit))
+			s := newRegionSystem(t, 2, globalRules(limit))
 			random := rand.New(rand.NewPCG(seed, 8))
-			sales := []*sale{
-				s.sell("world", "one", per, [3]int{100, 0, 0}, seed), s.sell("world", "two", per, [3]int{0, 60, 40}, seed),
-				s.sell("world", "all", per, [3]int{32, 32, 32}, seed),
+			sales := []*regionTally{
+				s.countAdmitted("world", "one", per, [3]int{100, 0, 0}, seed), s.countAdmitted("world", "two", per, [3]int{0, 60, 40}, seed),
+				s.countAdmitted("world", "all", per, [3]int{32, 32, 32}, seed),
 			}
-			buckets := []*sale{
-				s.sell("bucket", "one", time.Minute, [3]int{0, 12, 0}, seed), s.sell("bucket", "all", time.Minute, [3]int{5, 5, 5}, seed),
+			buckets := []*regionTally{
+				s.countAdmitted("bucket", "one", time.Minute, [3]int{0, 12, 0}, seed), s.countAdmitted("bucket", "all", time.Minute, [3]int{5, 5, 5}, seed),
 			}
-			turn(per, 0)
+			sleepPastTurn(per, 0)
 			for range 2 {
 				time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
 				kind, away := random.IntN(3), random.IntN(3)
 				switch kind {
 				case 0:
-					s.off(away)
+					s.isolateRegion(away)
 				case 1:
 					for i := range s.regions {
-						s.off(i)
+						s.isolateRegion(i)
 					}
 				case 2:
-					s.cut(away, (away+1)%3)
+					s.cutRegions(away, (away+1)%3)
 				}
 				for i := range 2 {
-					turn(per, time.Millisecond)
+					sleepPastTurn(per, time.Millisecond)
 					for k, x := range sales {
 						sum, by := x.window(per)
 						if sum > limit {
@@ -302,7 +302,7 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 					}
 				}
 				s.net.HealAll()
-				turn(per, 0)
+				sleepPastTurn(per, 0)
 			}
 			for _, x := range buckets {
 				x.end()
@@ -321,7 +321,7 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 
 // boundedSpans fails if a bucket admitted more in any span D than burst + rate × (D + TTL), plus one unit per region,
 // because a partly owed unit counts as a whole one. It also fails if the bucket admitted hardly anything.
-func (s *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
+func (s *regionTally) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	t.Helper()
 	const ttl, regions = 3 * time.Second, 3 // of leases: a twentieth of a minute
 	for i, from := range s.admitted {
@@ -339,18 +339,18 @@ func (s *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	}
 }
 
-// G8 while nodes are killed in the middle of loans. A lending owner forgets nothing: a loan is made only once its
-// standby knows of it. A borrowing owner's last debits are forgotten, as always.
+// G8 while nodes are killed in the middle of loans. A lending owner forgets no loan, because it makes one only once its
+// standby knows of it. A borrowing owner's last debits are forgotten, as usual.
 func TestG8_KillsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSystem(t, 3, globalRules(limit))
+			s := newRegionSystem(t, 3, globalRules(limit))
 			random := rand.New(rand.NewPCG(seed, 13))
 			const rate = 100
-			x := s.sell("world", "one", per, [3]int{rate, 0, 0}, seed)
-			turn(per, time.Duration(random.Int64N(int64(time.Second))))
+			x := s.countAdmitted("world", "one", per, [3]int{rate, 0, 0}, seed)
+			sleepPastTurn(per, time.Duration(random.Int64N(int64(time.Second))))
 			for _, region := range []int{0, 1 + random.IntN(2)} {
 				victim := s.ownerOf(region, "world", "one")
 				forgotten := int64(0)
@@ -358,15 +358,15 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 					const unpushed, life = 150 * time.Millisecond, 250 * time.Millisecond // and a lease's
 					forgotten = int64((unpushed + life) * rate / time.Second)
 				}
-				victim.down(false)
-				turn(per, time.Millisecond)
+				victim.endProcess(false)
+				sleepPastTurn(per, time.Millisecond)
 				if sum, by := x.window(per); sum > limit+forgotten || sum < limit/3 {
 					t.Errorf("seed %d, owner in region %d killed: have %d %v admitted, want %d … %d", seed, region, sum, by, limit/3, limit+forgotten)
 				}
-				victim.up()
+				victim.startProcess()
 				s.whole()
-				turn(per, 0)
-				turn(per, time.Duration(random.Int64N(int64(time.Second))))
+				sleepPastTurn(per, 0)
+				sleepPastTurn(per, time.Duration(random.Int64N(int64(time.Second))))
 				if sum, by := x.window(per); sum != limit {
 					t.Errorf("seed %d, owner in region %d is back: have %d %v admitted, want %d", seed, region, sum, by, limit)
 				}
@@ -378,7 +378,7 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 }
 
 // ownerOf returns the node that owns a subject in a region.
-func (s *system) ownerOf(region int, rule, key string) *virtual {
+func (s *regionSystem) ownerOf(region int, rule, key string) *testNode {
 	s.t.Helper()
 	p := s.regions[region]
 	u, err := p.nodes[0].node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})

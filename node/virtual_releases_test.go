@@ -15,7 +15,7 @@ import (
 )
 
 // oneState waits until all nodes have applied the same state.
-func (p *planet) oneState() {
+func (p *testCluster) oneState() {
 	p.t.Helper()
 	p.eventually("all nodes have the same state", func() bool {
 		var first []byte
@@ -41,18 +41,18 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 400, 6
 		var lacks [3]atomic.Bool
-		p := newSpace(t).planet("default", "default", 0)
+		p := newTestNetwork(t).newCluster("default", "default", 0)
 		p.build = func(i int) cluster.Build {
 			return cluster.Build{Lacks: func(kind string) bool { return lacks[i].Load() && kind == "agreement.Rules" }}
 		}
-		p.settle(3, exactRules(limit))
-		p.whole()
+		p.startNodes(3, exactRules(limit))
+		p.awaitWhole()
 		i := 0
 		for p.nodes[i].node.cluster.Leader() == p.nodes[i].node.id {
 			i++ // a leader does not propose what it can't read
 		}
 		odd, others := p.nodes[i], slices.Delete(slices.Clone(p.nodes), i, i+1)
-		crowd := p.crowd("year", keys, 6)
+		crowd := p.startLoad("year", keys, 6)
 		lacks[i].Store(true)
 		change := rules.Change{Part: rules.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
 		for _, v := range others {
@@ -61,15 +61,15 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 			}
 		}
 		c := odd.node.cluster
-		p.eventually("it stops", func() bool { return c.Stuck() != nil && !c.Authority() })
-		p.eventually("the others go on without it", func() bool {
+		p.eventually("the outdated node stops applying entries", func() bool { return c.Stuck() != nil && !c.Authority() })
+		p.eventually("the others continue without it", func() bool {
 			s := others[0].node.cluster.State()
 			return s.Settled && len(s.To.Members()) == 2
 		})
 		time.Sleep(time.Second)
 		_, by, slowest := odd.ask("year", p.keyOwnedBy("year", others[0], nil, 0), 100)
 		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond { // its rules are old, and no owner uses them
-			t.Errorf("it does not decide alone: %v, the slowest in %v", by, slowest)
+			t.Errorf("the outdated node does not decide alone: %v, the slowest in %v", by, slowest)
 		}
 		if f := odd.node.clusterHealth(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
 			t.Errorf("have %+v", f)
@@ -77,14 +77,14 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if _, err := odd.admin().Write(ctx, change, cluster.WriteOptions{}); err == nil {
-			t.Error("it says that a write is in force on it")
+			t.Error("the outdated node reports a write as in force")
 		}
-		odd.down(true)
+		odd.endProcess(true)
 		lacks[i].Store(false)
-		odd.up()
-		p.whole()
+		odd.startProcess()
+		p.awaitWhole()
 		p.oneState()
-		decided := crowd.leave()
+		decided := crowd.stopLoad()
 		if crowd.failed.Load() > 0 || crowd.slow.Load() > 0 {
 			t.Errorf("%d checks failed, %d were slow", crowd.failed.Load(), crowd.slow.Load())
 		}
@@ -94,32 +94,32 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// A cluster is rolled to the next release, back, and forward again, under load: nothing is forgotten and no check
-// fails. Once the level has risen, a node that is rolled back is kept out until it has the next release again.
+// A cluster is upgraded to the next release, downgraded and upgraded again, under load: nothing is forgotten and no check
+// fails. Once the level has risen, a downgraded node is kept out until it has the next release again.
 func TestRollingReleasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 300, 6
-		p := newSpace(t).planet("default", "default", 0)
+		p := newTestNetwork(t).newCluster("default", "default", 0)
 		old := cluster.Build{Level: cluster.Newest, Release: "old"}
 		young := cluster.Build{Level: cluster.Newest + 1, Release: "young"}
 		p.build = func(int) cluster.Build { return old }
-		p.settle(3, exactRules(limit))
-		p.whole()
-		crowd := p.crowd("year", keys, 6)
-		roll := func(v *virtual, to cluster.Build) {
-			v.down(true)
+		p.startNodes(3, exactRules(limit))
+		p.awaitWhole()
+		crowd := p.startLoad("year", keys, 6)
+		roll := func(v *testNode, to cluster.Build) {
+			v.endProcess(true)
 			v.build = to
-			v.up()
+			v.startProcess()
 		}
 		for i, to := range []cluster.Build{young, young, old, young, young} {
 			roll(p.nodes[[]int{0, 1, 0, 0, 2}[i]], to)
-			p.whole()
+			p.awaitWhole()
 		}
 		level := p.nodes[2].admin().Levels()
 		if level.Agreed != old.Level || level.Highest != young.Level || level.Members[0].Release != "young" {
@@ -128,7 +128,7 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		if have, err := p.nodes[2].admin().Raise(t.Context(), 0); err != nil || have != young.Level {
 			t.Fatalf("have %d, %v", have, err)
 		}
-		decided := crowd.leave()
+		decided := crowd.stopLoad()
 		for i := range crowd.admitted {
 			if n := crowd.admitted[i].Load(); n != limit {
 				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
@@ -141,12 +141,12 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c := p.nodes[1].node.cluster
 		if p.nodes[1].ready.Load() || c.Authority() || c.Stuck() == nil {
-			t.Errorf("an old release takes part: %v", c.Stuck())
+			t.Errorf("a node with an old release takes part: %v", c.Stuck())
 		}
 		roll(p.nodes[1], young)
-		p.whole()
+		p.awaitWhole()
 		p.oneState()
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }

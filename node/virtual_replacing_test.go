@@ -11,12 +11,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// readyz reports whether a probe of the node's readiness succeeds.
-func (v *virtual) readyz() bool { return v.ready.Load() && v.node.condition() == nil }
+// isProbedReady reports whether a probe of the node's readiness succeeds.
+func (v *testNode) isProbedReady() bool { return v.ready.Load() && v.node.condition() == nil }
 
-// anew kills the node and starts it with an empty disk under a new identity, and at another address if move is set.
-func (v *virtual) anew(move bool) {
-	v.down(false)
+// replaceDisk kills the node and starts it with an empty disk and a new identity, and at another address if move is set.
+func (v *testNode) replaceDisk(move bool) {
+	v.endProcess(false)
 	c := v.settings
 	if move {
 		v.ip = v.planet.address(100 + int(v.id[0]))
@@ -28,13 +28,13 @@ func (v *virtual) anew(move bool) {
 			c.Join = append(c.Join, other.ip)
 		}
 	}
-	v.memory = &memory{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
+	v.memory = &testDisk{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
 	v.id = ring.NodeID{v.id[0], v.id[1], v.id[2] + 1}
-	v.up()
+	v.startProcess()
 }
 
-// All nodes lose their disks one after another, each as soon as the one before is ready. There is a quorum all the
-// time.
+// All nodes lose their disks one after another, each as soon as the previous one is ready. The cluster never loses its
+// quorum.
 func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -42,55 +42,55 @@ func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 		move  bool
 		join  bool // without --bootstrap-expect
 	}{{3, true, false}, {3, false, true}, {7, true, true}, {4, false, false}}
-	for _, test := range tests[:cases(len(tests))] {
+	for _, test := range tests[:casesToRun(len(tests))] {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlanet(t, test.nodes, exactRules(1000))
+				p := newTestCluster(t, test.nodes, exactRules(1000))
 				for _, v := range p.nodes {
 					if test.join {
 						v.settings.BootstrapExpect = 0
 					}
 					began := time.Now()
-					v.anew(test.move)
-					p.eventually("a node that lost its disk is ready", v.readyz)
+					v.replaceDisk(test.move)
+					p.eventually("a node that lost its disk is ready", v.isProbedReady)
 					t.Logf("%s ready after %v", v.settings.Name, time.Since(began).Round(100*time.Millisecond))
 				}
-				p.whole()
-				p.peaceful()
-				p.end()
+				p.awaitWhole()
+				p.checkOwnership()
+				p.stopNodes()
 			})
 		})
 	}
 }
 
-// A starting node does not wait for what will never come: for a node that is gone for good and that none can replace,
-// or when a cluster is founded, grows, or is left by plan.
+// A starting node does not wait for a dead node that none can replace, nor when a cluster is founded or grows, or a node
+// leaves as planned.
 func TestReadyWithoutAReplacementInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		soon := func(what string, v *virtual, bound time.Duration) {
+		soon := func(what string, v *testNode, bound time.Duration) {
 			t.Helper()
 			p := v.planet
-			p.eventually(what, v.readyz)
+			p.eventually(what, v.isProbedReady)
 			if took := time.Since(began); took > bound {
 				t.Errorf("%s after %v", what, took)
 			}
 		}
-		p := newPlanet(t, 3, exactRules(1000))
+		p := newTestCluster(t, 3, exactRules(1000))
 		for _, v := range p.nodes {
 			soon("a first start is over", v, 6*time.Second)
 		}
-		p.nodes[2].down(false)
+		p.nodes[2].endProcess(false)
 		time.Sleep(20 * time.Second)
-		p.nodes[1].down(false)
+		p.nodes[1].endProcess(false)
 		began = time.Now()
-		p.nodes[1].up()
+		p.nodes[1].startProcess()
 		soon("a voter is ready though another one is gone", p.nodes[1], 6*time.Second)
-		p.nodes[2].up()
-		p.whole()
+		p.nodes[2].startProcess()
+		p.awaitWhole()
 		began = time.Now()
-		soon("a newcomer is ready", p.newcomer(), 6*time.Second)
-		p.end()
+		soon("a newcomer is ready", p.joinNode(), 6*time.Second)
+		p.stopNodes()
 	})
 }

@@ -19,18 +19,18 @@ import (
 // caller gave no ID.
 func TestD11_AnAdjustmentIsMadeOnceInOneProcess(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(cases(3)) {
+	for seed := range uint64(casesToRun(3)) {
 		synctest.Test(t, func(t *testing.T) { adjustWhileItMoves(t, time.Duration(15+10*seed)*time.Millisecond) })
 	}
 }
 
 func adjustWhileItMoves(t *testing.T, after time.Duration) {
-	p := newPlanet(t, 3, exactRules(1_000_000))
+	p := newTestCluster(t, 3, exactRules(1_000_000))
 	followers := p.followers()
 	from, asker := followers[0], followers[1]
 	p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
 	p.net.DelayBetween(from.ip, asker.ip, 10*time.Millisecond)
-	to := p.newcomer()
+	to := p.joinNode()
 	p.eventually("the ring moves", func() bool {
 		s := p.nodes[0].node.cluster.State()
 		return !s.Settled && s.To.Rank(to.id) >= 0 && asker.node.cluster.State().Revision == s.Revision
@@ -45,7 +45,7 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 	p.net.Cut(from.ip, asker.ip)
 	done.Wait()
 	p.net.HealAll()
-	p.whole()
+	p.awaitWhole()
 	made, failed := 0, 0
 	for i, key := range keys {
 		switch used := p.used("year", key); {
@@ -57,14 +57,14 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 			t.Errorf("subject %s: %d used, and the adjustment ended with %v", key, used, errs[i])
 		}
 	}
-	t.Logf("made %d, failed and not made %d", made, failed)
-	p.peaceful()
-	p.end()
+	t.Logf("%d were made, %d failed and were not made", made, failed)
+	p.checkOwnership()
+	p.stopNodes()
 }
 
 // keysMoving returns subjects of a rule in partitions that will move from one node to another but aren't handed over
 // yet.
-func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []string) {
+func (p *testCluster) keysMoving(rule string, from, to *testNode, n int) (keys []string) {
 	s := p.nodes[0].node.cluster.State()
 	for i := 0; len(keys) < n && i < 1_000_000; i++ {
 		key := fmt.Sprintf("d%d", i)
@@ -76,59 +76,59 @@ func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []strin
 	return keys
 }
 
-// A thousand requests with IDs, about a rule's subjects and about such that bring their limits, adjustments, reservations and
-// checks that count, are retried at any node while an owner is killed, another
-// node joins and a third one stops. Each is decided once, and every answer equals the first.
+// A thousand requests with IDs are retried at any node while an owner is killed, another node joins and a third one stops:
+// adjustments, reservations and counts, of a rule's subjects and of inline ones. Each is decided once, and every answer
+// equals the first.
 func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(cases(2)) {
+	for seed := range uint64(casesToRun(2)) {
 		synctest.Test(t, func(t *testing.T) { requestsOnce(t, seed) })
 	}
 }
 
-// asking makes requests with IDs and retries them.
-type asking struct {
-	planet *planet
-	rnd    *rand.Rand
-	keys   int
-	costs  []int64
-	mu     sync.Mutex // guards the fields below
-	told   map[int]string
-	beside map[string]int64 // reserved without the owner
-	t      *testing.T
+// retriedRequests makes requests with IDs and retries them.
+type retriedRequests struct {
+	planet       *testCluster
+	rnd          *rand.Rand
+	keys         int
+	costs        []int64
+	mu           sync.Mutex // guards the fields below
+	answers      map[int]string
+	withoutOwner map[string]int64 // reserved without the owner
+	t            *testing.T
 }
 
 func requestsOnce(t *testing.T, seed uint64) {
-	p := newPlanet(t, 5, exactRules(1_000_000))
-	a := &asking{planet: p, rnd: rand.New(rand.NewPCG(seed, 11)), keys: 50, told: map[int]string{}, beside: map[string]int64{}, t: t}
+	p := newTestCluster(t, 5, exactRules(1_000_000))
+	a := &retriedRequests{planet: p, rnd: rand.New(rand.NewPCG(seed, 11)), keys: 50, answers: map[int]string{}, withoutOwner: map[string]int64{}, t: t}
 	for range 1000 {
 		a.costs = append(a.costs, 1+a.rnd.Int64N(9))
 	}
 	var under sync.WaitGroup
-	under.Go(a.all) // some are in flight when the owner dies
+	under.Go(a.sendAll) // some are in flight when the owner dies
 	victim := p.followers()[0]
 	time.Sleep(time.Duration(a.rnd.IntN(300)) * time.Millisecond)
-	victim.down(false)
+	victim.endProcess(false)
 	under.Wait()
-	a.forget() // what the victim answered but had not pushed is forgotten: answers count from here on
+	a.forgetAnswers() // the owner died with answers it had not pushed, so answers are compared only from here on
 	p.owner(p.partition("year", "k0"), victim)
-	a.untilAnswered()
-	p.newcomer()
+	a.sendUntilAnswered()
+	p.joinNode()
 	for range 6 {
-		a.all()
+		a.sendAll()
 		time.Sleep(300 * time.Millisecond)
 	}
-	p.followers()[1].down(true)
-	a.untilAnswered()
+	p.followers()[1].endProcess(true)
+	a.sendUntilAnswered()
 	want := map[string]int64{}
 	for i, cost := range a.costs {
 		want[a.key(i)] += cost
 	}
 	time.Sleep(5 * time.Second) // until debts are reported
 	for key, n := range want {
-		n += a.beside[key]
+		n += a.withoutOwner[key]
 		var used int64
-		p.eventually("there is an owner", func() (ok bool) {
+		p.eventually("the subject has an owner", func() (ok bool) {
 			var err error
 			used, err = a.used(key)
 			return err == nil
@@ -137,12 +137,12 @@ func requestsOnce(t *testing.T, seed uint64) {
 			t.Errorf("seed %d: subject %s: %d used, want %d", seed, key, used, n)
 		}
 	}
-	p.peaceful()
-	p.end()
+	p.checkOwnership()
+	p.stopNodes()
 }
 
 // key returns the key of the i-th request. Half of the subjects bring their limits.
-func (a *asking) key(i int) string {
+func (a *retriedRequests) key(i int) string {
 	if i%4 >= 2 {
 		return fmt.Sprintf("inline%d", i%a.keys)
 	}
@@ -150,7 +150,7 @@ func (a *asking) key(i int) string {
 }
 
 // query returns the i-th request, for its cost.
-func (a *asking) query(i int) *limiter.Query {
+func (a *retriedRequests) query(i int) *limiter.Query {
 	key, id := a.key(i), fmt.Sprintf("request %d", i)
 	costs := []limiter.UnitCost{{Unit: "requests", Cost: a.costs[i]}}
 	if i%4 < 2 {
@@ -162,9 +162,9 @@ func (a *asking) query(i int) *limiter.Query {
 }
 
 // used returns what the subject of a key has used.
-func (a *asking) used(key string) (int64, error) {
+func (a *retriedRequests) used(key string) (int64, error) {
 	if !strings.HasPrefix(key, "inline") {
-		return a.planet.usedNow("year", key)
+		return a.planet.tryUsed("year", key)
 	}
 	i := 0
 	for a.key(i) != key {
@@ -182,14 +182,14 @@ func (a *asking) used(key string) (int64, error) {
 	return 0, limiter.ErrNoOwner
 }
 
-func (a *asking) forget() {
+func (a *retriedRequests) forgetAnswers() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	clear(a.told)
+	clear(a.answers)
 }
 
-// all sends each request once, to some node. It reports how many got no answer.
-func (a *asking) all() {
+// sendAll sends each request once, to some node. It reports how many got no answer.
+func (a *retriedRequests) sendAll() {
 	var done sync.WaitGroup
 	for i := range a.costs {
 		v := a.planet.nodes[a.rnd.IntN(len(a.planet.nodes))]
@@ -197,25 +197,25 @@ func (a *asking) all() {
 			time.Sleep(time.Millisecond)
 		}
 		if v.ready.Load() {
-			done.Go(func() { a.one(v, i) })
+			done.Go(func() { a.sendOne(v, i) })
 		}
 	}
 	done.Wait()
 }
 
-// untilAnswered sends the requests until each has an answer.
-func (a *asking) untilAnswered() {
+// sendUntilAnswered sends the requests until each has an answer.
+func (a *retriedRequests) sendUntilAnswered() {
 	a.t.Helper()
 	a.planet.eventually("all are answered", func() bool {
-		a.all()
+		a.sendAll()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return len(a.told) == len(a.costs)
+		return len(a.answers) == len(a.costs)
 	})
 }
 
-// one sends a request to a node and compares the answer with earlier ones.
-func (a *asking) one(v *virtual, i int) {
+// sendOne sends a request to a node and compares the answer with earlier ones.
+func (a *retriedRequests) sendOne(v *testNode, i int) {
 	q, key, l := a.query(i), a.key(i), v.node.limiter
 	var told string
 	if i%4 == 0 || i%8 == 3 {
@@ -236,23 +236,23 @@ func (a *asking) one(v *virtual, i int) {
 		if err != nil || v.crashed.Load() {
 			return
 		}
-		if answer.DecidedBy < limiter.ByForward { // no node remembers it
+		if answer.DecidedBy < limiter.ByForward { // decided without the owner: no node remembers the request
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.beside[key] += a.costs[i]
+			a.withoutOwner[key] += a.costs[i]
 			return
 		}
 		told = fmt.Sprintf("%v %d %d %s", answer.Allowed, answer.Limits[0].Remaining, answer.Limits[0].Used, reservation)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if first, before := a.told[i]; before && first != told {
+	if first, before := a.answers[i]; before && first != told {
 		a.t.Errorf("%s: answered %q, before %q", q.RequestID, told, first)
 	}
-	a.told[i] = told
+	a.answers[i] = told
 }
 
-// adjustment is what Adjust takes to add n to a subject's usage in requests.
+// adjustment returns the query that adds n to a subject's usage in requests.
 func adjustment(rule string, key []string, n int64, request string) *limiter.Query {
 	return &limiter.Query{Rule: rule, Key: key, Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
 }

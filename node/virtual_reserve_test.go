@@ -21,19 +21,19 @@ rules:
   - {name: tenant, key: [tenant], limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window, unit: tokens}]}
 `
 
-// patrons reserve and settle at all nodes, and keep accounts.
-type patrons struct {
-	p    *planet
+// reservers reserve and settle at all nodes, and track what must have been used.
+type reservers struct {
+	p    *testCluster
 	done sync.WaitGroup
-	// By key: what was certainly used, what may have been used besides, and what settling gave back.
-	sure, perhaps, refunds [reserveKeys]atomic.Int64
-	failed                 atomic.Int64
+	// By key: the use that is certain, the use that is possible besides, and what settling gave back.
+	certain, possible, refunds [reserveKeys]atomic.Int64
+	failed                     atomic.Int64
 }
 
 const reserveKeys = 7
 
 // run makes one reservation at a node and settles it at another.
-func (p *patrons) run(i int, chance *rand.Rand) {
+func (p *reservers) run(i int, chance *rand.Rand) {
 	key := i % reserveKeys
 	at, other := p.p.nodes[chance.IntN(3)], p.p.nodes[chance.IntN(3)]
 	estimate := 1 + chance.Int64N(1000)
@@ -47,29 +47,29 @@ func (p *patrons) run(i int, chance *rand.Rand) {
 	var a limiter.Answer
 	id, err := at.node.limiter.Reserve(&q, 20*time.Second, &a)
 	if err != nil || id == "" || at.crashed.Load() {
-		p.perhaps[key].Add(estimate)
+		p.possible[key].Add(estimate)
 		return
 	}
 	time.Sleep(time.Duration(chance.IntN(500)) * time.Millisecond)
 	if chance.IntN(10) == 0 {
-		p.sure[key].Add(estimate) // never settled
+		p.certain[key].Add(estimate) // never settled
 		return
 	}
 	used := chance.Int64N(estimate * 5 / 4)
 	if p.settle(other, id, used) {
-		p.sure[key].Add(used)
+		p.certain[key].Add(used)
 		p.refunds[key].Add(max(0, estimate-used))
 		if chance.IntN(3) == 0 {
 			p.settle(at, id, 2*estimate) // changes nothing
 		}
 		return
 	}
-	p.sure[key].Add(min(used, estimate))
-	p.perhaps[key].Add(max(used, estimate) - min(used, estimate))
+	p.certain[key].Add(min(used, estimate))
+	p.possible[key].Add(max(used, estimate) - min(used, estimate))
 }
 
 // settle retries for a while, as a caller would. It reports whether settling succeeded.
-func (p *patrons) settle(at *virtual, id string, used int64) bool {
+func (p *reservers) settle(at *testNode, id string, used int64) bool {
 	for range 100 {
 		if at.ready.Load() {
 			_, err := at.node.limiter.Settle(id, []limiter.UnitCost{{Unit: "tokens", Cost: used}})
@@ -86,8 +86,8 @@ func (p *patrons) settle(at *virtual, id string, used int64) bool {
 	return false
 }
 
-func (p *planet) patrons(pairs int, seed uint64) *patrons {
-	s := &patrons{p: p}
+func (p *testCluster) patrons(pairs int, seed uint64) *reservers {
+	s := &reservers{p: p}
 	for i := range pairs {
 		s.done.Go(func() {
 			chance := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -103,25 +103,25 @@ func (p *planet) patrons(pairs int, seed uint64) *patrons {
 func TestReservationsInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, reserveRules)
+		p := newTestCluster(t, 3, reserveRules)
 		s := p.patrons(1000, 1)
 		s.done.Wait()
 		time.Sleep(time.Second)
 		all := int64(0)
 		for i := range reserveKeys {
-			have, want := p.used("model", fmt.Sprint(i)), s.sure[i].Load()
-			if all += want; have != want || s.perhaps[i].Load() > 0 {
-				t.Errorf("key %d: have %d used, want %d; %d in doubt", i, have, want, s.perhaps[i].Load())
+			have, want := p.used("model", fmt.Sprint(i)), s.certain[i].Load()
+			if all += want; have != want || s.possible[i].Load() > 0 {
+				t.Errorf("key %d: have %d used, want %d; %d in doubt", i, have, want, s.possible[i].Load())
 			}
 		}
 		if have := p.used("tenant", "all"); have != all {
 			t.Errorf("all together: have %d used, want %d", have, all)
 		}
 		if n := s.failed.Load(); n > 0 {
-			t.Errorf("%d reservations were not known", n)
+			t.Errorf("%d reservations were unknown", n)
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
@@ -129,37 +129,37 @@ func TestReservationsInOneProcess(t *testing.T) {
 func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlanet(t, 3, reserveRules)
+		p := newTestCluster(t, 3, reserveRules)
 		s := p.patrons(600, 2)
-		p.restartEach()
+		p.restartAll()
 		s.done.Wait()
 		time.Sleep(time.Second)
 		for i := range reserveKeys {
-			have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.sure[i].Load(), s.perhaps[i].Load()
+			have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.certain[i].Load(), s.possible[i].Load()
 			if have < sure || have > sure+perhaps {
 				t.Errorf("key %d: have %d used, want %d to %d", i, have, sure, sure+perhaps)
 			}
 		}
-		p.peaceful()
-		p.end()
+		p.checkOwnership()
+		p.stopNodes()
 	})
 }
 
-// Nodes are killed meanwhile. What was taken in the last tenth of a second before a kill may be forgotten, and refunds
-// may be dropped; nothing else.
+// Nodes are killed meanwhile. Only the takes of the last tenth of a second before a kill may be forgotten, and refunds may
+// be dropped.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 	t.Parallel()
-	for victim := range cases(3) {
+	for victim := range casesToRun(3) {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPlanet(t, 3, reserveRules)
+			p := newTestCluster(t, 3, reserveRules)
 			s := p.patrons(1000, uint64(victim)+3)
 			time.Sleep(time.Second)
-			p.nodes[victim].down(false)
+			p.nodes[victim].endProcess(false)
 			time.Sleep(500 * time.Millisecond)
-			p.nodes[victim].up()
-			p.whole()
+			p.nodes[victim].startProcess()
+			p.awaitWhole()
 			s.done.Wait()
-			time.Sleep(11 * time.Second) // debts are reported by then
+			time.Sleep(11 * time.Second) // until debts are reported
 			dropped := int64(0)
 			for _, v := range p.nodes {
 				dropped += figureOf(v, "refunds_dropped_total")
@@ -168,23 +168,23 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 			// key.
 			const tail = 2 * 3600
 			for i := range reserveKeys {
-				have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.sure[i].Load(), s.perhaps[i].Load()
+				have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.certain[i].Load(), s.possible[i].Load()
 				if have < sure-tail || have > sure+perhaps+s.refunds[i].Load() || dropped == 0 && have > sure+perhaps {
 					t.Errorf("victim %d, key %d: have %d used, %d sure, %d in doubt, %d refunded; %d dropped", victim, i, have, sure, perhaps,
 						s.refunds[i].Load(), dropped)
 				}
 			}
 			if n := s.failed.Load(); n > 0 {
-				t.Errorf("%d reservations were not known", n)
+				t.Errorf("%d reservations were unknown", n)
 			}
-			p.peaceful()
-			p.end()
+			p.checkOwnership()
+			p.stopNodes()
 		})
 	}
 }
 
 // figureOf returns a figure of a node's limiter by name.
-func figureOf(v *virtual, name string) (n int64) {
+func figureOf(v *testNode, name string) (n int64) {
 	v.node.limiter.Figures(func(f figures.Figure) {
 		if f.Name == name {
 			n += int64(f.Value)

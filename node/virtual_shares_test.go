@@ -19,11 +19,11 @@ func dayOfRegions(limit int, parts string) string {
 		"[{limit: %d, per: 24h, algorithm: fixed-window}]}\n", parts, limit)
 }
 
-// day is four regions that divide a limit per day; the last one starts later.
-type day struct {
-	t   *testing.T
-	all []*planet
-	now int // how many regions exist
+// sharedDay is four regions that divide a limit per day; the last one starts later.
+type sharedDay struct {
+	t        *testing.T
+	clusters []*testCluster
+	regions  int // how many regions exist
 }
 
 const (
@@ -32,52 +32,52 @@ const (
 )
 
 // newDay starts three regions from nothing in the middle of a day; left is the time until midnight.
-func newDay(t *testing.T, left time.Duration) *day {
+func newDay(t *testing.T, left time.Duration) *sharedDay {
 	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour - left)))
-	d := &day{t: t, now: 3}
-	space := newSpace(t)
+	d := &sharedDay{t: t, regions: 3}
+	space := newTestNetwork(t)
 	for i, name := range []string{"eu", "us", "ap", "za"} {
-		p := space.planet(name, "eu", i+1)
+		p := space.newCluster(name, "eu", i+1)
 		for j := range 4 {
 			for k := range 2 {
 				if i != j {
-					p.far = append(p.far, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
+					p.wanAddresses = append(p.wanAddresses, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
 				}
 			}
 		}
-		d.all = append(d.all, p)
+		d.clusters = append(d.clusters, p)
 	}
-	for _, p := range d.all[:d.now] {
-		p.settle(2, dayOfRegions(dayLimit, ""))
+	for _, p := range d.clusters[:d.regions] {
+		p.startNodes(2, dayOfRegions(dayLimit, ""))
 	}
-	for _, p := range d.all[:d.now] {
-		p.whole()
+	for _, p := range d.clusters[:d.regions] {
+		p.awaitWhole()
 	}
 	return d
 }
 
-func (d *day) recorded() {
+func (d *sharedDay) recorded() {
 	d.t.Helper()
-	d.all[0].eventually("the rules are recorded", recorded(d.all[:d.now]))
+	d.clusters[0].eventually("the rules are recorded", recorded(d.clusters[:d.regions]))
 }
 
-func (d *day) end() {
-	for _, p := range d.all[:d.now] {
-		p.end()
+func (d *sharedDay) end() {
+	for _, p := range d.clusters[:d.regions] {
+		p.stopNodes()
 	}
 }
 
-// joins starts the fourth region.
-func (d *day) joins() {
-	d.now = 4
-	d.all[3].settle(2, dayOfRegions(dayLimit, ""))
-	d.all[3].whole()
+// startFourth starts the fourth region.
+func (d *sharedDay) startFourth() {
+	d.regions = 4
+	d.clusters[3].startNodes(2, dayOfRegions(dayLimit, ""))
+	d.clusters[3].awaitWhole()
 }
 
-func (d *day) cut(region int) {
-	for i, p := range d.all {
+func (d *sharedDay) cut(region int) {
+	for i, p := range d.clusters {
 		for _, a := range p.nodes {
-			for _, b := range d.all[region].nodes {
+			for _, b := range d.clusters[region].nodes {
 				if i != region {
 					p.net.Cut(a.ip, b.ip)
 				}
@@ -87,11 +87,11 @@ func (d *day) cut(region int) {
 }
 
 // ask checks a subject in some regions for span, forty times a second in each. It returns what was admitted in each.
-func (d *day) ask(key string, span time.Duration, regions ...int) (by [4]int64) {
+func (d *sharedDay) ask(key string, span time.Duration, regions ...int) (by [4]int64) {
 	var all sync.WaitGroup
 	var failed atomic.Int64
 	for _, r := range regions {
-		nodes := d.all[r].nodes
+		nodes := d.clusters[r].nodes
 		all.Go(func() {
 			var a limiter.Answer
 			for i, until := 0, time.Now().Add(span); time.Now().Before(until); i++ {
@@ -127,40 +127,40 @@ func sumOf(by ...[4]int64) (sum int64) {
 }
 
 // wholeLimit fails unless exactly the whole limit was admitted.
-func (d *day) wholeLimit(what string, by ...[4]int64) {
+func (d *sharedDay) wholeLimit(what string, by ...[4]int64) {
 	d.t.Helper()
 	if sum := sumOf(by...); sum != dayLimit {
 		d.t.Errorf("%s: have %d admitted, want %d: %v", what, sum, dayLimit, by)
 	}
 }
 
-// everyCase reports whether to run also the cases that take some seconds more.
+// everyCase reports whether to run the slow cases as well.
 func everyCase() bool { return os.Getenv("RLNODE_TEST_SEEDS") != "" }
 
-// G8, in whole programs that start with nothing but a rules file, in the middle of a day. The day's limit can be used
-// on that day wherever it is requested, and never more, even while regions join, restart and change their shares.
+// G8: regions start with nothing but a rules file, in the middle of a day. On that day the whole limit, and never more, can
+// be used wherever it is requested, even while regions join, restart and change their shares.
 func TestG8_SharesFromTheFirstWindow(t *testing.T) {
-	for name, run := range map[string]func(d *day){
-		"one is busy": func(d *day) {
+	for name, run := range map[string]func(d *sharedDay){
+		"one is busy": func(d *sharedDay) {
 			for r := range 3 {
-				d.wholeLimit(d.all[r].region, d.ask(fmt.Sprint("one", r), busy, r))
+				d.wholeLimit(d.clusters[r].region, d.ask(fmt.Sprint("one", r), busy, r))
 			}
 		},
-		"all are busy": func(d *day) { d.wholeLimit("all", d.ask("all", busy, 0, 1, 2)) },
-		"one joins": func(d *day) {
+		"all are busy": func(d *sharedDay) { d.wholeLimit("all", d.ask("all", busy, 0, 1, 2)) },
+		"one joins": func(d *sharedDay) {
 			d.recorded()
 			before := d.ask("all", 4*time.Second, 0, 1, 2)
 			others := d.ask("za", time.Second, 0, 1, 2)
-			d.joins()
+			d.startFourth()
 			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2, 3))
 			d.recorded()
 			d.wholeLimit("the new one", others, d.ask("za", busy, 3))
 			d.wholeLimit("an old one", d.ask("us", busy, 1))
 		},
-		"shares change": func(d *day) {
+		"shares change": func(d *sharedDay) {
 			before := d.ask("all", 4*time.Second, 0, 1, 2)
 			for _, parts := range []string{"{eu: 0.1, us: 0.6, ap: 0.3}", "{eu: 0.9, us: 0.1}"} {
-				if _, err := d.all[1].nodes[0].write(dayOfRegions(dayLimit, "regions: "+parts+",")); err != nil {
+				if _, err := d.clusters[1].nodes[0].write(dayOfRegions(dayLimit, "regions: "+parts+",")); err != nil {
 					d.t.Fatal(err)
 				}
 				before[0] += sumOf(d.ask("all", time.Second, 0, 1, 2))
@@ -168,12 +168,12 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 			}
 			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2))
 		},
-		"all restart": func(d *day) {
+		"all restart": func(d *sharedDay) {
 			d.recorded()
 			before := d.ask("all", 4*time.Second, 0, 1, 2)
-			d.joins()
-			for _, p := range d.all {
-				p.restartEach()
+			d.startFourth()
+			for _, p := range d.clusters {
+				p.restartAll()
 			}
 			d.recorded()
 			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2, 3))
@@ -211,7 +211,7 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 				rest := slices.DeleteFunc([]int{0, 1, 2}, func(r int) bool { return r == away })
 				d.recorded()
 				d.cut(away)
-				if _, err := d.all[0].nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.1, us: 0.6, ap: 0.3},")); err != nil {
+				if _, err := d.clusters[0].nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.1, us: 0.6, ap: 0.3},")); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(5 * time.Second)
@@ -238,31 +238,31 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 				if alone[away] != mine || sumOf(others) != least[rest[0]]+least[rest[1]] {
 					t.Errorf("on the second day have %v and %v admitted, want %d, and %v together", alone, others, mine, least)
 				}
-				d.all[0].net.HealAll()
+				d.clusters[0].net.HealAll()
 				d.recorded()
-				d.wholeLimit("after all was mended", alone, others, d.ask("all", busy, 0, 1, 2))
+				d.wholeLimit("after recovery", alone, others, d.ask("all", busy, 0, 1, 2))
 			})
 		})
 	}
 }
 
-// G8: a region honours a change and is cut off before it learns of the record. On the next day it must not assume that
-// the others still wait for it.
+// G8: a region honours a change of shares and is cut off before it learns that the change is recorded. On the next day it
+// must not assume that the other regions still wait for it.
 func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDay(t, 2*time.Minute)
 		defer d.end()
 		d.recorded()
-		eu, us := d.all[0], d.all[1]
+		eu, us := d.clusters[0], d.clusters[1]
 		version, err := eu.nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.6, us: 0.1, ap: 0.3},"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := func(p *planet) int64 { return p.nodes[0].node.cluster.Following().Recorded }
+		at := func(p *testCluster) int64 { return p.nodes[0].node.cluster.Following().Recorded }
 		// As soon as it uses the change it receives nothing more, but can still send.
-		us.eventually("us goes by it", func() bool { return us.nodes[0].version() == version })
-		for _, other := range []*planet{eu, d.all[2]} {
+		us.eventually("us uses the change", func() bool { return us.nodes[0].version() == version })
+		for _, other := range []*testCluster{eu, d.clusters[2]} {
 			for _, from := range other.nodes {
 				for _, to := range us.nodes {
 					us.net.CutOneWay(from.ip, to.ip)
@@ -271,9 +271,9 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 		}
 		eu.eventually("the change is recorded", func() bool { return at(eu) == version })
 		d.cut(1)
-		eu.eventually("ap knows", func() bool { return at(d.all[2]) == version })
+		eu.eventually("ap knows of the record", func() bool { return at(d.clusters[2]) == version })
 		if us.nodes[0].version() != version || at(us) == version {
-			t.Fatalf("us goes by version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
+			t.Fatalf("us uses version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
 		}
 		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
 		by := d.ask("all", 45*time.Second, 0, 1, 2)

@@ -26,21 +26,21 @@ import (
 )
 
 var (
-	simSeed    = flag.Uint64("sim-seed", 2, "of the first simulation")
-	simSeeds   = flag.Uint64("sim-seeds", 1, "how many of them, with one seed after another")
+	simSeed    = flag.Uint64("sim-seed", 2, "seed of the first simulation")
+	simSeeds   = flag.Uint64("sim-seeds", 1, "how many simulations to run, with consecutive seeds")
 	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
-	simMinutes = flag.Float64("sim-minutes", 1.5, "how long things go wrong in it")
+	simMinutes = flag.Float64("sim-minutes", 1.5, "how long faults happen in a simulation")
 	// simSabotage is for make simulation. It tries as many seeds as needed to notice each sabotage, at most 40.
-	simSabotage = flag.Bool("sim-sabotage", false, "also look whether simulations notice what is broken on purpose")
-	simRate     = flag.Int("sim-rate", 60, "checks a second of all nodes together")
-	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed; without it that of the first one that a violation is about")
+	simSabotage = flag.Bool("sim-sabotage", false, "also test that simulations detect deliberate faults")
+	simRate     = flag.Int("sim-rate", 60, "checks per second of all nodes together")
+	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose history to print; default: the first subject with a violation")
 )
 
 // Bounds of liveness.
 const (
 	// simOwned bounds how long after a fault begins or ends a partition may be without an owner that has authority.
 	simOwned = 10 * time.Second
-	// simDone bounds how long a join or a leave may take, whatever is broken.
+	// simDone bounds how long a join or a leave may take, even during faults.
 	simDone = 30 * time.Second
 	// simInForce bounds how long a written rule may not be in force at nodes with authority.
 	simInForce = 5 * time.Second
@@ -56,13 +56,13 @@ const (
 	// simManyNodes is the number of nodes from which heartbeats would take most of the time. From there on, nodes count
 	// as unreachable only after simSilence.
 	simManyNodes, simSilence = 50, 2500 * time.Millisecond
-	// simTail is how old what an owner admitted may be and still be unknown to its standby: a push interval and, if a
-	// link has only just broken, the time until there is a path around it.
+	// simTail bounds the age of hits that an owner admitted and its standby does not know of: a push interval and, if a
+	// link has only just broken, the time to find a path around it.
 	simTail = 700 * time.Millisecond
 )
 
-// Whole nodes, except for their HTTP and their disks, run for minutes. One fault after another happens and lasts, and
-// other events happen meanwhile. The test judges all decisions, as package simulation does, and liveness.
+// Whole nodes, except for their HTTP and their disks, run for minutes. One lasting fault follows another, and other events
+// happen meanwhile. The test judges liveness and, as package simulation does, all decisions.
 func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited {
@@ -77,7 +77,7 @@ func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	}
 	for seed := *simSeed; seed < *simSeed+*simSeeds; seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			s := &trial{nodes: *simNodes}
+			s := &simTrial{nodes: *simNodes}
 			s.simulate(t, seed, length)
 			for i, v := range s.found {
 				if i == 20 {
@@ -99,20 +99,20 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		want     string // the violated guarantee
-		sabotage func(*trial)
+		sabotage func(*simTrial)
 	}{
-		{"takes are forgotten", "G2", func(s *trial) {
+		{"takes are forgotten", "G2", func(s *simTrial) {
 			s.hotCounters(func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject) {
 				if owner {
 					_ = table.Amend(clock.Now(), &counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: true})
 				}
 			})
 		}},
-		{"authority never ends", "G4", func(s *trial) {
+		{"authority never ends", "G4", func(s *simTrial) {
 			s.isolates.Store(true)
 			s.p.stopped.Store(true)
 		}},
-		{"standbys hear of nothing", "G5", func(s *trial) {
+		{"standbys get no copies", "G5", func(s *simTrial) {
 			s.isolates.Store(true)
 			s.hotCounters(func(owner bool, table *counters.Table, _ *limiter.Clock, sub *simulation.Subject) {
 				if !owner {
@@ -121,15 +121,15 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 			})
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) { findSabotage(t, tt.want, time.Minute, tt.sabotage) })
+		t.Run(tt.name, func(t *testing.T) { checkSabotageFound(t, tt.want, time.Minute, tt.sabotage) })
 	}
 }
 
-// findSabotage looks for a seed in which the sabotage is noticed.
-func findSabotage(t *testing.T, want string, length time.Duration, sabotage func(*trial)) {
+// checkSabotageFound looks for a seed in which the sabotage is noticed.
+func checkSabotageFound(t *testing.T, want string, length time.Duration, sabotage func(*simTrial)) {
 	t.Helper()
 	for seed := range uint64(40) {
-		s := &trial{nodes: 7, sabotage: sabotage}
+		s := &simTrial{nodes: 7, sabotage: sabotage}
 		s.simulate(t, 101+seed, length)
 		for _, v := range s.found {
 			if v.Guarantee == want {
@@ -138,11 +138,11 @@ func findSabotage(t *testing.T, want string, length time.Duration, sabotage func
 			}
 		}
 	}
-	t.Error("nobody noticed")
+	t.Error("no seed detected the sabotage")
 }
 
 // hotCounters calls show with the counters of each hot subject, at its owner and elsewhere.
-func (tr *trial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
+func (tr *simTrial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for v, l := range tr.lives {
@@ -155,7 +155,7 @@ func (tr *trial) hotCounters(show func(owner bool, table *counters.Table, clock 
 }
 
 // simulate runs one seed. If sabotage is not nil, it is called from time to time.
-func (tr *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
+func (tr *simTrial) simulate(t *testing.T, seed uint64, length time.Duration) {
 	t.Helper()
 	began, cpu := time.Now(), processorTime()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,60 +171,60 @@ func (tr *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
 		}
 	}
 	t.Logf("seed %d, %d nodes, %v: %d checks %v, %v, %d rings, %d hot subjects lost their owner, %d partitions began anew; %v, %v of processors: %+v",
-		seed, tr.nodes, length, len(tr.ledger.Checks), by, tr.happened, tr.rings, len(tr.ledger.Losses), tr.anew,
+		seed, tr.nodes, length, len(tr.ledger.Checks), by, tr.happened, tr.rings, len(tr.ledger.Losses), tr.begunAnew,
 		took.Round(time.Second), used.Round(time.Second), tr.ledger.Counts.Judged)
 }
 
-// trial is a simulation of whole nodes.
-type trial struct {
+// simTrial is a simulation of whole nodes.
+type simTrial struct {
 	t        *testing.T
-	p        *planet
+	p        *testCluster
 	nodes    int        // initial number
 	rnd      *rand.Rand // chooses faults and times; used by one goroutine
 	ledger   *simulation.Ledger
 	hot      int
-	sabotage func(*trial)
+	sabotage func(*simTrial)
 	isolates atomic.Bool // the lasting fault always cuts a node off
 	happened map[string]int
 	rings    int64
 	version  int // of the last written rules
 	found    []simulation.Violation
 
-	down  map[*virtual]bool // crashed, and not back yet
-	bad   map[*virtual]bool // affected by the lasting fault
-	apply func(ip string)   // applies the lasting fault to a new node; nil if it doesn't affect one
-	doing string            // the current fault
+	down  map[*testNode]bool // crashed, and not back yet
+	bad   map[*testNode]bool // affected by the lasting fault
+	apply func(ip string)    // applies the lasting fault to a new node; nil if it doesn't affect one
+	doing string             // the current fault
 
-	mu       sync.Mutex // guards the fields below; acquired before the locks of tables
-	there    []*virtual
-	gone     map[*virtual]bool // left for good
-	lives    map[*virtual]*life
-	count    int
-	parts    [ring.Partitions]keptBy
-	samples  map[int][]sample // by hot subject
-	inside   map[int][]int    // by partition: its hot subjects
-	ills     []ill
-	anew     int
-	failures []simulation.Violation
+	mu            sync.Mutex // guards the fields below; acquired before the locks of tables
+	members       []*testNode
+	gone          map[*testNode]bool // left for good
+	lives         map[*testNode]*processLife
+	count         int
+	partitions    [ring.Partitions]lastDecider
+	samples       map[int][]sample // by hot subject
+	hotSubjectsOf map[int][]int    // by partition: its hot subjects
+	outages       []outage
+	begunAnew     int
+	failures      []simulation.Violation
 }
 
-// life is one process of a node, and its place in the ledger.
-type life struct {
+// processLife is one process of a node, and its place in the ledger.
+type processLife struct {
 	limiter.Recorder
-	s      *trial
-	v      *virtual
+	s      *simTrial
+	v      *testNode
 	number int
 	over   bool
 }
 
-// keptBy is the last node that decided a partition.
-type keptBy struct {
-	by      *life
-	lineage uint64
-	at      time.Duration
-	acting  int           // the standby that acted last
-	bare    time.Duration // since when only its owner has it; 0 if another node has it, too
-	anew    bool          // the owner was then killed before another node had to have replaced its standby
+// lastDecider is the last node that decided a partition.
+type lastDecider struct {
+	by            *processLife
+	lineage       uint64
+	at            time.Duration
+	acting        int           // the standby that acted last
+	unbackedSince time.Duration // since when only its owner has the counters; 0 if another node has them, too
+	anew          bool          // the owner was then killed before another node had to have replaced its standby
 }
 
 // sample is what the owner of a subject had counted at some time.
@@ -233,56 +233,56 @@ type sample struct {
 	r  counters.Record
 }
 
-// ill is a period in which a node was dead or out of reach, or took no copies.
-type ill struct {
+// outage is a period in which a node was dead or out of reach, or took no copies.
+type outage struct {
 	node        ring.NodeID
 	from, until time.Duration
 }
 
 const simForever = time.Duration(1<<63 - 1)
 
-func (tr *trial) now() time.Duration { return time.Since(tr.ledger.Start) }
+func (tr *simTrial) now() time.Duration { return time.Since(tr.ledger.Start) }
 
 // text returns the rules. marker is a limit that no check uses and that changes.
-func (tr *trial) text(marker int) []byte {
+func (tr *simTrial) text(marker int) []byte {
 	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(tr.nodes), marker)
 }
 
-func (tr *trial) run(seed uint64, length time.Duration) {
-	tr.happened, tr.down, tr.bad = map[string]int{}, map[*virtual]bool{}, map[*virtual]bool{}
-	tr.gone, tr.lives, tr.samples, tr.inside = map[*virtual]bool{}, map[*virtual]*life{}, map[int][]sample{}, map[int][]int{}
+func (tr *simTrial) run(seed uint64, length time.Duration) {
+	tr.happened, tr.down, tr.bad = map[string]int{}, map[*testNode]bool{}, map[*testNode]bool{}
+	tr.gone, tr.lives, tr.samples, tr.hotSubjectsOf = map[*testNode]bool{}, map[*testNode]*processLife{}, map[int][]sample{}, map[int][]int{}
 	tr.ledger = &simulation.Ledger{Config: simulation.Config{Seed: seed}, Start: time.Now()}
-	tr.p = newSpace(tr.t).planet("default", "default", 0)
-	if tr.p.pen = tr.pen; tr.nodes >= simManyNodes {
+	tr.p = newTestNetwork(tr.t).newCluster("default", "default", 0)
+	if tr.p.wrapRecorder = tr.wrapRecorder; tr.nodes >= simManyNodes {
 		tr.p.silence = simSilence
 	}
-	tr.p.settle(min(tr.nodes, simFounders), string(tr.text(1)))
+	tr.p.startNodes(min(tr.nodes, simFounders), string(tr.text(1)))
 	for _, v := range tr.p.nodes {
 		tr.add(v)
 	}
 	for len(tr.p.nodes) < tr.nodes {
-		tr.arrive()
+		tr.startNewNode()
 	}
-	tr.by(simWhole, "the cluster is whole", tr.whole)
+	tr.awaitEmpty(simWhole, "the cluster is whole", tr.missingNode)
 	var err error
 	if tr.hot, err = tr.ledger.List(2000, tr.p.nodes[0].node.limiter); err != nil {
 		tr.t.Fatal(err)
 	}
 	for i := range tr.hot {
 		q := tr.ledger.Subjects[i].Partition
-		tr.inside[q] = append(tr.inside[q], i)
+		tr.hotSubjectsOf[q] = append(tr.hotSubjectsOf[q], i)
 	}
 	began := tr.now()
 	load := simulation.Load{
-		Ledger: tr.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: tr.slots, Ask: tr.ask,
+		Ledger: tr.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: tr.nodesEver, Ask: tr.ask,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { load.Run(began + length) })
-	done.Go(func() { tr.watch(ctx) })
+	done.Go(func() { tr.sampleUntilDone(ctx) })
 	for tr.now() < began+length-20*time.Second {
-		if tr.rest(3*time.Second, 10*time.Second); tr.rnd.IntN(5) == 0 {
-			tr.rest(10*time.Second, 60*time.Second)
+		if tr.sleepRandom(3*time.Second, 10*time.Second); tr.rnd.IntN(5) == 0 {
+			tr.sleepRandom(10*time.Second, 60*time.Second)
 		}
 		tr.episode()
 		if tr.nodes >= simManyNodes { // this takes hours: show how far it is
@@ -294,11 +294,11 @@ func (tr *trial) run(seed uint64, length time.Duration) {
 	done.Wait()
 	tr.ledger.End = tr.now()
 	tr.rings = tr.state().Epoch
-	tr.p.end()
+	tr.p.stopNodes()
 }
 
 // judge returns all violations found.
-func (tr *trial) judge() []simulation.Violation {
+func (tr *simTrial) judge() []simulation.Violation {
 	found := append(slices.Clone(tr.failures), tr.ledger.Judge()...)
 	story := strings.Fields(*simStory)
 	for _, v := range found {
@@ -309,65 +309,65 @@ func (tr *trial) judge() []simulation.Violation {
 	if len(story) > 1 {
 		_ = tr.ledger.WriteStory(tr.t.Output(), story[0], story[1])
 	}
-	for _, text := range tr.p.diary.trouble {
+	for _, text := range tr.p.ownership.violations {
 		found = append(found, simulation.Violation{Guarantee: "G1", Text: text})
 	}
 	return found
 }
 
 // fail records that something made no progress.
-func (tr *trial) fail(format string, args ...any) {
+func (tr *simTrial) fail(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.failures = append(tr.failures, simulation.Violation{Guarantee: "liveness", Text: fmt.Sprintf("%v, %s: ", tr.now(), tr.doing) + fmt.Sprintf(format, args...)})
 }
 
-// rest waits for a random time.
-func (tr *trial) rest(least, most time.Duration) {
+// sleepRandom waits for a random time.
+func (tr *simTrial) sleepRandom(least, most time.Duration) {
 	time.Sleep(least + time.Duration(tr.rnd.Int64N(int64(most-least))))
 }
 
 // Nodes.
 
-// arrive starts one more node, which joins.
-func (tr *trial) arrive() *virtual {
+// startNewNode starts one more node, which joins.
+func (tr *simTrial) startNewNode() *testNode {
 	n := len(tr.p.nodes)
 	c := tr.p.settings(n, 0)
-	for _, v := range tr.well() {
+	for _, v := range tr.healthyNodes() {
 		if len(c.Join) < 5 {
 			c.Join = append(c.Join, v.ip)
 		}
 	}
-	v := tr.p.another(c)
+	v := tr.p.addNode(c)
 	if tr.apply != nil {
 		tr.apply(v.ip)
 	}
-	v.up()
+	v.startProcess()
 	tr.add(v)
 	return v
 }
 
-func (tr *trial) add(v *virtual) {
+func (tr *simTrial) add(v *testNode) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.there = append(tr.there, v)
+	tr.members = append(tr.members, v)
 }
 
-// pen returns the recorder of a node that starts.
-func (tr *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
+// wrapRecorder returns the recorder of a node that starts.
+func (tr *simTrial) wrapRecorder(v *testNode, w limiter.Recorder) limiter.Recorder {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.count++
-	l := &life{Recorder: w, s: tr, v: v, number: tr.count}
+	l := &processLife{Recorder: w, s: tr, v: v, number: tr.count}
 	tr.lives[v] = l
 	return l
 }
 
-// well lists, in order, the running nodes without a fault.
-func (tr *trial) well() (list []*virtual) {
+// healthyNodes lists, in order, the running nodes without a fault.
+func (tr *simTrial) healthyNodes() (list []*testNode) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	for _, v := range tr.there {
+	for _, v := range tr.members {
 		if v.alive.Load() && !tr.gone[v] && !tr.down[v] && !tr.bad[v] {
 			list = append(list, v)
 		}
@@ -375,11 +375,11 @@ func (tr *trial) well() (list []*virtual) {
 	return list
 }
 
-// present lists the running nodes, with or without a fault.
-func (tr *trial) present() (list []*virtual) {
+// runningNodes lists the running nodes, with or without a fault.
+func (tr *simTrial) runningNodes() (list []*testNode) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	for _, v := range tr.there {
+	for _, v := range tr.members {
 		if v.alive.Load() && !tr.gone[v] {
 			list = append(list, v)
 		}
@@ -387,42 +387,42 @@ func (tr *trial) present() (list []*virtual) {
 	return list
 }
 
-// slots returns how many nodes there have been.
-func (tr *trial) slots() int {
+// nodesEver returns how many nodes there have been.
+func (tr *simTrial) nodesEver() int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	return len(tr.there)
+	return len(tr.members)
 }
 
 // kill ends a process as a crash does.
-func (tr *trial) kill(v *virtual) {
-	tr.look()
+func (tr *simTrial) kill(v *testNode) {
+	tr.takeSamples()
 	tr.mu.Lock()
-	for q := range tr.inside {
-		if v.node.table.IsOpen(q) && tr.unbacked(v, q) {
-			tr.parts[q].anew = true
+	for q := range tr.hotSubjectsOf {
+		if v.node.table.IsOpen(q) && tr.lacksBackup(v, q) {
+			tr.partitions[q].anew = true
 		}
 	}
 	tr.lives[v].over = true
 	tr.down[v] = true
-	tr.ills = append(tr.ills, ill{v.id, tr.now(), simForever})
+	tr.outages = append(tr.outages, outage{v.id, tr.now(), simForever})
 	tr.mu.Unlock()
-	v.down(false)
+	v.endProcess(false)
 }
 
-// back starts a node that was killed or stopped.
-func (tr *trial) back(v *virtual) {
-	v.up()
+// startAgain starts a node that was killed or stopped.
+func (tr *simTrial) startAgain(v *testNode) {
+	v.startProcess()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	delete(tr.down, v)
-	tr.cure(v)
+	tr.endIllness(v)
 }
 
-// cure ends a node's illness. The caller holds mu.
-func (tr *trial) cure(v *virtual) {
-	for i := range tr.ills {
-		if e := &tr.ills[i]; e.node == v.id && e.until == simForever {
+// endIllness ends a node's illness. The caller holds mu.
+func (tr *simTrial) endIllness(v *testNode) {
+	for i := range tr.outages {
+		if e := &tr.outages[i]; e.node == v.id && e.until == simForever {
 			e.until = tr.now()
 		}
 	}
@@ -430,9 +430,9 @@ func (tr *trial) cure(v *virtual) {
 
 // Traffic and records.
 
-func (tr *trial) ask(node, subject int, cost int64) {
+func (tr *simTrial) ask(node, subject int, cost int64) {
 	tr.mu.Lock()
-	v := tr.there[node]
+	v := tr.members[node]
 	l := tr.lives[v]
 	tr.mu.Unlock()
 	if !v.ready.Load() || l.over {
@@ -458,18 +458,18 @@ func (tr *trial) ask(node, subject int, cost int64) {
 	c.Share = max(share, now)
 	if c.Admitted && c.By == limiter.ByStandby {
 		if window := sub.Limit.Window; (tr.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (tr.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
-			return // it is unknown which window counted it
+			return // either window may have counted the check
 		}
 		// The acting node's ring may have had one member fewer.
 		tr.ledger.Acts = append(tr.ledger.Acts, simulation.Act{
-			At: c.Ended, Node: tr.parts[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
+			At: c.Ended, Node: tr.partitions[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
 		})
 	}
 	tr.ledger.Note(c)
 }
 
 // simShare returns what a node may spend of a limit by itself, and by how many members the limit is divided.
-func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
+func simShare(v *testNode, sub *simulation.Subject) (share int64, members int) {
 	t := v.node.ring()
 	if t == nil {
 		return 0, 0
@@ -479,18 +479,18 @@ func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
 }
 
 // Decided implements limiter.Recorder. It also notes which process decides each partition.
-func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
+func (l *processLife) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
 	l.Recorder.Decided(by, q, lineage, began, ended)
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := &s.parts[q]
+	h := &s.partitions[q]
 	if by != limiter.ByOwner {
 		h.acting = l.number
 		return
 	}
 	if h.lineage != 0 && h.lineage != lineage {
-		s.lost(q, h)
+		s.noteLineageEnd(q, h)
 	}
 	if h.by != l {
 		s.ledger.Owners = append(s.ledger.Owners, simulation.Owner{At: s.now(), Partition: q, Node: l.number})
@@ -501,9 +501,9 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
-// lost records that the lineage of a partition has ended. Its owner may have taken with it all that it debited since
-// shortly before it, or a standby of it, fell ill. The caller holds mu.
-func (tr *trial) lost(q int, h *keptBy) {
+// noteLineageEnd records that the lineage of a partition has ended. All that the owner debited since shortly before its
+// outage, or that of a standby, may be lost. The caller holds mu.
+func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	now := tr.now()
 	state := h.by.v.state()
 	kept := map[ring.NodeID]bool{h.by.v.id: false}
@@ -513,7 +513,7 @@ func (tr *trial) lost(q int, h *keptBy) {
 		}
 	}
 	since := now
-	for _, e := range tr.ills {
+	for _, e := range tr.outages {
 		if _, concerns := kept[e.node]; concerns && e.until >= h.at-simOwned {
 			since, kept[e.node] = min(since, e.from), true
 		}
@@ -523,9 +523,9 @@ func (tr *trial) lost(q int, h *keptBy) {
 		anew = anew && was
 	}
 	if anew = anew || h.anew; anew {
-		tr.anew++
+		tr.begunAnew++
 	}
-	for _, i := range tr.inside[q] {
+	for _, i := range tr.hotSubjectsOf[q] {
 		loss := simulation.Loss{At: now, Subject: i, Anew: anew}
 		if have := tr.samples[i]; len(have) > 0 {
 			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
@@ -539,24 +539,24 @@ func (tr *trial) lost(q int, h *keptBy) {
 	}
 }
 
-// unbacked reports whether only the owner has a partition, and for no longer than it takes to evict and replace a
-// standby that takes no copies. The caller holds mu.
-func (tr *trial) unbacked(owner *virtual, q int) bool {
-	h := &tr.parts[q]
+// lacksBackup reports whether only the owner has a partition's counters, and for no longer than it takes to evict and replace
+// a standby that takes no copies. The caller holds mu.
+func (tr *simTrial) lacksBackup(owner *testNode, q int) bool {
+	h := &tr.partitions[q]
 	switch {
 	case owner.node.keeper.Backed(q):
-		h.bare = 0
+		h.unbackedSince = 0
 		return false
-	case h.bare == 0 || h.by == nil || h.by.v != owner:
-		h.bare = tr.now()
+	case h.unbackedSince == 0 || h.by == nil || h.by.v != owner:
+		h.unbackedSince = tr.now()
 	}
-	return tr.now()-h.bare <= simOwned
+	return tr.now()-h.unbackedSince <= simOwned
 }
 
-// watch samples from time to time what the owners of hot subjects have counted.
-func (tr *trial) watch(ctx context.Context) {
+// sampleUntilDone samples from time to time what the owners of hot subjects have counted.
+func (tr *simTrial) sampleUntilDone(ctx context.Context) {
 	for ctx.Err() == nil {
-		tr.look()
+		tr.takeSamples()
 		if tr.sabotage != nil {
 			tr.sabotage(tr)
 		}
@@ -564,16 +564,16 @@ func (tr *trial) watch(ctx context.Context) {
 	}
 }
 
-func (tr *trial) look() {
+func (tr *simTrial) takeSamples() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	now := tr.now()
-	for q, hot := range tr.inside {
-		l := tr.parts[q].by
+	for q, hot := range tr.hotSubjectsOf {
+		l := tr.partitions[q].by
 		if l == nil || l.over || tr.lives[l.v] != l {
 			continue
 		}
-		tr.unbacked(l.v, q)
+		tr.lacksBackup(l.v, q)
 		_ = l.v.node.table.Copy(q, func(records []counters.Record) error {
 			for _, i := range hot {
 				for _, r := range records {
@@ -594,8 +594,8 @@ func (tr *trial) look() {
 
 // Liveness.
 
-// by waits until why returns an empty string, and records a failure if that takes longer than bound.
-func (tr *trial) by(bound time.Duration, what string, why func() string) bool {
+// awaitEmpty waits until why returns an empty string, and records a failure if that takes longer than bound.
+func (tr *simTrial) awaitEmpty(bound time.Duration, what string, why func() string) bool {
 	last := ""
 	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
 		if last = why(); last == "" {
@@ -607,9 +607,9 @@ func (tr *trial) by(bound time.Duration, what string, why func() string) bool {
 }
 
 // state returns the newest state that a healthy node has applied.
-func (tr *trial) state() *agreement.State {
+func (tr *simTrial) state() *agreement.State {
 	var newest *agreement.State
-	for _, v := range tr.present() {
+	for _, v := range tr.runningNodes() {
 		if state := v.state(); newest == nil || state.Index > newest.Index {
 			newest = state
 		}
@@ -617,10 +617,10 @@ func (tr *trial) state() *agreement.State {
 	return newest
 }
 
-// owned names a partition that has no owner with authority.
-func (tr *trial) owned() string {
+// partitionWithoutOwner names a partition that has no owner with authority.
+func (tr *simTrial) partitionWithoutOwner() string {
 	var have [ring.Partitions]bool
-	for _, v := range tr.present() {
+	for _, v := range tr.runningNodes() {
 		if v.connected() {
 			for q := range have {
 				have[q] = have[q] || v.node.table.IsOpen(q)
@@ -630,19 +630,19 @@ func (tr *trial) owned() string {
 	if q := slices.Index(have[:], false); q >= 0 {
 		state := tr.state()
 		if state.To == nil {
-			return "there is no ring"
+			return "no ring yet"
 		}
-		return fmt.Sprintf("partition %d has no owner; by epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
+		return fmt.Sprintf("partition %d has no owner; in epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
 	}
 	return ""
 }
 
-// whole says what is missing until all running nodes are in one settled ring.
-func (tr *trial) whole() string {
-	state, list := tr.state(), tr.present()
+// missingNode returns why not all running nodes are in one settled ring; empty if they are.
+func (tr *simTrial) missingNode() string {
+	state, list := tr.state(), tr.runningNodes()
 	switch {
 	case state.To == nil:
-		return "there is no ring"
+		return "no ring yet"
 	case !state.Settled:
 		return fmt.Sprintf("epoch %d is not settled", state.Epoch)
 	}
@@ -661,16 +661,16 @@ func (tr *trial) whole() string {
 		in++
 	}
 	if n := len(state.To.Members()); n != in {
-		return fmt.Sprintf("%d nodes are in the ring, and %d of those that are there", n, in)
+		return fmt.Sprintf("the ring has %d nodes, of which %d are running", n, in)
 	}
 	return ""
 }
 
-// inForce names a node that has authority and uses older rules.
-func (tr *trial) inForce(version int64) string {
-	for _, v := range tr.present() {
+// outdatedNode names a node that has authority and uses older rules.
+func (tr *simTrial) outdatedNode(version int64) string {
+	for _, v := range tr.runningNodes() {
 		if v.connected() && v.node.limiter.Rules().Version < version {
-			return fmt.Sprintf("%s has authority and goes by version %d", v.name(), v.node.limiter.Rules().Version)
+			return fmt.Sprintf("%s has authority and uses version %d", v.name(), v.node.limiter.Rules().Version)
 		}
 	}
 	return ""
@@ -679,11 +679,11 @@ func (tr *trial) inForce(version int64) string {
 // Events during a fault.
 
 // write writes rules at a healthy node.
-func (tr *trial) write() {
+func (tr *simTrial) write() {
 	tr.version++
 	version := int64(0)
-	list := tr.well()
-	if !tr.by(simInForce, "rules are written", func() string {
+	list := tr.healthyNodes()
+	if !tr.awaitEmpty(simInForce, "rules are written", func() string {
 		v := list[tr.rnd.IntN(len(list))]
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
@@ -695,13 +695,13 @@ func (tr *trial) write() {
 	}) {
 		return
 	}
-	tr.by(simInForce, "rules that were written are in force", func() string { return tr.inForce(version) })
+	tr.awaitEmpty(simInForce, "rules that were written are in force", func() string { return tr.outdatedNode(version) })
 }
 
 // join makes one more node join.
-func (tr *trial) join() {
-	v := tr.arrive()
-	tr.by(simDone, "a node joins", func() string {
+func (tr *simTrial) join() {
+	v := tr.startNewNode()
+	tr.awaitEmpty(simDone, "a node joins", func() string {
 		state := tr.state()
 		switch {
 		case state.From.Rank(v.id) < 0:
@@ -714,7 +714,7 @@ func (tr *trial) join() {
 }
 
 // leave makes a node leave for good.
-func (tr *trial) leave(v *virtual) {
+func (tr *simTrial) leave(v *testNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
 	if err := v.admin().Leave(ctx); err != nil {
@@ -727,42 +727,42 @@ func (tr *trial) leave(v *virtual) {
 }
 
 // restart stops a node gracefully, and starts it again.
-func (tr *trial) restart(v *virtual, after time.Duration) {
+func (tr *simTrial) restart(v *testNode, after time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
 	tr.mu.Lock()
 	tr.down[v] = true
 	tr.mu.Unlock()
-	if err := v.node.stepBack(ctx, false); err != nil {
-		tr.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
+	if err := v.node.leave(ctx, false); err != nil {
+		tr.fail("%s leaves the ring: not within %v: %v", v.name(), simDone, err)
 		tr.kill(v)
 	} else {
 		tr.stop(v)
 	}
 	time.Sleep(after)
-	tr.back(v)
-	tr.by(simDone, "a node that was restarted is ready", func() string {
+	tr.startAgain(v)
+	tr.awaitEmpty(simDone, "a node that was restarted is ready", func() string {
 		if !v.ready.Load() {
-			return v.name() + " is not"
+			return v.name() + " is not ready"
 		}
 		return ""
 	})
 }
 
 // stop ends the process of a node that owns nothing any more.
-func (tr *trial) stop(v *virtual) {
+func (tr *simTrial) stop(v *testNode) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
 	tr.mu.Lock()
 	tr.lives[v].over = true
 	tr.mu.Unlock()
-	v.down(false)
+	v.endProcess(false)
 }
 
-// happen performs an ordinary operation or a second fault while one lasts.
-func (tr *trial) happen(kind string) {
+// runEvent performs an ordinary operation or a second fault while one lasts.
+func (tr *simTrial) runEvent(kind string) {
 	tr.happened[kind]++
-	list := tr.well()
+	list := tr.healthyNodes()
 	v := list[tr.rnd.IntN(len(list))]
 	if o := tr.ownerOfHot(); tr.rnd.IntN(2) == 0 && slices.Contains(list, o) {
 		v = o
@@ -780,72 +780,72 @@ func (tr *trial) happen(kind string) {
 		tr.kill(v)
 	case "quick crash":
 		tr.kill(v)
-		tr.rest(100*time.Millisecond, time.Second)
-		tr.back(v)
+		tr.sleepRandom(100*time.Millisecond, time.Second)
+		tr.startAgain(v)
 	}
 }
 
 // ownerOfHot returns the owner of a random hot subject.
-func (tr *trial) ownerOfHot() *virtual {
+func (tr *simTrial) ownerOfHot() *testNode {
 	q := tr.ledger.Subjects[tr.rnd.IntN(tr.hot)].Partition
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	if l := tr.parts[q].by; l != nil {
+	if l := tr.partitions[q].by; l != nil {
 		return l.v
 	}
-	return tr.there[0]
+	return tr.members[0]
 }
 
 // episode starts a fault, lets another event happen while it lasts, and checks liveness.
-func (tr *trial) episode() {
+func (tr *simTrial) episode() {
 	from := tr.now()
-	name, undo := tr.strike()
+	name, undo := tr.startFault()
 	tr.happened[name]++
 	tr.doing = name
 	if tr.rnd.IntN(4) == 0 {
-		tr.rest(100*time.Millisecond, 4*time.Second)
+		tr.sleepRandom(100*time.Millisecond, 4*time.Second)
 	} else {
 		if tr.rnd.IntN(2) == 0 {
 			time.Sleep(simOwned)
-			tr.by(time.Second, "every partition has an owner", tr.owned)
+			tr.awaitEmpty(time.Second, "every partition has an owner", tr.partitionWithoutOwner)
 		}
-		tr.rest(0, 3*time.Second)
+		tr.sleepRandom(0, 3*time.Second)
 		kind := []string{"write", "join", "leave", "restart", "kill", "quick crash"}[tr.rnd.IntN(6)]
-		if kind == "leave" && len(tr.present()) < tr.nodes {
+		if kind == "leave" && len(tr.runningNodes()) < tr.nodes {
 			kind = "join"
 		}
-		if kind == "join" && len(tr.present()) > tr.nodes+1 {
+		if kind == "join" && len(tr.runningNodes()) > tr.nodes+1 {
 			kind = "leave"
 		}
 		tr.doing += ", and " + kind
-		tr.happen(kind)
+		tr.runEvent(kind)
 		time.Sleep(simOwned)
-		tr.by(time.Second, "every partition has an owner", tr.owned)
+		tr.awaitEmpty(time.Second, "every partition has an owner", tr.partitionWithoutOwner)
 	}
 	undo()
 	for v := range maps.Clone(tr.down) {
-		tr.back(v)
+		tr.startAgain(v)
 	}
-	tr.doing += ", all is well again"
-	tr.by(simWhole, "the cluster is whole", tr.whole)
+	tr.doing += ", and after the faults"
+	tr.awaitEmpty(simWhole, "the cluster is whole", tr.missingNode)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.ledger.Troubles = append(tr.ledger.Troubles, simulation.Trouble{From: from, Until: tr.now()})
 }
 
-// strike starts a fault. It returns its name and how to end it.
-func (tr *trial) strike() (name string, undo func()) {
-	list := tr.present()
+// startFault starts a fault. It returns its name and how to end it.
+func (tr *simTrial) startFault() (name string, undo func()) {
+	list := tr.runningNodes()
 	x, y := list[tr.rnd.IntN(len(list))], list[tr.rnd.IntN(len(list))]
 	if o := tr.ownerOfHot(); tr.rnd.IntN(2) == 0 && slices.Contains(list, o) {
 		x = o
 		state := tr.state()
 		q := tr.ledger.Subjects[tr.rnd.IntN(tr.hot)].Partition
-		if i := slices.IndexFunc(list, func(v *virtual) bool { return v.id == state.From.Standby(q) }); i >= 0 && tr.rnd.IntN(2) == 0 {
+		if i := slices.IndexFunc(list, func(v *testNode) bool { return v.id == state.From.Standby(q) }); i >= 0 && tr.rnd.IntN(2) == 0 {
 			y = list[i]
 		}
 	}
-	leader := slices.IndexFunc(list, func(v *virtual) bool { return v.node.cluster.Leader() == v.id })
+	leader := slices.IndexFunc(list, func(v *testNode) bool { return v.node.cluster.Leader() == v.id })
 	if leader >= 0 && tr.rnd.IntN(3) == 0 {
 		x = list[leader]
 	}
@@ -866,10 +866,10 @@ func (tr *trial) strike() (name string, undo func()) {
 		if way != 2 {
 			net.CutOneWay(y.ip, x.ip)
 		}
-		return []string{"link", "link in", "link out"}[way], tr.troubled(nil, nil, x, y)
+		return []string{"link", "link in", "link out"}[way], tr.markAffected(nil, nil, x, y)
 	case dice < 7 || tr.isolates.Load():
 		net.Isolate(x.ip)
-		return "isolated", tr.troubled([]*virtual{x}, []*virtual{x})
+		return "isolated", tr.markAffected([]*testNode{x}, []*testNode{x})
 	case dice < 8:
 		side := tr.minority(list)
 		tr.apply = func(ip string) {
@@ -882,21 +882,21 @@ func (tr *trial) strike() (name string, undo func()) {
 				tr.apply(v.ip)
 			}
 		}
-		return "split", tr.troubled(side, side)
+		return "split", tr.markAffected(side, side)
 	case dice < 9:
 		if tr.rnd.IntN(2) == 0 {
 			tr.apply = func(ip string) { net.CutOneWay(ip, x.ip) }
 			others(tr.apply)
-			return "deaf", tr.troubled(nil, []*virtual{x})
+			return "deaf", tr.markAffected(nil, []*testNode{x})
 		}
 		tr.apply = func(ip string) { net.CutOneWay(x.ip, ip) }
 		others(tr.apply)
-		return "dumb", tr.troubled(nil, []*virtual{x})
+		return "dumb", tr.markAffected(nil, []*testNode{x})
 	case dice < 10:
 		d := time.Duration(5+tr.rnd.IntN(60)) * time.Millisecond
 		tr.apply = func(ip string) { net.DelayBetween(x.ip, ip, d) }
 		others(tr.apply)
-		undo := tr.troubled(nil, nil, x)
+		undo := tr.markAffected(nil, nil, x)
 		return "slow", func() {
 			undo()
 			others(func(ip string) { net.DelayBetween(x.ip, ip, 100*time.Microsecond) })
@@ -909,7 +909,7 @@ func (tr *trial) strike() (name string, undo func()) {
 			x.memory.fill()
 			name = "full disk"
 		}
-		undo := tr.troubled(nil, nil, x)
+		undo := tr.markAffected(nil, nil, x)
 		return name, func() {
 			x.memory.mend()
 			undo()
@@ -917,9 +917,9 @@ func (tr *trial) strike() (name string, undo func()) {
 	}
 }
 
-// troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, the
-// copies they hold and the copies of their partitions are not kept up to date. touched are others.
-func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
+// markAffected records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, neither
+// the copies they hold nor the copies of their partitions are kept up to date. touched are others it affects.
+func (tr *simTrial) markAffected(cut, lost []*testNode, touched ...*testNode) (undo func()) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	from := tr.now()
@@ -928,7 +928,7 @@ func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func(
 		tr.bad[v] = true
 	}
 	for _, v := range lost {
-		tr.ills = append(tr.ills, ill{v.id, from, simForever})
+		tr.outages = append(tr.outages, outage{v.id, from, simForever})
 	}
 	return func() {
 		tr.p.net.HealAll()
@@ -937,7 +937,7 @@ func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func(
 		defer tr.mu.Unlock()
 		for _, v := range touched {
 			delete(tr.bad, v)
-			tr.cure(v)
+			tr.endIllness(v)
 		}
 		for _, v := range cut {
 			tr.ledger.Cuts = append(tr.ledger.Cuts, simulation.Cut{Node: tr.lives[v].number, From: from, Until: tr.now()})
@@ -945,8 +945,8 @@ func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func(
 	}
 }
 
-// minority returns a random set of nodes without which there are enough voters, even if one more is away.
-func (tr *trial) minority(list []*virtual) (side []*virtual) {
+// minority returns a random set of nodes whose absence leaves enough voters, even if one more is away.
+func (tr *simTrial) minority(list []*testNode) (side []*testNode) {
 	voters := map[string]bool{}
 	for _, m := range list[0].node.cluster.View().Members {
 		voters[m.Name] = m.Voter

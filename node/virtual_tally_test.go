@@ -8,51 +8,51 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// tally makes checks of some subjects at all nodes, and counts what was admitted of each.
+// tally makes checks of several subjects at all nodes, and counts how many of each were admitted.
 type tally struct {
-	p     *planet
+	p     *testCluster
 	pace  time.Duration
 	stop  atomic.Bool
 	kills atomic.Int64
 	done  sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below
-	nodes    []*virtual
-	subjects []*subject
-	deaths   []death
-	failed   []string // checks that were not decided within a second
-	decided  map[limiter.DecidedBy]int
-	shaken   time.Time // when paths last broke or came back
+	mu           sync.Mutex // guards the fields below
+	nodes        []*testNode
+	subjects     []*subject
+	deaths       []death
+	failed       []string // checks that were not decided within a second
+	decided      map[limiter.DecidedBy]int
+	pathsChanged time.Time // when paths last broke or came back
 }
 
-// subject is what a tally knows about one subject.
+// subject is a tally's record of one subject.
 type subject struct {
 	rule, key string
 	partition int
-	all       int64              // admitted, as answered
-	maybe     int64              // perhaps counted, though the answer was lost
-	alone     map[*virtual]int64 // of all: decided by a node by itself
-	stood     int64              // of all: decided by the standby in the owner's place
-	recent    []time.Time        // the others of all
+	all       int64               // admitted, as answered
+	uncertain int64               // perhaps counted, though the answer was lost
+	alone     map[*testNode]int64 // of all: decided by a node alone
+	byStandby int64               // of all: decided by the standby
+	recent    []time.Time         // of all: decided by the owner
 }
 
 // death is a node that ended without handing over what it had.
 type death struct {
-	victim    *virtual
+	victim    *testNode
 	at        time.Time
-	tail      time.Duration  // how old what it had not pushed may be
-	forgotten map[string]int // what it may not have reported, by rule and subject
+	tail      time.Duration  // the age of the oldest hits that it may not have pushed
+	forgotten map[string]int // the hits that it may not have reported, by rule and subject
 	owned     func(partition int) bool
-	stale     func(partition int) time.Duration // how old the only copy is; 0 if there was a good one
+	copyAge   func(partition int) time.Duration // how old the only copy is; 0 if there was a good one
 }
 
 func (s *subject) String() string { return s.rule + " " + s.key }
 
-// count starts a tally.
-func (p *planet) count(pace time.Duration, subjects []*subject) *tally {
+// startTally starts a tally.
+func (p *testCluster) startTally(pace time.Duration, subjects []*subject) *tally {
 	c := &tally{p: p, pace: pace, subjects: subjects, nodes: p.nodes[:len(p.nodes):len(p.nodes)], decided: map[limiter.DecidedBy]int{}}
 	for _, s := range subjects {
-		s.partition, s.alone = p.partition(s.rule, s.key), map[*virtual]int64{}
+		s.partition, s.alone = p.partition(s.rule, s.key), map[*testNode]int64{}
 	}
 	const workers = 5
 	for w := range workers {
@@ -70,20 +70,20 @@ func (p *planet) count(pace time.Duration, subjects []*subject) *tally {
 }
 
 // add makes the tally ask at one more node.
-func (t *tally) add(v *virtual) {
+func (t *tally) add(v *testNode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nodes = append(t.nodes, v)
 }
 
 // asked returns the nodes at which the tally asks.
-func (t *tally) asked() []*virtual {
+func (t *tally) asked() []*testNode {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.nodes
 }
 
-func (t *tally) ask(v *virtual, s *subject) {
+func (t *tally) ask(v *testNode, s *subject) {
 	var a limiter.Answer
 	began, kills := time.Now(), t.kills.Load()
 	allowed, err := v.check(s.rule, s.key, &a)
@@ -93,11 +93,11 @@ func (t *tally) ask(v *virtual, s *subject) {
 	// A request whose answer was lost is retried as soon as there is another path. The check then takes longer than one
 	// round through a third node.
 	patience := 50 * time.Millisecond
-	if time.Since(t.shaken) < time.Second {
+	if time.Since(t.pathsChanged) < time.Second {
 		patience = 400 * time.Microsecond
 	}
 	if v.crashed.Load() || err != nil || took > patience || t.kills.Load() != kills {
-		s.maybe++
+		s.uncertain++
 	}
 	if v.crashed.Load() {
 		return
@@ -114,25 +114,25 @@ func (t *tally) ask(v *virtual, s *subject) {
 	case limiter.ByFallback:
 		s.alone[v]++
 	case limiter.ByStandby:
-		s.stood++
+		s.byStandby++
 	default:
 		s.recent = append(s.recent, time.Now())
 	}
 }
 
-// shakes records that paths break or come back.
-func (t *tally) shakes() {
+// notePathChange records that paths break or come back.
+func (t *tally) notePathChange() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.shaken = time.Now()
+	t.pathsChanged = time.Now()
 }
 
-// dies records that a node ends now. What it owned is forgotten if it is younger than tail, which is 0 if everything
-// was handed over; if the copy of a partition is stale, as far back as that. What the node decided alone may not have
-// been reported yet.
-func (t *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
-	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
-	// If the ring is settled, it is known which node owns which partition.
+// noteDeath records that a node ends now. Hits at counters it owned may be forgotten if they are younger than tail, which is 0
+// if everything was handed over, or than the copy of a partition, if that is stale. Hits that it decided alone may not
+// have been reported yet.
+func (t *tally) noteDeath(v *testNode, tail time.Duration, stale func(partition int) time.Duration) {
+	d := death{victim: v, at: time.Now(), tail: tail, copyAge: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
+	// Only a settled ring tells which node owns a partition.
 	if s := v.node.cluster.State(); s.Settled {
 		has := map[int]bool{}
 		for _, sub := range t.subjects {
@@ -143,13 +143,13 @@ func (t *tally) dies(v *virtual, tail time.Duration, stale func(partition int) t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.subjects {
-		d.forgotten[s.String()] = int(s.alone[v] + s.stood)
+		d.forgotten[s.String()] = int(s.alone[v] + s.byStandby)
 	}
-	t.deaths, t.shaken = append(t.deaths, d), time.Now()
+	t.deaths, t.pathsChanged = append(t.deaths, d), time.Now()
 	t.kills.Add(1)
 }
 
-// forgotten returns how many hits of a subject may be forgotten after all deaths. The tally has ended.
+// forgotten returns how many hits of a subject all deaths may have lost. The tally must have ended.
 func (t *tally) forgotten(s *subject) (n int64) {
 	for _, d := range t.deaths {
 		n += int64(d.forgotten[s.String()])
@@ -157,8 +157,8 @@ func (t *tally) forgotten(s *subject) (n int64) {
 			continue
 		}
 		tail := d.tail
-		if d.stale != nil {
-			tail += d.stale(s.partition)
+		if d.copyAge != nil {
+			tail += d.copyAge(s.partition)
 		}
 		for _, at := range s.recent {
 			if since := at.Sub(d.at); since > -tail && since < 70*time.Millisecond { // some answers are in flight
@@ -169,9 +169,9 @@ func (t *tally) forgotten(s *subject) (n int64) {
 	return n
 }
 
-// aloneAtMost returns how many hits of a subject were admitted without its owner, counting each node up to its share.
+// aloneAtMost returns how many hits of a subject were admitted without its owner, at most a share for each node.
 func (s *subject) aloneAtMost(share int64) (n int64) {
-	n = min(s.stood, share)
+	n = min(s.byStandby, share)
 	for _, k := range s.alone {
 		n += min(k, share)
 	}

@@ -27,7 +27,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
+<<<<<<< HEAD
 // Whole nodes make much garbage, and the machine has memory for it. GOGC and GOMEMLIMIT give other bounds.
+=======
+// Whole nodes make much garbage; fewer collections make the tests faster.
+>>>>>>> 22c06f496cddd4f5302a39ab2a5f1f14baff8b0c
 func TestMain(m *testing.M) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -35,37 +39,36 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// planet is a cluster in this process, on virtual time. Its nodes are complete except for their HTTP and their disks;
-// only bills are on disk.
-type planet struct {
-	t     *testing.T
-	net   *memnet.Net
-	start time.Time
-	nodes []*virtual
-	log   *slog.Logger
-	diary diary
+// testCluster is a cluster in this process, on virtual time. Its nodes are complete but serve no HTTP and keep everything but
+// usage in memory.
+type testCluster struct {
+	t         *testing.T
+	net       *memnet.Net
+	start     time.Time
+	nodes     []*testNode
+	log       *slog.Logger
+	ownership ownershipLog
 
-	dir     string // for nodes' addresses and notes
-	rules   string // initial rules
-	region  string
-	primary string
-	expect  int                       // BootstrapExpect; 0 for the number of nodes
-	subnet  int                       // its nodes are 10.0.<subnet>.1 and so on
-	far     []string                  // where other regions' entry nodes gossip
-	secret  []secret.Secret           // the cluster's; nil for none
-	build   func(i int) cluster.Build // what a node can read; nil for what this source can
-	silence time.Duration             // after which a node counts as unreachable; 0 for the default
-	months  int                       // --usage-months
-	stopped atomic.Bool               // the clocks that authority is measured by stand still
-	// pen returns the recorder of a node that starts, which passes its records on to another; nil if that other one is
-	// used directly.
-	pen func(*virtual, limiter.Recorder) limiter.Recorder
-	// inline are limits that each check brings, instead of asking a rule; nil if checks ask rules.
+	dir          string // for nodes' addresses and notes
+	rules        string // initial rules
+	region       string
+	primary      string
+	expect       int                       // BootstrapExpect; 0 for the number of nodes
+	subnet       int                       // its nodes' addresses are 10.0.<subnet>.1 and up
+	wanAddresses []string                  // gossip addresses of other regions' entry nodes
+	secret       []secret.Secret           // the cluster's; nil for none
+	build        func(i int) cluster.Build // what a node can read; nil for what this source can
+	silence      time.Duration             // after which a node counts as unreachable; 0 for the default
+	months       int                       // --usage-months
+	stopped      atomic.Bool               // the clocks that time authority stand still
+	// wrapRecorder wraps the recorder of a starting node; nil for no wrapper.
+	wrapRecorder func(*testNode, limiter.Recorder) limiter.Recorder
+	// inline is the subject, with its limits, that each check brings; nil if checks use rules.
 	inline *rules.InlineSubject
 }
 
-// bring makes checks bring the limit of exactRules, or of hybridRules.
-func (p *planet) bring(inline bool, limit int, exact bool) {
+// useInline makes checks bring the limit of exactRules or hybridRules, if inline is set.
+func (p *testCluster) useInline(inline bool, limit int, exact bool) {
 	if inline {
 		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []rules.InlineLimit{
 			{Limit: int64(limit), Per: "8760h", Algorithm: "fixed-window"}, // the same window as the rules'
@@ -73,8 +76,8 @@ func (p *planet) bring(inline bool, limit int, exact bool) {
 	}
 }
 
-// asked runs a test with a rule that is asked, and with limits that come with the call.
-func asked(t *testing.T, test func(t *testing.T, inline bool)) {
+// runWithRuleAndInline runs a test with a rule and with inline limits.
+func runWithRuleAndInline(t *testing.T, test func(t *testing.T, inline bool)) {
 	for _, inline := range []bool{false, true} {
 		t.Run(map[bool]string{false: "rule", true: "inline"}[inline], func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +86,8 @@ func asked(t *testing.T, test func(t *testing.T, inline bool)) {
 	}
 }
 
-// subject returns what places a rule's subject, or an inline one.
-func (p *planet) subject(rule, key string) uint64 {
+// subjectHash returns the half of a subject's hash that selects its partition.
+func (p *testCluster) subjectHash(rule, key string) uint64 {
 	p.t.Helper()
 	l := p.nodes[0].node.limiter
 	if p.inline != nil {
@@ -103,15 +106,15 @@ func (p *planet) subject(rule, key string) uint64 {
 	return u.Hash.Hi
 }
 
-// virtual is a node of a planet.
-type virtual struct {
-	planet   *planet
+// testNode is a node of a testCluster. It outlives its processes.
+type testNode struct {
+	planet   *testCluster
 	settings *Config
 	id       ring.NodeID
 	boot     uint64
-	node     *Node   // the current process's
-	memory   *memory // outlives its process
-	disk     *handle // the current process's
+	node     *Node // of the current process
+	memory   *testDisk
+	disk     *diskHandle // of the current process
 	ip       string
 	build    cluster.Build
 	alive    atomic.Bool
@@ -120,47 +123,47 @@ type virtual struct {
 	crashed atomic.Bool
 }
 
-func newPlanet(t *testing.T, n int, text string) *planet {
-	p := newSpace(t).planet("default", "default", 0)
-	p.settle(n, text)
-	p.whole()
+func newTestCluster(t *testing.T, n int, text string) *testCluster {
+	p := newTestNetwork(t).newCluster("default", "default", 0)
+	p.startNodes(n, text)
+	p.awaitWhole()
 	return p
 }
 
-// newRegions starts a cluster of n nodes for each region; all know each other's addresses. Rules are written in the
-// first region. It returns when each cluster is whole; they may not have met yet.
-func newRegions(t *testing.T, n int, text string, regions ...string) []*planet {
-	space := newSpace(t)
-	all := make([]*planet, len(regions))
+// newRegions starts a cluster of n nodes for each region; all know each other's addresses. The first region is the
+// primary. It returns when each cluster is whole; they may not have met yet.
+func newRegions(t *testing.T, n int, text string, regions ...string) []*testCluster {
+	space := newTestNetwork(t)
+	all := make([]*testCluster, len(regions))
 	for i, name := range regions {
-		all[i] = space.planet(name, regions[0], i+1)
+		all[i] = space.newCluster(name, regions[0], i+1)
 		for j := range regions {
 			for k := range n {
 				if i != j {
-					all[i].far = append(all[i].far, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
+					all[i].wanAddresses = append(all[i].wanAddresses, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
 				}
 			}
 		}
 	}
 	for _, p := range all {
-		p.settle(n, text)
+		p.startNodes(n, text)
 	}
 	for _, p := range all {
-		p.whole()
+		p.awaitWhole()
 	}
 	return all
 }
 
-// space is the network between planets.
-type space struct {
+// testNetwork is the network between clusters.
+type testNetwork struct {
 	t     *testing.T
 	net   *memnet.Net
 	start time.Time
 	log   *slog.Logger
 }
 
-func newSpace(t *testing.T) *space {
-	s := &space{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
+func newTestNetwork(t *testing.T) *testNetwork {
+	s := &testNetwork{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
 	s.net.Backoff()
 	if os.Getenv("RLNODE_TEST_LOG") != "" {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -169,46 +172,46 @@ func newSpace(t *testing.T) *space {
 	return s
 }
 
-func (s *space) planet(region, primary string, subnet int) *planet {
-	return &planet{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
+func (s *testNetwork) newCluster(region, primary string, subnet int) *testCluster {
+	return &testCluster{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
 }
 
-// settle starts n nodes with these rules.
-func (p *planet) settle(n int, text string) {
+// startNodes starts n nodes with these rules.
+func (p *testCluster) startNodes(n int, text string) {
 	p.dir, p.rules = p.t.TempDir(), text
 	for i := range n {
-		v := p.another(p.settings(i, n))
+		v := p.addNode(p.settings(i, n))
 		if p.build != nil {
 			v.build = p.build(i)
 		}
 	}
 	for _, v := range p.nodes {
-		v.up()
+		v.startProcess()
 	}
 }
 
-// another adds a node that does not run yet.
-func (p *planet) another(settings *Config) *virtual {
+// addNode adds a node without starting it.
+func (p *testCluster) addNode(settings *Config) *testNode {
 	i := len(p.nodes)
-	v := &virtual{planet: p, ip: p.address(i), memory: newMemory(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
+	v := &testNode{planet: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
 	p.nodes = append(p.nodes, v)
 	return v
 }
 
-func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
+func (p *testCluster) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-// cases returns how many of n similar cases to run: one in short mode.
-func cases(n int) int {
+// casesToRun returns how many of n similar cases to run: one in short mode.
+func casesToRun(n int) int {
 	if testing.Short() {
 		return 1
 	}
 	return n
 }
 
-func (p *planet) settings(i, n int) *Config {
+func (p *testCluster) settings(i, n int) *Config {
 	c := &Config{
 		Name: fmt.Sprintf("n%d", i+1), ClusterBind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
-		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary, InsecureCluster: p.secret == nil,
+		WANPort: 7948, WANJoin: p.wanAddresses, PrimaryRegion: p.primary, InsecureCluster: p.secret == nil,
 		Rules: []byte(p.rules), MaxCounters: 100_000, BootstrapExpect: cmp.Or(p.expect, n),
 		UsageMonths: p.months, UsageSubjects: 1000,
 	}
@@ -225,15 +228,15 @@ func (p *planet) settings(i, n int) *Config {
 	return c
 }
 
-// up starts the node's process.
-func (v *virtual) up() {
+// startProcess starts the node's process.
+func (v *testNode) startProcess() {
 	p := v.planet
 	host := p.net.Host(v.ip)
 	gossip, err := host.GossipTransport(7946)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if v.boot == 0 { // real processes' are random
+	if v.boot == 0 { // unlike real ones, these boots are not random
 		v.boot = uint64(v.id[0]) << 32
 	}
 	v.boot++
@@ -247,11 +250,11 @@ func (v *virtual) up() {
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: p.boottime,
-		recorder: witness{diary: &p.diary, name: config.Name, start: p.start},
+		recorder: ownershipRecorder{log: &p.ownership, name: config.Name, start: p.start},
 		build:    v.build, silence: p.silence,
 	}
-	if p.pen != nil {
-		config.env.recorder = p.pen(v, config.env.recorder)
+	if p.wrapRecorder != nil {
+		config.env.recorder = p.wrapRecorder(v, config.env.recorder)
 	}
 	config.BootstrapExpect = min(config.BootstrapExpect, maxExpect)
 	complete, err := config.complete()
@@ -267,7 +270,7 @@ func (v *virtual) up() {
 		p.t.Fatal(err)
 	}
 	if _, noRoom := n.table.Restore(n.clock.Now(), v.memory.table); noRoom > 0 {
-		p.t.Fatalf("there is no room for %d counters", noRoom)
+		p.t.Fatalf("no room for %d counters", noRoom)
 	}
 	v.node = n
 	v.alive.Store(true)
@@ -283,24 +286,24 @@ func (v *virtual) up() {
 }
 
 // admin returns the node as its admin plane sees it.
-func (v *virtual) admin() adminView { return adminView{v.node.cluster, v.node} }
+func (v *testNode) admin() adminView { return adminView{v.node.cluster, v.node} }
 
-// boottime is the clock that authority is measured by.
-func (p *planet) boottime() time.Duration {
+// boottime is the clock that times authority.
+func (p *testCluster) boottime() time.Duration {
 	if p.stopped.Load() {
 		return time.Hour
 	}
 	return time.Since(p.start)
 }
 
-// down ends the node's process: gracefully if clean is set, else like a crash.
-func (v *virtual) down(clean bool) {
+// endProcess ends the node's process: gracefully if clean is set, otherwise like a crash.
+func (v *testNode) endProcess(clean bool) {
 	n := v.node
 	v.ready.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
 	defer cancel()
 	if clean {
-		if err := n.stepBack(ctx, false); err != nil {
+		if err := n.leave(ctx, false); err != nil {
 			v.planet.t.Errorf("%s: step back: %v", v.settings.Name, err)
 		}
 	} else {
@@ -308,7 +311,7 @@ func (v *virtual) down(clean bool) {
 		v.planet.net.Crash(v.ip)
 	}
 	v.alive.Store(false)
-	close(v.disk.over)
+	close(v.disk.ended)
 	file := filepath.Join(v.settings.DataDir, "usage.db")
 	var written []byte
 	if n.meter != nil && !clean {
@@ -321,22 +324,22 @@ func (v *virtual) down(clean bool) {
 			v.planet.t.Error(err)
 		}
 	}
-	v.ready.Store(false) // it may have become ready meanwhile
+	v.ready.Store(false) // the node may have become ready meanwhile
 }
 
-func (p *planet) end() {
+func (p *testCluster) stopNodes() {
 	for _, v := range p.nodes {
 		if v.alive.Load() {
-			v.down(false)
+			v.endProcess(false)
 		}
 	}
 	time.Sleep(10 * time.Second) // gossip's last probes
 }
 
-// whole waits until every node is in one settled ring and has authority.
+// awaitWhole waits until every node is in one settled ring and has authority.
 //
-// It waits longer than the longest patience, ten minutes: a node that was cut off repeatedly comes back late.
-func (p *planet) whole() {
+// It waits for more than ten minutes, the longest that a node must stay out after being cut off repeatedly.
+func (p *testCluster) awaitWhole() {
 	p.t.Helper()
 	p.within(11*time.Minute, "the cluster is whole", func() bool {
 		for _, v := range p.nodes {
@@ -354,12 +357,12 @@ func (p *planet) whole() {
 	})
 }
 
-func (p *planet) eventually(what string, ok func() bool) {
+func (p *testCluster) eventually(what string, ok func() bool) {
 	p.t.Helper()
 	p.within(time.Minute, what, ok)
 }
 
-func (p *planet) within(bound time.Duration, what string, ok func() bool) {
+func (p *testCluster) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Helper()
 	for range bound / time.Millisecond {
 		if ok() {
@@ -370,14 +373,14 @@ func (p *planet) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Fatalf("%s: not within %s", what, bound)
 }
 
-// check asks a node, and records how the check was decided.
-func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
+// check makes a check at a node. It reports whether the check was allowed.
+func (v *testNode) check(rule, key string, a *limiter.Answer) (bool, error) {
 	q := v.planet.query(rule, key)
 	err := v.node.limiter.Check(&q, a)
 	return err == nil && a.Allowed, err
 }
 
-func (p *planet) query(rule, key string) limiter.Query {
+func (p *testCluster) query(rule, key string) limiter.Query {
 	if p.inline == nil {
 		return limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
 	}
@@ -386,8 +389,8 @@ func (p *planet) query(rule, key string) limiter.Query {
 	return limiter.Query{Subjects: []limiter.Subject{one}}
 }
 
-// crowd makes checks of some subjects at all ready nodes until it is stopped.
-type crowd struct {
+// loadGenerator makes checks of several subjects at all ready nodes until it is stopped.
+type loadGenerator struct {
 	keys     int
 	admitted []atomic.Int64
 	refused  atomic.Int64
@@ -396,11 +399,11 @@ type crowd struct {
 	failed   atomic.Int64
 	stop     atomic.Bool
 	done     sync.WaitGroup
-	log      func(format string, args ...any) // logs checks decided without the owner; may be nil
+	log      func(format string, args ...any) // logs slow checks and those decided in fallback; may be nil
 }
 
-func (p *planet) crowd(rule string, keys, workers int) *crowd {
-	c := &crowd{keys: keys, admitted: make([]atomic.Int64, keys)}
+func (p *testCluster) startLoad(rule string, keys, workers int) *loadGenerator {
+	c := &loadGenerator{keys: keys, admitted: make([]atomic.Int64, keys)}
 	if os.Getenv("RLNODE_TEST_LOG") != "" {
 		c.log = func(f string, a ...any) { p.log.Info(fmt.Sprintf(f, a...)) }
 	}
@@ -427,7 +430,7 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 				}
 				c.by[a.DecidedBy].Add(1)
 				if took := time.Since(began); c.log != nil && (a.DecidedBy == limiter.ByFallback || took > 20*time.Millisecond) {
-					c.log("worker %d: by %s at %s for %d, asked %v ago", w, a.DecidedBy, v.settings.Name, key, took)
+					c.log("worker %d: key %d at %s decided by %s after %v", w, key, v.settings.Name, a.DecidedBy, took)
 				}
 				if time.Since(began) > time.Second {
 					c.slow.Add(1)
@@ -439,8 +442,8 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 	return c
 }
 
-// leave ends the crowd and returns how many checks were decided in each way.
-func (c *crowd) leave() map[string]int64 {
+// stopLoad stops the checks and returns how many checks were decided in each way.
+func (c *loadGenerator) stopLoad() map[string]int64 {
 	c.stop.Store(true)
 	c.done.Wait()
 	by := map[string]int64{}
@@ -452,7 +455,7 @@ func (c *crowd) leave() map[string]int64 {
 	return by
 }
 
-func (c *crowd) total() (n int64) {
+func (c *loadGenerator) total() (n int64) {
 	for i := range c.admitted {
 		n += c.admitted[i].Load()
 	}
@@ -460,21 +463,21 @@ func (c *crowd) total() (n int64) {
 }
 
 // used returns what the owner of a subject has counted.
-func (p *planet) used(rule, key string) int64 {
+func (p *testCluster) used(rule, key string) int64 {
 	p.t.Helper()
-	used, err := p.usedNow(rule, key)
+	used, err := p.tryUsed(rule, key)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return used
 }
 
-// usedNow is used, or an error if it is unknown.
-func (p *planet) usedNow(rule, key string) (int64, error) {
+// tryUsed is used, but returns an error if the use is unknown now.
+func (p *testCluster) tryUsed(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
 			if p.inline != nil {
-				return v.lookInline(key)
+				return v.peekInline(key)
 			}
 			u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 			if err != nil {
@@ -486,8 +489,8 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 	return 0, errors.New("no node is ready")
 }
 
-// lookInline returns what a look at an inline subject says is used, unless no owner answers it.
-func (v *virtual) lookInline(key string) (int64, error) {
+// peekInline peeks at an inline subject and returns its use. It fails unless the owner answers.
+func (v *testNode) peekInline(key string) (int64, error) {
 	var a limiter.Answer
 	q := v.planet.query("", key)
 	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: rules.Requests}}
@@ -501,63 +504,63 @@ func (v *virtual) lookInline(key string) (int64, error) {
 	return a.Limits[0].Used, nil
 }
 
-// diary records which node decides as owner of which partition, and when. It detects two at once.
-type diary struct {
-	mu      sync.Mutex // guards the fields below
-	last    [ring.Partitions]entry
-	trouble []string // at most 20
+// ownershipLog records which node decides each partition as its owner, and when. It detects two owners at once.
+type ownershipLog struct {
+	mu         sync.Mutex // guards the fields below
+	last       [ring.Partitions]lastDecision
+	violations []string // at most 20
 }
 
-type entry struct {
-	by           string
-	lineage      uint64
-	began, ended int64
-	gone         map[uint64]bool // lineages that another one has followed
+type lastDecision struct {
+	by            string
+	lineage       uint64
+	began, ended  int64
+	endedLineages map[uint64]bool // lineages that have ended
 }
 
-// witness writes one node's records to the diary.
-type witness struct {
-	diary *diary
+// ownershipRecorder writes one node's records to the ownershipLog.
+type ownershipRecorder struct {
+	log   *ownershipLog
 	name  string
 	start time.Time
 }
 
-func (w witness) Clock() int64 { return int64(time.Since(w.start)) }
+func (w ownershipRecorder) Clock() int64 { return int64(time.Since(w.start)) }
 
-func (w witness) Decided(by limiter.DecidedBy, p int, lineage uint64, began, ended int64) {
+func (w ownershipRecorder) Decided(by limiter.DecidedBy, p int, lineage uint64, began, ended int64) {
 	if by != limiter.ByOwner {
 		return
 	}
-	d := w.diary
+	d := w.log
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := &d.last[p]
-	if last.gone == nil {
-		last.gone = map[uint64]bool{}
+	if last.endedLineages == nil {
+		last.endedLineages = map[uint64]bool{}
 	}
 	switch {
-	case last.gone[lineage]:
-		d.note("partition %d: %s decides under a lineage that has ended", p, w.name)
+	case last.endedLineages[lineage]:
+		d.violation("partition %d: %s decides under a lineage that has ended", p, w.name)
 	case last.by != "" && last.by != w.name && began < last.ended:
-		d.note("partition %d: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
+		d.violation("partition %d: two owners: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
 	}
 	if last.lineage != 0 && last.lineage != lineage {
-		last.gone[last.lineage] = true
+		last.endedLineages[last.lineage] = true
 	}
 	last.by, last.lineage, last.began, last.ended = w.name, lineage, began, max(ended, last.ended)
 }
 
-func (d *diary) note(format string, args ...any) {
-	if len(d.trouble) < 20 {
-		d.trouble = append(d.trouble, fmt.Sprintf(format, args...))
+func (d *ownershipLog) violation(format string, args ...any) {
+	if len(d.violations) < 20 {
+		d.violations = append(d.violations, fmt.Sprintf(format, args...))
 	}
 }
 
-func (p *planet) peaceful() {
+func (p *testCluster) checkOwnership() {
 	p.t.Helper()
-	p.diary.mu.Lock()
-	defer p.diary.mu.Unlock()
-	for _, text := range p.diary.trouble {
+	p.ownership.mu.Lock()
+	defer p.ownership.mu.Unlock()
+	for _, text := range p.ownership.violations {
 		p.t.Error(text)
 	}
 }

@@ -20,7 +20,7 @@ rules:
 `
 
 // month returns what a node reports for this month over all nodes, by subject, and the nodes whose counts are missing.
-func (v *virtual) month() (rows map[string]int64, missing []string) {
+func (v *testNode) month() (rows map[string]int64, missing []string) {
 	t := v.planet.t
 	t.Helper()
 	s, err := v.node.usage.Open(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
@@ -40,24 +40,24 @@ func (v *virtual) month() (rows map[string]int64, missing []string) {
 	}
 }
 
-// bills is the expected rows, by subject.
-type bills struct {
-	planet *planet
+// expectedBills holds the expected rows, by subject.
+type expectedBills struct {
+	planet *testCluster
 	want   map[string]int64
 }
 
-// during runs a crowd while change runs, and compares bills with answers to the unit, except for what a kill may have
-// lost: change returns how many checks answered by then may be lost.
-func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
+// checkDuring makes checks while change runs, and compares the bills with the answers, to the unit. change returns how many of
+// the answered checks a kill may have lost.
+func (b *expectedBills) checkDuring(what string, change func(c *loadGenerator) (lost int64)) {
 	const workers = 4
 	p, t := b.planet, b.planet.t
 	t.Helper()
-	c := p.crowd("year", 21, workers)
+	c := p.startLoad("year", 21, workers)
 	time.Sleep(2 * time.Second)
 	lost := change(c)
 	time.Sleep(2 * time.Second)
-	c.leave()
-	p.whole()
+	c.stopLoad()
+	p.awaitWhole()
 	for i := range c.admitted {
 		b.want[fmt.Sprintf("k%d", i)] += c.admitted[i].Load()
 	}
@@ -68,7 +68,7 @@ func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 		for key, want := range b.want {
 			less, more = less+max(0, want-rows[key]), more+max(0, rows[key]-want)
 		}
-		unknown := int64(0) // in flight when a node was killed: counted, but the answer never arrived
+		unknown := int64(0) // counted, but not answered because the node was killed
 		if lost > 0 {
 			unknown = workers
 		}
@@ -81,71 +81,71 @@ func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 	b.want = first
 }
 
-// aside stops sending checks to a node, as a load balancer does before the node stops, and waits for those in flight.
-func (v *virtual) aside() {
+// drain stops sending checks to a node, as a load balancer does before the node stops, and waits for those in flight.
+func (v *testNode) drain() {
 	v.ready.Store(false)
 	time.Sleep(time.Second)
 }
 
-// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most the last second of what
-// it answered, and nothing is ever billed twice. What a rule without `usage: monthly` admits is in no bill.
+// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most its last second of answers,
+// and nothing is ever billed twice. Rules without `usage: monthly` are in no bill.
 func TestBillsToTheUnitInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newSpace(t).planet("default", "default", 0)
+		p := newTestNetwork(t).newCluster("default", "default", 0)
 		p.months = 13
-		p.settle(3, billedRules)
-		p.whole()
-		b := &bills{planet: p, want: map[string]int64{}}
-		free := p.crowd("free", 5, 1)
-		b.during("all restart", func(*crowd) int64 {
+		p.startNodes(3, billedRules)
+		p.awaitWhole()
+		b := &expectedBills{planet: p, want: map[string]int64{}}
+		free := p.startLoad("free", 5, 1)
+		b.checkDuring("all restart", func(*loadGenerator) int64 {
 			for _, v := range p.nodes {
-				v.aside()
-				v.down(true)
-				v.up()
-				p.whole()
+				v.drain()
+				v.endProcess(true)
+				v.startProcess()
+				p.awaitWhole()
 			}
 			return 0
 		})
-		b.during("a node joins", func(*crowd) int64 {
-			p.newcomer()
-			p.whole()
+		b.checkDuring("a node joins", func(*loadGenerator) int64 {
+			p.joinNode()
+			p.awaitWhole()
 			return 0
 		})
-		b.during("a node is killed", func(c *crowd) int64 {
+		b.checkDuring("a node is killed", func(c *loadGenerator) int64 {
 			v := p.followers()[0]
 			before := c.total()
 			time.Sleep(writeTime)
 			lost := c.total() - before
-			v.down(false)
+			v.endProcess(false)
 			time.Sleep(time.Second)
 			if _, missing := p.nodes[0].month(); v != p.nodes[0] && !slices.Equal(missing, []string{v.settings.Name}) {
 				t.Errorf("while a node is down: %v are missing", missing)
 			}
-			v.up()
-			p.whole()
+			v.startProcess()
+			p.awaitWhole()
 			return lost
 		})
-		b.during("a node leaves", func(*crowd) int64 {
+		b.checkDuring("a node leaves", func(*loadGenerator) int64 {
 			v := p.followers()[0]
 			ctx, cancel := context.WithTimeout(t.Context(), leaveBound)
 			defer cancel()
-			if err := v.node.stepBack(ctx, true); err != nil {
+			if err := v.node.leave(ctx, true); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(time.Second) // it still answers
-			v.aside()
+			time.Sleep(time.Second) // the node still answers
+			v.drain()
 			last, cancelLast := context.WithTimeout(t.Context(), leaveBound)
 			defer cancelLast()
-			if err := v.node.handLast(last); err != nil {
+			if err := v.node.handOverLateUsage(last); err != nil {
 				t.Error(err)
 			}
-			v.down(false)
-			p.nodes = slices.DeleteFunc(p.nodes, func(other *virtual) bool { return other == v })
+			v.endProcess(false)
+			p.nodes = slices.DeleteFunc(p.nodes, func(other *testNode) bool { return other == v })
 			return 0
 		})
-		free.leave()
-		p.end()
+		free.stopLoad()
+		p.stopNodes()
 	})
 }
 

@@ -17,7 +17,7 @@ rules:
 profiles: {web: {ip: header:X-Forwarded-For}}
 `
 
-// However an address is written and whichever way it comes in, it is one subject: a different port is no fresh limit.
+// All notations of an address are one subject on every path into the node: another port gives no fresh limit.
 func TestOneAddressByEveryWayIn(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", addressRules))
@@ -71,7 +71,7 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 	}
 	call(200, "DELETE", s.admin+"/v1/usage?rule=year&key="+url.QueryEscape("198.51.100.7:4711"), "")
 	if have := s.used("year", "198.51.100.7"); have != 0 {
-		t.Errorf("usage after the reset by another writing: have %d, want 0", have)
+		t.Errorf("usage after a reset in another notation: have %d, want 0", have)
 	}
 	// Settings written for any notation apply to the address.
 	call(200, "PUT", s.admin+"/v1/subjects/ip/"+url.PathEscape("198.51.100.7:80"), `{"limits": {"year": [{"limit": 1, "per": "8760h", "algorithm": "fixed-window"}]}}`)

@@ -20,7 +20,7 @@ import (
 type backup struct {
 	Format   string          `json:"format"` // backupFormat
 	TakenAt  time.Time       `json:"taken_at"`
-	From     string          `json:"from"`     // the node's address
+	From     string          `json:"from"`     // address of the node
 	Version  int64           `json:"version"`  // of the rules
 	SHA256   string          `json:"sha256"`   // of Rules, in hex
 	Rules    string          `json:"rules"`    // the document, YAML
@@ -29,7 +29,7 @@ type backup struct {
 
 const backupFormat = "rlnode-backup-1"
 
-// maxBackup bounds a backup file, in bytes. A document of 8 MiB with every byte escaped stays below it.
+// maxBackup bounds a backup file, in bytes. A document of 8 MiB fits even with every byte escaped.
 const maxBackup = 64 << 20
 
 func checksum(text string) string {
@@ -39,14 +39,14 @@ func checksum(text string) string {
 
 // backupCmd saves the rules.
 type backupCmd struct {
-	Output string `short:"o" default:"-" placeholder:"FILE" help:"Where to; - is standard output (default)."`
+	Output string `short:"o" default:"-" placeholder:"FILE" help:"File to write; - is standard output (default)."`
 	adminPlane
 }
 
 // Help implements kong.HelpProvider.
 func (backupCmd) Help() string {
-	return `A backup is one JSON file: the rules in force, their version, when it was taken, and the list of versions.
-Counters are not in it.
+	return `A backup is a JSON file with the rules in force, their version, the time, and the list of versions. It has no
+counters.
 
 Examples:
 
@@ -67,7 +67,7 @@ func (c *backupCmd) Run(env *environment) error {
 	tag := doc.header.Get("ETag")
 	version, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
 	if err != nil {
-		return fmt.Errorf("read the version of the rules: the node says ETag %q", tag)
+		return fmt.Errorf("read the version of the rules: the node answers with ETag %q", tag)
 	}
 	list, err := n.send(env.ctx, request{path: "/v1/rules/versions"})
 	if err != nil {
@@ -103,13 +103,13 @@ func (c *backupCmd) Run(env *environment) error {
 
 // restoreCmd restores a backup.
 type restoreCmd struct {
-	File string `arg:"" help:"A file that backup wrote; - is standard input."`
-	answered
+	File string `arg:"" help:"A file written by backup; - is standard input."`
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
 func (restoreCmd) Help() string {
-	return `The rules of the backup become a new version; those in force until now stay in the list of versions.
+	return `The rules of the backup become a new version; the rules it replaces stay in the list of versions.
 
 Example:
 
@@ -134,20 +134,20 @@ func (c *restoreCmd) Run(env *environment) error {
 	return putRules(env, n, putOptions{name: "the backup's rules", source: []byte(b.Rules), json: c.JSON})
 }
 
-// readBackup reads a file that backup wrote, or says what is wrong with it.
+// readBackup decodes and checks a file written by backup.
 func readBackup(text []byte) (*backup, error) {
 	var b backup
 	if err := json.Unmarshal(text, &b); err != nil {
 		if _, e := rules.Parse(text); e == nil {
 			return nil, errors.New("this is a rules file, not a backup: rlnode apply -f puts it in force")
 		}
-		return nil, fmt.Errorf("it is no backup: %w", err)
+		return nil, fmt.Errorf("not a backup: %w", err)
 	}
 	switch {
 	case b.Format != backupFormat:
-		return nil, fmt.Errorf("it is no backup: its format is %q, not %q", b.Format, backupFormat)
+		return nil, fmt.Errorf("not a backup: its format is %q, not %q", b.Format, backupFormat)
 	case checksum(b.Rules) != b.SHA256:
-		return nil, errors.New("the backup is damaged: its rules do not have the checksum that they had")
+		return nil, errors.New("the backup is damaged: its rules don't match its checksum")
 	}
 	return &b, nil
 }

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// benchCmd puts load on a node.
+// benchCmd measures how many checks a node decides, and how fast.
 type benchCmd struct {
 	Connections int           `short:"c" default:"16" help:"Connections, each with one request at a time (1 to 4096, default ${default})."`
 	Duration    time.Duration `short:"d" default:"10s" help:"How long (at most 1h, default ${default})."`
-	Rate        int           `default:"0" placeholder:"N" help:"Requests a second, sent on time whether or not answers are late; latency counts from when a request was due. Default: as many as go."`
-	Keys        int           `default:"10000" help:"Different subjects (1 to 100,000,000, default ${default})."`
-	Batch       int           `default:"1" help:"Checks a request (1 to 10,000, default ${default})."`
-	Rule        string        `placeholder:"RULE" help:"Ask this rule, with a key of one value, instead of all rules with attribute ip."`
+	Rate        int           `default:"0" placeholder:"N" help:"Requests per second, sent on schedule even if answers are late; latency counts from when a request was due. Default: as many as possible."`
+	Keys        int           `default:"10000" help:"Number of subjects (1 to 100,000,000, default ${default})."`
+	Batch       int           `default:"1" help:"Checks per request (1 to 10,000, default ${default})."`
+	Rule        string        `placeholder:"RULE" help:"Check by this rule, with a key of one value, instead of by all rules with the attribute ip."`
 	JSON        bool          `help:"Print the figures as JSON."`
 	dataPlane
 }
 
 // Help implements kong.HelpProvider.
 func (benchCmd) Help() string {
-	return `Checks go to the node at --addr and nowhere else, over connections that stay open. Subjects are drawn evenly.
-Client and node share the machine's processors if they run on one: then the figures are lower than they could be.
+	return `All checks go to the node at --addr, over connections that stay open. Subjects are drawn evenly. If client and node run
+on one machine, they share its processors, which lowers the figures.
 
 Examples:
 
@@ -35,36 +35,36 @@ Examples:
   rlnode bench --rate 5000 --batch 100`
 }
 
-func (c *benchCmd) check() error {
+func (c *benchCmd) validate() error {
 	switch {
 	case c.Connections < 1 || c.Connections > 4096:
-		return errUsage("--connections: %d is not in 1…4096", c.Connections)
+		return usageError("--connections: %d is not in 1…4096", c.Connections)
 	case c.Duration <= 0 || c.Duration > time.Hour:
-		return errUsage("--duration: %v is not above 0 and at most 1h", c.Duration)
+		return usageError("--duration: %v is not above 0 and at most 1h", c.Duration)
 	case c.Rate < 0 || c.Rate > 10_000_000:
-		return errUsage("--rate: %d is not in 0…10,000,000", c.Rate)
+		return usageError("--rate: %d is not in 0…10,000,000", c.Rate)
 	case c.Keys < 1 || c.Keys > 100_000_000:
-		return errUsage("--keys: %d is not in 1…100,000,000", c.Keys)
+		return usageError("--keys: %d is not in 1…100,000,000", c.Keys)
 	case c.Batch < 1 || c.Batch > 10_000:
-		return errUsage("--batch: %d is not in 1…10,000", c.Batch)
+		return usageError("--batch: %d is not in 1…10,000", c.Batch)
 	}
 	return nil
 }
 
 // Run loads the node and prints the figures.
 func (c *benchCmd) Run(env *environment) error {
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return err
 	}
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
-	// Make one check first: a wrong address, token or rule is then reported as such, not as a thousand errors.
-	if err := c.try(env, n); err != nil {
+	// Try one check first, to report a wrong address, token or rule once rather than as a thousand errors.
+	if err := c.tryCheck(env, n); err != nil {
 		return err
 	}
-	loaders, err := c.connect(n)
+	loaders, err := c.newLoaders(n)
 	if err != nil {
 		return err
 	}
@@ -77,14 +77,14 @@ func (c *benchCmd) Run(env *environment) error {
 		group.Go(func() { l.run(ctx, due) })
 	}
 	group.Wait()
-	total := &figures{}
+	total := &benchFigures{}
 	for _, l := range loaders {
-		total.merge(&l.figures)
+		total.merge(&l.benchFigures)
 	}
 	return c.print(env.stdout, total, time.Since(start))
 }
 
-func (c *benchCmd) try(env *environment, n *remote) error {
+func (c *benchCmd) tryCheck(env *environment, n *remote) error {
 	body := appendCheck(nil, quoteRule(c.Rule), 0)
 	body = append(body[:len(body)-1], `,"peek":true}`...)
 	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
@@ -97,7 +97,7 @@ func (c *benchCmd) try(env *environment, n *remote) error {
 	return nil
 }
 
-func (c *benchCmd) connect(n *remote) ([]*loader, error) {
+func (c *benchCmd) newLoaders(n *remote) ([]*loader, error) {
 	target, err := parseBase(n.base)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (c *benchCmd) connect(n *remote) ([]*loader, error) {
 	return loaders, nil
 }
 
-// benchResult is the figures as JSON, with latencies in milliseconds.
+// benchResult holds the figures as JSON, with latencies in milliseconds.
 type benchResult struct {
 	Seconds  float64            `json:"seconds"`
 	Requests int64              `json:"requests"`
@@ -126,7 +126,7 @@ type benchResult struct {
 	Reason   string             `json:"first_error,omitempty"`
 }
 
-func (c *benchCmd) print(w io.Writer, f *figures, took time.Duration) error {
+func (c *benchCmd) print(w io.Writer, f *benchFigures, took time.Duration) error {
 	seconds := took.Seconds()
 	r := benchResult{
 		Seconds: seconds, Requests: f.requests, Checks: f.allowed + f.refused, PerSec: float64(f.allowed+f.refused) / seconds,
@@ -147,7 +147,7 @@ func (c *benchCmd) print(w io.Writer, f *figures, took time.Duration) error {
 	} else {
 		_, err = fmt.Fprintf(w, `%.1f s, %d connections, %d requests of %d checks
 %.0f checks/s: %d allowed, %d refused, %d errors
-latency of a request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %.3f ms
+latency per request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %.3f ms
 `, seconds, c.Connections, r.Requests, c.Batch, r.PerSec, r.Allowed, r.Refused, r.Errors,
 			r.Latency["p50"], r.Latency["p90"], r.Latency["p99"], r.Latency["p99.9"], r.Latency["max"])
 	}

@@ -16,15 +16,15 @@ import (
 
 // checkCmd asks for one decision.
 type checkCmd struct {
-	target
+	subjectFlags
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
-	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"What it costs (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
+	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"The check's cost (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
 	Unit   string   `placeholder:"UNIT" help:"The unit of --cost N (default requests); its limits are shown."`
 	Exact  bool     `help:"With --limit: ask the subject's owner each time, so that figures are exact."`
-	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: only look, nothing is taken; or count: take it even if it does not fit (default ${default})."`
+	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: decide but take nothing; or count: take the cost even beyond the limit (default ${default})."`
 	Peek   bool     `help:"The same as --mode peek."`
-	Detail bool     `help:"Show every limit that was looked at."`
-	JSON   bool     `help:"Print the node's answer as it is."`
+	Detail bool     `help:"Show every limit that applies."`
+	JSON   bool     `help:"Print the node's answer unchanged."`
 	dataPlane
 }
 
@@ -36,24 +36,24 @@ func (checkCmd) Help() string {
   rlnode check --rule chat --key acme --key /chat/completions
   rlnode check --attr ip=198.51.100.7 --attr tenant=acme --cost 1 --cost tokens=900
 
-A limit can come with the call; it needs no rule. Its subject is --key, in --namespace:
+A limit can come with the call instead of a rule. Its subject is --key, in --namespace:
 
   rlnode check --limit 5/1m --key user-42
   rlnode check --limit 5/1m,algorithm=token-bucket,burst=10 --limit 100/day --namespace checkout --key user-42
   rlnode check --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --mode count
 
-Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is wrong, the node can't be
-reached, or it answers with an error).`
+Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is invalid, or the node
+can't be reached or answers with an error).`
 }
 
-// Run asks and prints the answer.
+// Run makes the check and prints the decision.
 func (c *checkCmd) Run(env *environment) error {
 	allowed, err := c.ask(env)
 	switch {
 	case err != nil:
-		return &exit{code: exitUsage, err: err} // 1 would mean refused
+		return &exitError{code: exitUsage, err: err} // 1 would mean refused
 	case !allowed:
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	return d.Allowed, err
 }
 
-// body returns the fields of the check.
+// body returns the fields of the request body.
 func (c *checkCmd) body() (fields map[string]any, err error) {
 	switch {
 	case len(c.Key) > 0 && len(c.Attr) > 0, c.inline() && len(c.Attr) > 0:
@@ -104,13 +104,13 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 	case c.inline() && len(c.Limit) == 0:
 		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
 	case c.Exact && !c.inline():
-		return nil, fmt.Errorf("--exact needs --limit: a rule says itself what it is, by consistency")
+		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
 	case c.Peek && c.Mode == "count":
 		return nil, fmt.Errorf("--peek and --mode count exclude each other")
 	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.inline():
-		return nil, fmt.Errorf("nothing to ask about: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
+		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
-		attributes, err := conditionsOf("--attr", c.Attr)
+		attributes, err := parsePairs("--attr", c.Attr)
 		if err != nil {
 			return nil, err
 		}
@@ -156,14 +156,14 @@ func decisionText(a *client.Decision, c palette) string {
 	case a.Counted:
 		b.WriteString(c.warning("counted"))
 	default:
-		b.WriteString(c.verdict(a.Allowed, verdict(a.Allowed)))
+		b.WriteString(c.verdict(a.Allowed, verdictText(a.Allowed)))
 	}
 	switch {
 	case a.Counted:
 		fmt.Fprintf(&b, " by %s, beyond the limit: %d of %d %s used", a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
-		fmt.Fprintf(&b, "%s", waits(a.Allowed, a.RetryAfter, a.ResetAfter))
+		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
 		if a.Delay > 0 {
 			fmt.Fprintf(&b, ", after a delay of %v", a.Delay)
 		}
@@ -180,20 +180,20 @@ func decisionText(a *client.Decision, c palette) string {
 		if l.Shadow {
 			shadow = ", shadow"
 		}
-		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdict(l.Allowed)), l.Name, l.Algorithm, shadow,
-			l.Remaining, l.Limit, l.Unit, waits(l.Allowed, l.RetryAfter, l.ResetAfter))
+		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdictText(l.Allowed)), l.Name, l.Algorithm, shadow,
+			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
 	return b.String()
 }
 
-func verdict(allowed bool) string {
+func verdictText(allowed bool) string {
 	if allowed {
 		return "allowed"
 	}
 	return "refused"
 }
 
-func waits(allowed bool, retry, reset time.Duration) string {
+func waitText(allowed bool, retry, reset time.Duration) string {
 	switch {
 	case !allowed && retry < 0:
 		return ", never: it costs more than the limit"

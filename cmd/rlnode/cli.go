@@ -10,7 +10,7 @@ const description = `A rate limiter: ask it whether something may happen now, an
 rlnode --version prints the version, and rlnode completion bash a script for the shell.
 
 Exit codes: 0 done, allowed or ready; 1 an error, a refusal (check), mistakes in the file (validate) or not ready
-(health); 2 the command line is wrong, or check got no decision.`
+(health); 2 an invalid command line, or no decision (check).`
 
 // cli is the command line.
 type cli struct {
@@ -18,35 +18,35 @@ type cli struct {
 	Check    checkCmd      `cmd:"" help:"Ask a node for a decision."`
 	Apply    applyCmd      `cmd:"" help:"Write a rules file to a node."`
 	Validate validateCmd   `cmd:"" help:"Check a rules file without a node."`
-	Import   importCmd     `cmd:"" help:"Make a rules file of another program's configuration."`
+	Import   importCmd     `cmd:"" help:"Make a rules file from another program's configuration."`
 	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`
-	Members  membersCmd    `cmd:"" help:"Nodes, their state and their part of the ring."`
-	Owner    ownerCmd      `cmd:"" help:"Which node owns a subject."`
-	Top      topCmd        `cmd:"" help:"Subjects refused most."`
-	Subject  subjectCmd    `cmd:"" help:"What one subject has used, its share and its block."`
+	Members  membersCmd    `cmd:"" help:"List the nodes, their state and their part of the ring."`
+	Owner    ownerCmd      `cmd:"" help:"Show which node owns a subject."`
+	Top      topCmd        `cmd:"" help:"List the subjects that are refused most."`
+	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block."`
 	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
 	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`
 	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, or remove one."`
-	Tiers    tiersCmd      `cmd:"" help:"The tiers that the rules have."`
+	Tiers    tiersCmd      `cmd:"" help:"List the tiers in the rules."`
 	Load     loadCmd       `cmd:"" help:"Report a load that adaptive rules follow, or list the loads."`
-	Usage    usageCmd      `cmd:"" help:"What subjects were admitted in a month, for bills."`
+	Usage    usageCmd      `cmd:"" help:"Print how much each subject was admitted in a month, for bills."`
 	Leave    leaveCmd      `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
 	Remove   removeCmd     `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
-	Level    levelCmd      `cmd:"" help:"The feature level, who knows which, and raise it."`
-	Recover  recoverCmd    `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
+	Level    levelCmd      `cmd:"" help:"Show the feature level and which node knows which, or raise it."`
+	Recover  recoverCmd    `cmd:"" help:"Recover a cluster from one surviving node when the majority of its voters is lost for good."`
 	Secret   secretCmd     `cmd:"" help:"Print a new secret for the nodes of a cluster."`
-	Health   healthCmd     `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
+	Health   healthCmd     `cmd:"" help:"Report whether a node is ready, for health checks of containers."`
 	Token    tokenCmd      `cmd:"" help:"Make a token with scopes, and its line for the tokens file."`
 	Backup   backupCmd     `cmd:"" help:"Save the rules in force to a file."`
 	Restore  restoreCmd    `cmd:"" help:"Put the rules of a backup in force again."`
-	Replay   replayCmd     `cmd:"" help:"What rules would have done to a log."`
-	Bench    benchCmd      `cmd:"" help:"Load a node and print rate and latency."`
+	Replay   replayCmd     `cmd:"" help:"Show what rules would have done to the requests in a log."`
+	Bench    benchCmd      `cmd:"" help:"Put load on a node and print rate and latency."`
 	Complete completionCmd `cmd:"" name:"completion" help:"Print a script that completes commands in a shell."`
 	Version  versionCmd    `cmd:"" help:"Print the version."`
 	HelpCmd  helpCmd       `cmd:"" name:"help" help:"Print help about a command."`
 }
 
-// helpCmd only appears in the list of commands: run turns "help x" into "x --help".
+// helpCmd exists only for the list of commands: run turns "help x" into "x --help".
 type helpCmd struct {
 	Command string `arg:"" optional:"" help:"The command."`
 }

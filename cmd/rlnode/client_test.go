@@ -34,7 +34,7 @@ func TestClientCommands(t *testing.T) {
 		args  string
 		stdin string
 		code  int
-		want  []string // in standard output and error
+		want  []string // parts of standard output or error
 	}{
 		{"check --rule login --key 198.51.100.7", "", 0, []string{"allowed by login: 2 of 3 requests left", "n1"}},
 		{"check --rule login --key 198.51.100.7 --peek", "", 0, []string{"1 of 3"}},
@@ -48,7 +48,7 @@ func TestClientCommands(t *testing.T) {
 		{"check --rule all", "", 0, []string{"49 of 50"}},
 		{"check --rule nosuch --key x", "", 2, []string{"404", "unknown-rule", "nosuch"}},
 		{"check --key x", "", 2, []string{"--rule"}},
-		{"check", "", 2, []string{"nothing to ask"}},
+		{"check", "", 2, []string{"no subject"}},
 		{"check --attr x", "", 2, []string{"name=value"}},
 		{"check --rule login --key a --attr b=c", "", 2, []string{"exclude"}},
 		{"check --rule login --key a --addr ftp://x", "", 2, []string{"--addr"}},
@@ -75,19 +75,19 @@ func TestClientCommands(t *testing.T) {
 		{"check --cost x --rule login --key a", "", 2, []string{"--cost"}},
 		{"check --cost 1 --cost 2 --rule login --key a", "", 2, []string{"--cost", "once"}},
 		{"check --unit tokens --cost tokens=2 --rule login --key a", "", 2, []string{"--unit"}},
-		{"check --rule login", "", 2, []string{"give the subject by --key"}},
+		{"check --rule login", "", 2, []string{"give the subject with --key"}},
 		{"subject --rule login --key 198.51.100.7", "", 0, []string{"login: 198.51.100.7  (owner n1)", "USED", "fixed-window  3     3   0     requests"}},
 		{"subject --rule login --key 198.51.100.7 --json", "", 0, []string{`"blocked_until_ms":0`}},
 		{"subject --rule all", "", 0, []string{"all: (all)"}},
-		{"subject --rule login", "", 1, []string{"give the subject by --key"}},
+		{"subject --rule login", "", 1, []string{"give the subject with --key"}},
 		{"subject --rule nosuch --key a", "", 1, []string{"unknown-rule"}},
-		{"subject", "", 2, []string{"nothing to ask"}},
+		{"subject", "", 2, []string{"no subject"}},
 		{"adjust --rule login --key adjusted --cost 2", "", 0, []string{"login: adjusted", "2     3   1"}},
 		{"adjust --rule login --key adjusted --cost=-1 --request-id a", "", 0, []string{"1     3   2"}},
 		{"adjust --rule login --key adjusted --cost=-1 --request-id a --json", "", 0, []string{`"used":1`}},
 		{"adjust --rule login --key adjusted", "", 2, []string{"--cost"}},
 		{"adjust --namespace shop --key a --cost 1", "", 2, []string{"--limit is missing"}},
-		{"reset", "", 2, []string{"nothing to ask"}},
+		{"reset", "", 2, []string{"no subject"}},
 		{"load db 0.5 --ttl 1h", "", 0, []string{"the load of db is 0.5 for 1h0m0s: no rule follows it"}},
 		{"load", "", 0, []string{"SOURCE", "db ", "0.5"}},
 		{"load db", "", 2, []string{"rlnode load db 0.9"}},
@@ -112,7 +112,7 @@ func TestClientCommands(t *testing.T) {
 		{"apply -f -", clientRules, 0, []string{"version 3 is in force"}},
 		{"apply -f " + newRules + " --if-match 2", "", 1, []string{"412"}},
 		{"apply -f " + newRules + " --if-match 3 --json", "", 0, []string{`"version":4`}},
-		{"apply -f " + badRules, "", 1, []string{"bad.yaml:6:", "as before"}},
+		{"apply -f " + badRules, "", 1, []string{"bad.yaml:6:", "unchanged"}},
 		{"apply -f -", "rules: [}", 1, []string{"<stdin>:1:"}},
 		{"apply -f /nowhere", "", 1, []string{"/nowhere"}},
 		{"apply", "", 2, []string{"--file"}},
@@ -123,7 +123,7 @@ func TestClientCommands(t *testing.T) {
 		{"restore " + backupFile, "", 0, []string{"restoring version 1", "version 5 is in force"}},
 		{"rules", "", 0, []string{"limit: 3"}},
 		{"restore " + newRules, "", 1, []string{"rules file", "apply"}},
-		{"restore -", `{"format":"x"}`, 1, []string{"no backup"}},
+		{"restore -", `{"format":"x"}`, 1, []string{"not a backup"}},
 		{"restore -", `{"format":"rlnode-backup-1","rules":"x","sha256":"00"}`, 1, []string{"damaged"}},
 		{"tiers", "", 0, []string{"no tiers"}},
 		{"deny add ip=203.0.113.0/24 endpoint=/login", "", 0, []string{"version 6 is in force"}},
@@ -269,7 +269,7 @@ func TestTopWatch(t *testing.T) {
 	}
 }
 
-// TestOddNodes: whatever answers at the address, the tools say in one line what is wrong.
+// TestOddNodes: if something other than a healthy node answers, the tools say in one line what is wrong.
 func TestOddNodes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -17,15 +17,15 @@ import (
 )
 
 // membersCmd lists nodes.
-type membersCmd struct{ answered }
+type membersCmd struct{ answerFlags }
 
 // Help implements kong.HelpProvider.
 func (membersCmd) Help() string {
-	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
-"via n3" that they go by way of n3, since the direct way is broken. STATE is "alive, behind" while the leader can't
-give a node authority, since it has not applied what the others go by. ROLE is leader, voter, or follower for a node that does not vote; RING tells
-whether it owns counters, or is about to. Where there are several regions they are listed, too: COMMITTED tells whether
-limits with scope: global are shared with a region.
+	return `Shows the cluster as one node sees it, and how that node has decided lately. REACHED says whether its calls reach a
+node; "via n3" means through n3, because the direct path is broken. STATE is "alive, behind" while the leader gives a node
+no authority because it has not applied what the other nodes have. ROLE is leader, voter, or follower for a node without a
+vote. RING says whether the node owns counters or is about to. If there are several regions, they are listed, too:
+COMMITTED says whether limits with scope: global are shared with a region.
 
 Example:
 
@@ -34,8 +34,8 @@ Example:
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
-		moving, leader := "", "no leader is known"
+	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
+		moving, leader := "", "no known leader"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
 		}
@@ -83,11 +83,11 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// printRegions prints the regions if there are several.
+// printRegions prints the regions and the rules that all of them use.
 func printRegions(w io.Writer, regions []admin.Region, recorded int64) error {
-	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
+	known := fmt.Sprintf("all regions use rules version %d or later", recorded)
 	if recorded == 0 {
-		known = "no version of the rules is known yet that all regions go by"
+		known = "no version of the rules is known to be in use in all regions yet"
 	}
 	fmt.Fprintf(w, "\n%s\n", known)
 	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r admin.Region) string {
@@ -111,7 +111,7 @@ func decidedText(by map[string]int64) string {
 type ownerCmd struct {
 	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
 	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -134,7 +134,7 @@ func (c *ownerCmd) Run(env *environment) error {
 		Owner     string `json:"owner"`
 		Standby   string `json:"standby"`
 	}
-	return show(env, &c.answered, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
+	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
 		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
 	})
@@ -143,9 +143,9 @@ func (c *ownerCmd) Run(env *environment) error {
 // topCmd lists the most refused subjects.
 type topCmd struct {
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
-	Watch    bool          `short:"w" help:"Print again and again until interrupted."`
+	Watch    bool          `short:"w" help:"Print repeatedly until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -159,10 +159,10 @@ func (topCmd) Help() string {
 // Run prints the list, once or repeatedly.
 func (c *topCmd) Run(env *environment) error {
 	if c.N < 1 || c.N > 1000 {
-		return errUsage("-n: %d is not in 1…1000", c.N)
+		return usageError("-n: %d is not in 1…1000", c.N)
 	}
 	if c.Interval < 100*time.Millisecond {
-		return errUsage("--interval: %v is under 100ms", c.Interval)
+		return usageError("--interval: %v is under 100ms", c.Interval)
 	}
 	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
 	clear := ""
@@ -171,7 +171,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
-		if err := show(env, &c.answered, request{path: "/v1/top", query: query}, printTop); err != nil {
+		if err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/top", query: query}, printTop); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
@@ -186,16 +186,16 @@ func (c *topCmd) Run(env *environment) error {
 // topAnswer is the answer of /v1/top.
 type topAnswer struct {
 	Subjects []struct {
-		Rule    string `json:"rule"`
-		Key     anyKey `json:"key"`
-		Refused int64  `json:"refused"`
-		Checks  int64  `json:"checks"`
+		Rule    string    `json:"rule"`
+		Key     answerKey `json:"key"`
+		Refused int64     `json:"refused"`
+		Checks  int64     `json:"checks"`
 	} `json:"subjects"`
 }
 
 func printTop(w io.Writer, top *topAnswer) error {
 	if len(top.Subjects) == 0 {
-		_, err := fmt.Fprintln(w, "nobody has been refused")
+		_, err := fmt.Fprintln(w, "no subject has been refused")
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -206,11 +206,11 @@ func printTop(w io.Writer, top *topAnswer) error {
 	return table.Flush()
 }
 
-// anyKey is a key in an answer: a string or an array of strings. It is kept as text that is safe to print.
-type anyKey string
+// answerKey is a key in an answer, a string or an array of strings, as text that is safe to print.
+type answerKey string
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (k *anyKey) UnmarshalJSON(b []byte) error {
+func (k *answerKey) UnmarshalJSON(b []byte) error {
 	var parts []string
 	if len(b) > 0 && b[0] == '[' {
 		if err := json.Unmarshal(b, &parts); err != nil {
@@ -229,11 +229,11 @@ func (k *anyKey) UnmarshalJSON(b []byte) error {
 	for i := range parts {
 		parts[i] = printable(parts[i])
 	}
-	*k = anyKey(strings.Join(parts, ", "))
+	*k = answerKey(strings.Join(parts, ", "))
 	return nil
 }
 
-// printable quotes s if it is empty or would not print as it is: any client that sends checks can choose values.
+// printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.
 func printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted

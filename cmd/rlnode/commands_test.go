@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestSubjectsOfEitherPlane: what is asked about a subject, of which plane and with which token, and how the answer is shown.
+// TestSubjectsOfEitherPlane: commands about a subject ask the right plane with the right token, and print its answer.
 func TestSubjectsOfEitherPlane(t *testing.T) {
 	t.Parallel()
 	const usage = `"limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,"window_ms":60000,"used":7,"remaining":0,"reset_after_ms":1400}]`
@@ -70,7 +70,7 @@ func TestParseLimit(t *testing.T) {
 	for _, test := range []struct{ have, want string }{
 		{"5/1m", `{"limit":5,"per":"1m"}`},
 		{"5/1m,algorithm=token-bucket,burst=10,unit=u,name=n,tz=UTC,from=first", `{"algorithm":"token-bucket","burst":10,"from":"first","limit":5,"name":"n","per":"1m","tz":"UTC","unit":"u"}`},
-		{"-5/day", `{"limit":-5,"per":"day"}`}, // the node says what is wrong with it
+		{"-5/day", `{"limit":-5,"per":"day"}`}, // the node reports what is wrong
 		{"", ""}, {"5", ""}, {"5/", ""}, {"x/1m", ""}, {"5/1m,", `{"limit":5,"per":"1m"}`}, {"5/1m,,", ""}, {"5/1m,burst", ""}, {"5/1m,burst=", ""}, {"5/1m,burst=x", ""},
 		{"5/1m,unit=a,unit=b", ""}, {"5/1m,per=1h", ""}, {"5/1m,limit=2", ""}, {"5/1m,colour=red", ""},
 	} {
@@ -82,7 +82,7 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
-// TestHints: errors of command lines that mix up flags or ports say what may have been meant.
+// TestHints: errors about mixed-up flags or ports suggest what the user probably meant.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,9 +102,9 @@ func TestHints(t *testing.T) {
 		"check 198.51.100.7":                              "rlnode check --rule RULE --key 198.51.100.7",
 		"subject 198.51.100.7":                            "rlnode subject --rule RULE --key 198.51.100.7",
 		"validate -f rules.yaml":                          "rlnode validate FILE",
-		"members --addr http://127.0.0.1:8080":            "asks the admin plane, which is given by --admin",
-		"check --admin http://127.0.0.1:8081":             "asks the data plane, which is given by --addr",
-		"check --rule a --key b --addr 127.0.0.1:1":       "does it run? The data plane (--addr) is on port 8080",
+		"members --addr http://127.0.0.1:8080":            "asks the admin plane: set --admin",
+		"check --admin http://127.0.0.1:8081":             "asks the data plane: set --addr",
+		"check --rule a --key b --addr 127.0.0.1:1":       "is it running? The data plane (--addr) is on port 8080",
 		"members --admin " + odd.URL:                      "right plane for --admin? The data plane (--addr) is on port 8080",
 		"subject --namespace a --key b --addr " + odd.URL: "right plane for --addr?",
 		"check --rule a --key b --addr " + odd.URL:        "--token-file, or RLNODE_API_TOKEN",
@@ -117,7 +117,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestCompletion: the words that the command suggests to a shell, given those before the cursor.
+// TestCompletion: the hidden command suggests the right words to a shell, given those before the cursor.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -163,7 +163,7 @@ func TestCompletion(t *testing.T) {
 	}
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("there is no bash")
+		t.Skip("bash is not installed")
 	}
 	_, script, _ := tool(t, "", "completion", "bash")
 	cmd := exec.Command(bash, "-c", `rlnode() { "$BINARY" "$@"; }; source "$1"; COMP_WORDS=(rlnode check --mode ""); COMP_CWORD=3; _rlnode; echo "${COMPREPLY[@]}"`, "bash", file(t, "script", script))
@@ -173,7 +173,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestColours: only a terminal gets colours, and not if NO_COLOR or TERM says so. A pipe never is one.
+// TestColours: only a terminal gets colours, unless NO_COLOR or TERM forbids them.
 func TestColours(t *testing.T) {
 	if text := palette(true).verdict(true, "allowed"); text != "\x1b[32mallowed\x1b[0m" {
 		t.Errorf("have %q", text)
@@ -183,7 +183,7 @@ func TestColours(t *testing.T) {
 	}
 	script, err := exec.LookPath("script")
 	if err != nil {
-		t.Skip("there is no script to make a terminal")
+		t.Skip("script, which makes a terminal, is not installed")
 	}
 	for _, test := range []struct {
 		env  []string

@@ -16,7 +16,7 @@ type completionCmd struct {
 
 // Help implements kong.HelpProvider.
 func (completionCmd) Help() string {
-	return `The script completes commands, flags and their values, of whatever release of rlnode is on PATH.
+	return `The script completes the commands, flags and values of the release of rlnode on PATH.
 
 Examples:
 
@@ -31,11 +31,11 @@ func (c *completionCmd) Run(env *environment) error {
 	return err
 }
 
-// completeWord is the command that scripts ask for what may come next. It is in no list of commands.
+// completeWord is the hidden command with which scripts ask for candidates.
 const completeWord = "complete"
 
-// completions are the scripts. Each asks rlnode with the words up to the cursor, and gets a line with a word, a tab and what
-// it means for each candidate. If there are none, the shell completes names of files.
+// completions are the scripts, by shell. Each passes the words up to the cursor to rlnode, and gets a line for each
+// candidate: the word, a tab and its help. Without candidates, the shell completes file names.
 var completions = map[string]string{
 	"bash": `_rlnode() {
   local IFS=$'\n'
@@ -58,13 +58,13 @@ if [[ $funcstack[1] == _rlnode ]]; then _rlnode "$@"; else compdef _rlnode rlnod
 `,
 }
 
-// complete prints what the last of words, which may be empty, can become after the words before it.
+// complete prints the candidates for the last of words, which may be empty.
 func complete(w io.Writer, root *kong.Node, words []string) error {
 	if len(words) == 0 {
 		words = []string{""}
 	}
 	last := words[len(words)-1]
-	at, waiting := follow(root, words[:len(words)-1])
+	at, waiting := parseWords(root, words[:len(words)-1])
 	if last == "=" {
 		last = "" // bash cuts --mode=count into three words
 	}
@@ -78,8 +78,8 @@ func complete(w io.Writer, root *kong.Node, words []string) error {
 	return nil
 }
 
-// follow returns the command that words lead to, and the flag whose value comes next, if any.
-func follow(root *kong.Node, words []string) (at *kong.Node, waiting *kong.Flag) {
+// parseWords returns the command that words lead to, and the flag whose value comes next, if any.
+func parseWords(root *kong.Node, words []string) (at *kong.Node, waiting *kong.Flag) {
 	at = root
 	for _, word := range words {
 		switch {
@@ -113,7 +113,7 @@ func findFlag(n *kong.Node, name string) *kong.Flag {
 	return nil
 }
 
-// candidate is a word that may come next.
+// candidate is a possible next word.
 type candidate struct{ word, help string }
 
 func candidates(root, at *kong.Node, waiting *kong.Flag, last string) (list []candidate) {
@@ -143,7 +143,7 @@ func candidates(root, at *kong.Node, waiting *kong.Flag, last string) (list []ca
 	return list
 }
 
-// values lists what a flag or an argument may be, if that is one of few.
+// values lists the values of a flag or an argument with an enum.
 func values(v *kong.Value) (list []candidate) {
 	if v.Enum == "" {
 		return nil

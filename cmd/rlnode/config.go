@@ -13,11 +13,11 @@ import (
 // maxConfig bounds the configuration file, in bytes.
 const maxConfig = 1 << 20
 
-// configFile finds values of serve's flags in the file of --config. Flags and the environment take precedence over it.
+// configFile provides values of serve's flags from the --config file. Flags and the environment take precedence.
 type configFile struct {
 	name    string // of the file last read; empty if none
 	values  map[string]configValue
-	origins map[string]string // where the value of a flag that is not on the command line comes from
+	origins map[string]string // by flag, unless it is on the command line: the variable or file:line of its value
 }
 
 // configValue is a value in the file.
@@ -26,7 +26,7 @@ type configValue struct {
 	line int32
 }
 
-// configError is a mistake in the file itself. It is about no flag, though kong names one.
+// configError is a mistake in the file itself. Kong would blame a flag for it.
 type configError struct{ error }
 
 // Validate implements kong.Resolver.
@@ -56,9 +56,8 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 	return nil, nil
 }
 
-// explain puts in front of each line that begins with a flag where the flag's value comes from, unless that is the
-// command line.
-func (c *configFile) explain(err error) error {
+// prefixOrigins prefixes each line that begins with a flag with the origin of its value, unless that is the command line.
+func (c *configFile) prefixOrigins(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -69,18 +68,18 @@ func (c *configFile) explain(err error) error {
 			lines[i] = origin + ": " + line
 		}
 	}
-	return reworded{err, strings.Join(lines, "\n")}
+	return rewordedError{err, strings.Join(lines, "\n")}
 }
 
-// reworded is an error with another text.
-type reworded struct {
+// rewordedError is an error with another text.
+type rewordedError struct {
 	error
 	text string
 }
 
-func (r reworded) Error() string { return r.text }
+func (r rewordedError) Error() string { return r.text }
 
-func (r reworded) Unwrap() error { return r.error }
+func (r rewordedError) Unwrap() error { return r.error }
 
 // load reads the file that --config names, once.
 func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
@@ -120,7 +119,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 		return values, nil
 	}
 	if root.Kind != yaml.Map {
-		return nil, fail(root.Pos, "it is not a mapping of settings to values")
+		return nil, fail(root.Pos, "want a mapping of settings to values")
 	}
 	for key, value := range root.Pairs {
 		if !known[key.Text] {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDeniedIsADecision: commands that ask take 403 with the code denied for a refusal, and any other 403 for an error.
+// TestDeniedIsADecision: commands treat 403 with the code denied as a refusal, and any other 403 as an error.
 func TestDeniedIsADecision(t *testing.T) {
 	forbidden := strings.Replace(denialBody, `"denied"`, `"forbidden"`, 1)
 	for _, test := range []struct {
@@ -30,7 +30,7 @@ func TestDeniedIsADecision(t *testing.T) {
 	}
 }
 
-// TestFlagsTakeDays: a flag that takes a duration reads days as well, and says so where it can't read one.
+// TestFlagsTakeDays: flags with durations accept days, and say so in errors.
 func TestFlagsTakeDays(t *testing.T) {
 	for value, want := range map[string]string{"2d": "48h0m0s is not above 0 and at most 1h", "1w": "such as 500ms, 15m, 24h or 7d", "1d-1h": "7d", "": "7d"} {
 		var stderr strings.Builder

@@ -17,14 +17,14 @@ import (
 )
 
 // command runs a command against a node's admin plane.
-func (m *mate) command(args ...string) (code int, out string) {
+func (m *fleetNode) command(args ...string) (code int, out string) {
 	m.fleet.t.Helper()
 	code, stdout, stderr := tool(m.fleet.t, "", append(args, "--admin", m.admin)...)
 	return code, stdout + stderr
 }
 
-// subjectsOf finds a subject that a node owns, and one that it is the standby of.
-func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
+// subjectsOf finds a subject that a node owns, and one for which it is the standby.
+func (f *fleet) subjectsOf(m *fleetNode, rule string) map[string]string {
 	f.t.Helper()
 	found := map[string]string{}
 	for _, key := range subjects(100) {
@@ -48,8 +48,8 @@ func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
 	return found
 }
 
-// are waits until every node sees a settled cluster of exactly these members, besides those that are gone.
-func (f *fleet) are(names ...string) {
+// awaitMembers waits until every node sees a settled cluster of exactly these members, not counting those that have left.
+func (f *fleet) awaitMembers(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
 	for _, m := range f.nodes {
@@ -71,7 +71,7 @@ func (f *fleet) are(names ...string) {
 }
 
 // readiness returns the answer of /readyz.
-func (m *mate) readiness() (int, string) {
+func (m *fleetNode) readiness() (int, string) {
 	status, text, err := m.call("GET", m.data+"/readyz", "", "")
 	if err != nil {
 		return 0, err.Error()
@@ -79,11 +79,11 @@ func (m *mate) readiness() (int, string) {
 	return status, text
 }
 
-// A node leaves under load. Nothing is forgotten, no check fails, and it keeps asking the others until it is stopped.
+// A node leaves under load. Nothing is forgotten, no check fails, and until it is stopped, it asks the other nodes.
 func TestG6_LeaveUnderLoad(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
-	l := f.traffic("year", subjects(60), 6)
+	l := f.startTraffic("year", subjects(60), 6)
 	process.Eventually(t, "traffic flows", func() bool { return l.total() > 200 })
 	gone := f.nodes[1]
 	if code, out := gone.command("leave"); code != 0 || !strings.Contains(out, "n2 has left the cluster: stop its process") {
@@ -93,10 +93,10 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 		t.Errorf("the node that left: have %d %s", status, text)
 	}
 	if code, out := gone.command("leave"); code != 0 {
-		t.Errorf("to leave twice: %d %s", code, out)
+		t.Errorf("leaving twice: %d %s", code, out)
 	}
-	f.nodes = []*mate{f.nodes[0], f.nodes[2]}
-	f.are("n1", "n3")
+	f.nodes = []*fleetNode{f.nodes[0], f.nodes[2]}
+	f.awaitMembers("n1", "n3")
 	before := l.total()
 	process.Eventually(t, "traffic flows on", func() bool { return l.total() > before+100 })
 	relayed, twice := map[string]int64{}, int64(0)
@@ -118,7 +118,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	if n, ok := l.by.Load("standby"); ok {
 		twice += n.(*atomic.Int64).Load()
 	}
-	// A standby decides if an owner is too slow to answer, and the owner may have counted the check as well.
+	// If an owner is too slow to answer, its standby decides, but the owner may have counted the check as well.
 	over := int64(0)
 	for i, key := range l.keys {
 		want := l.admitted[i].Load() + relayed[key]
@@ -128,12 +128,12 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 		}
 	}
 	if over > twice {
-		t.Errorf("have %d used too many, with %d decisions of standbys", over, twice)
+		t.Errorf("%d were counted in excess, but standbys decided only %d", over, twice)
 	}
 	began := time.Now()
 	gone.signal(syscall.SIGTERM)
-	if code := gone.end(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
-		t.Errorf("to stop the node that left: exit code %d after %v", code, time.Since(began))
+	if code := gone.awaitExit(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
+		t.Errorf("stopping the node that left: exit code %d after %v", code, time.Since(began))
 	}
 }
 
@@ -181,12 +181,12 @@ func TestHealthCommand(t *testing.T) {
 	s.stop()
 }
 
-// A node that waits for others is not ready, and says what it waits for.
+// A node that waits for others is not ready, and reports what it waits for.
 func TestHealthBeforeThereIsACluster(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
-	m := f.mate(1, 3)
-	m.up()
+	f := newEmptyFleet(t)
+	m := f.newNode(1, 3)
+	m.startProcess()
 	var code int
 	var out string
 	process.Eventually(t, "the node answers", func() bool {
@@ -204,8 +204,8 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 	}
 }
 
-// Two of three nodes are gone for good. The third continues, cut off but ready; it can be made the only voter, and the
-// others come back as new nodes.
+// Two of three nodes are lost for good. The third continues, cut off but ready. It becomes the only voter, and new nodes
+// replace the lost ones.
 func TestG9_RecoverFromLostMajority(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Second) // ten pushes to the standbys
-	process.Eventually(t, "the standbys have all", func() bool {
+	process.Eventually(t, "the standbys have complete copies", func() bool {
 		for _, m := range f.nodes {
 			_, text, err := m.call("GET", m.admin+"/metrics", "", "")
 			if err != nil || !strings.Contains(text, "\nrlnode_partitions_behind 0\n") || !strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n") {
@@ -240,8 +240,8 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.nodes = []*mate{left}
-	process.Eventually(t, "the node that is left is cut off, and ready", func() bool {
+	f.nodes = []*fleetNode{left}
+	process.Eventually(t, "the surviving node is cut off, and ready", func() bool {
 		status, text := left.readiness()
 		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
 	})
@@ -249,13 +249,13 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		t.Errorf("a write without a majority: %d %s", code, out)
 	}
 	left.signal(syscall.SIGTERM)
-	left.end()
+	left.awaitExit()
 	if code, stdout, stderr := tool(t, "", "recover", "--data-dir", dir); code != 0 || !strings.Contains(stdout, "only voter") {
 		t.Fatalf("recover: %d %s%s", code, stdout, stderr)
 	}
-	left.up()
+	left.startProcess()
 	left.waitReady()
-	f.are("n3")
+	f.awaitMembers("n3")
 	f.nodes[0].apply(exactRules(7000))
 	process.Eventually(t, "the node owns everything", func() bool {
 		_, text, err := left.call("GET", left.admin+"/metrics", "", "")
@@ -263,27 +263,27 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	})
 	for role, key := range keys {
 		if used := left.used("year", key); used < 40 {
-			t.Errorf("have %d used after recovery of what this node had as %s, want at least 40", used, role)
+			t.Errorf("have %d used after recovery of a subject for which this node was the %s, want at least 40", used, role)
 		}
 	}
 	for i := 1; i <= 2; i++ {
-		m := f.mate(i, 0, "--join", left.ip)
+		m := f.newNode(i, 0, "--join", left.ip)
 		f.nodes = append(f.nodes, m)
-		m.up()
+		m.startProcess()
 	}
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	f.are("n1", "n2", "n3")
+	f.awaitMembers("n1", "n2", "n3")
 	f.removeFailed(left)
-	f.whole()
+	f.awaitWhole()
 	if c, err := f.nodes[1].cluster(); err != nil || c.RulesVersion != 3 {
 		t.Errorf("rules have version %d (%v), want 3", c.RulesVersion, err)
 	}
 }
 
-// removeFailed removes every member that is gone, by its ID: a new node may have the same name.
-func (f *fleet) removeFailed(at *mate) {
+// removeFailed removes every failed member, by its ID, because a new node may have the same name.
+func (f *fleet) removeFailed(at *fleetNode) {
 	f.t.Helper()
 	c, err := at.cluster()
 	if err != nil {
@@ -293,7 +293,7 @@ func (f *fleet) removeFailed(at *mate) {
 		if one.State == "alive" {
 			continue
 		}
-		if code, out := at.command("remove", one.ID); code != 0 || !strings.Contains(out, "no member any more") {
+		if code, out := at.command("remove", one.ID); code != 0 || !strings.Contains(out, "no longer a member") {
 			f.t.Errorf("remove %s: %d %s", one.Name, code, out)
 		}
 	}
@@ -324,6 +324,6 @@ func TestRecoverRefused(t *testing.T) {
 		}
 	}
 	if left, _ := os.ReadDir(empty); len(left) > 0 {
-		t.Errorf("files were made: %v", left)
+		t.Errorf("the command created files: %v", left)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// figures is what one connection counts, or the sum over all.
-type figures struct {
+// benchFigures holds what one connection has counted, or the sum over all connections.
+type benchFigures struct {
 	requests         int64
 	allowed, refused int64 // checks
 	errors           int64 // failed requests
@@ -14,14 +14,14 @@ type figures struct {
 	latency          histogram
 }
 
-func (f *figures) fail(err error) {
+func (f *benchFigures) fail(err error) {
 	f.errors++
 	if f.firstError == nil {
 		f.firstError = err
 	}
 }
 
-func (f *figures) merge(g *figures) {
+func (f *benchFigures) merge(g *benchFigures) {
 	f.requests += g.requests
 	f.allowed += g.allowed
 	f.refused += g.refused
@@ -35,7 +35,7 @@ func (f *figures) merge(g *figures) {
 // histogram counts durations in 32 steps per power of two nanoseconds, which is accurate to within 3 %.
 type histogram struct {
 	counts [64 * steps]int64
-	all    int64
+	total  int64
 	most   time.Duration
 }
 
@@ -47,7 +47,7 @@ const (
 func (h *histogram) add(d time.Duration) {
 	d = max(d, 1)
 	h.counts[bucketOf(uint64(d))]++
-	h.all++
+	h.total++
 	h.most = max(h.most, d)
 }
 
@@ -72,13 +72,13 @@ func (h *histogram) merge(g *histogram) {
 	for i, n := range g.counts {
 		h.counts[i] += n
 	}
-	h.all += g.all
+	h.total += g.total
 	h.most = max(h.most, g.most)
 }
 
-// quantile returns the duration that a fraction q (0…1) of all durations stays within.
+// quantile returns the q-quantile (0…1): a fraction q of all durations is at most that long.
 func (h *histogram) quantile(q float64) time.Duration {
-	rank := int64(q * float64(h.all))
+	rank := int64(q * float64(h.total))
 	for i, n := range h.counts {
 		if rank -= n; rank < 0 {
 			return min(bucketEnd(i), h.most)

@@ -2,8 +2,8 @@
 
 package main
 
-// wantedFiles is of no use here.
-const wantedFiles = 0
+// wantedFileLimit has no effect on this system.
+const wantedFileLimit = 0
 
-// raiseFiles does nothing: this system has no such limit on open files.
-func raiseFiles() (low uint64) { return 0 }
+// raiseFileLimit does nothing: this system has no rlimit on open files.
+func raiseFileLimit() (low uint64) { return 0 }

@@ -4,18 +4,18 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// wantedFiles is how many open files a node asks for: each connection takes one.
-const wantedFiles = 1 << 17
+// wantedFileLimit is the limit on open files that a node asks for: each connection takes one.
+const wantedFileLimit = 1 << 17
 
-// raiseFiles raises the limit on open files as far as permitted, up to wantedFiles; it never lowers it. Go has already
-// raised the soft limit to the hard limit. Raising the hard limit takes a privilege, which a service manager has and a
-// node need not have. It returns the limit if that stays too low, else 0.
-func raiseFiles() (low uint64) {
+// raiseFileLimit raises the limit on open files as far as permitted, up to wantedFileLimit; it never lowers it. It returns the
+// limit if that stays too low, else 0. Go has already raised the soft limit to the hard limit; raising the hard limit
+// takes a privilege that a node need not have.
+func raiseFileLimit() (low uint64) {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= wantedFiles {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= wantedFileLimit {
 		return 0
 	}
-	more := unix.Rlimit{Cur: wantedFiles, Max: max(wantedFiles, limit.Max)}
+	more := unix.Rlimit{Cur: wantedFileLimit, Max: max(wantedFileLimit, limit.Max)}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
 		return uint64(limit.Cur)
 	}

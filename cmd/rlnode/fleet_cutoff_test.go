@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// askAlone makes this many checks at a node that has to decide by itself. It returns how many were admitted.
-func (m *mate) askAlone(rule, key string, times int) (admitted int) {
+// askAlone makes checks at a node that has to decide alone. It returns how many were admitted.
+func (m *fleetNode) askAlone(rule, key string, times int) (admitted int) {
 	m.fleet.t.Helper()
 	for range times {
 		status, text, err := m.call("POST", m.data+"/v1/check", "", fmt.Sprintf(`{"rule": %q, "key": %q}`, rule, key))
@@ -31,18 +31,18 @@ func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 	return admitted
 }
 
-// G4: a node that is restarted while the others hang decides by itself, by the rules and the ring it had. It admits its
-// share, across another restart. When the others resume, all of it is counted.
+// G4: a node that restarts while the others hang decides alone, by the rules and the ring it had. It admits its share,
+// even across another restart. When the others resume, everything it admitted is counted.
 func TestG4_RestartedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(90))
 	lone := f.nodes[2]
-	keys := map[*mate]string{}
+	keys := map[*fleetNode]string{}
 	for _, key := range subjects(100) {
 		keys[f.ownerOf(lone, "year", key)] = key
 	}
-	timer := time.NewTimer(2 * time.Second) // until what is applied is written down
+	timer := time.NewTimer(2 * time.Second) // until the applied state is on disk
 	<-timer.C
 	lone.kill()
 	for _, m := range f.nodes[:2] {
@@ -51,7 +51,7 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 	admitted := map[string]int{}
 	for round := range 3 {
 		began := time.Now()
-		lone.up()
+		lone.startProcess()
 		lone.waitReady()
 		t.Logf("ready %v after the start", time.Since(began))
 		for _, key := range keys {
@@ -59,7 +59,7 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 		}
 		if round == 1 { // gracefully, which forgets nothing
 			lone.signal(syscall.SIGTERM)
-			if code := lone.end(); code != 0 {
+			if code := lone.awaitExit(); code != 0 {
 				t.Errorf("exit code %d\n%s", code, lone.log)
 			}
 			continue
@@ -68,11 +68,11 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 		<-timer.C
 		lone.kill()
 	}
-	lone.up()
+	lone.startProcess()
 	for _, m := range f.nodes[:2] {
 		m.signal(syscall.SIGCONT)
 	}
-	f.whole()
+	f.awaitWhole()
 	for _, key := range keys {
 		if have := admitted[key]; have != 30 {
 			t.Errorf("%s: have %d admitted, want 30", key, have)

@@ -13,7 +13,7 @@ import (
 // These tests run real processes on a machine that may be slow, so they only log how long things took. The same tests
 // on virtual time assert that a check is decided within a second and that the whole limit is available within five.
 
-// exactRules is one rule whose owner is asked each time, and whose window does not turn during a test.
+// exactRules has one rule without leases, whose window does not turn during a test.
 func exactRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }
@@ -21,17 +21,17 @@ func exactRules(limit int) string {
 func TestThreeNodesFormOneCluster(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
-	f.nodes = append(f.nodes, f.mate(4, 0))
-	f.nodes[3].up()
-	f.whole()
+	f.nodes = append(f.nodes, f.newNode(4, 0))
+	f.nodes[3].startProcess()
+	f.awaitWhole()
 }
 
 func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[1].apply(exactRules(1000))
-	l := f.traffic("year", subjects(3), 12)
-	process.Eventually(t, "more than the limits is asked for", func() bool { return l.refused.Load() > 1000 })
+	l := f.startTraffic("year", subjects(3), 12)
+	process.Eventually(t, "more than the limits is requested", func() bool { return l.refused.Load() > 1000 })
 	l.end()
 	for i := range l.keys {
 		if have := l.admitted[i].Load(); have != 1000 {
@@ -49,25 +49,25 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
 	keys := subjects(300)
-	l := f.traffic("year", keys, 8)
+	l := f.startTraffic("year", keys, 8)
 	for _, m := range f.nodes {
 		m.signal(syscall.SIGTERM)
-		if code := m.end(); code != 0 {
+		if code := m.awaitExit(); code != 0 {
 			t.Errorf("%s: exit code %d", m.name, code)
 		}
-		m.up()
-		f.whole()
+		m.startProcess()
+		f.awaitWhole()
 	}
 	l.end()
 	if l.failed.Load() > 0 {
 		t.Errorf("%d checks failed", l.failed.Load())
 	}
-	f.sameTotals(l)
+	f.checkTotals(l)
 }
 
-// sameTotals compares what was admitted with what the owners have counted. If the machine stalled for almost a second,
-// a check may have been decided by the standby or in fallback, and the owner may have counted it as well, or not.
-func (f *fleet) sameTotals(l *traffic) {
+// checkTotals compares what was admitted with what the owners have counted. If the machine stalled for almost a second,
+// the standby or the fallback may have decided a check that the owner may have counted, too.
+func (f *fleet) checkTotals(l *traffic) {
 	f.t.Helper()
 	alone := int64(0)
 	for _, by := range []string{"fallback", "standby"} {
@@ -89,20 +89,20 @@ func TestG5_KilledOwner(t *testing.T) {
 	f.nodes[0].apply(exactRules(limit))
 	keys := subjects(1)
 	owner := f.ownerOf(f.nodes[0], "year", keys[0])
-	l := f.traffic("year", keys, 4)
+	l := f.startTraffic("year", keys, 4)
 	process.Eventually(t, "a third is used", func() bool { return l.total() > limit/3 })
 	before := l.total()
 	time.Sleep(100 * time.Millisecond)
 	lastMoments := l.total() - before
 	killed := time.Now()
 	owner.kill()
-	process.Eventually(t, "the whole limit is to be had again", func() bool { return l.total() >= limit })
+	process.Eventually(t, "the whole limit is available again", func() bool { return l.total() >= limit })
 	whole := time.Since(killed)
 	time.Sleep(300 * time.Millisecond)
 	l.end()
-	t.Logf("the whole limit was to be had after %v; %d were admitted in the 100 ms before the kill", whole, lastMoments)
+	t.Logf("the whole limit was available after %v; %d were admitted in the 100 ms before the kill", whole, lastMoments)
 	if n := l.total(); n > limit+2*lastMoments {
-		t.Errorf("have %d admitted, want at most %d and what was admitted in the last 100 ms, %d", n, limit, lastMoments)
+		t.Errorf("have %d admitted, want at most %d and the %d of the last 100 ms", n, limit, lastMoments)
 	}
 	if l.failed.Load() > 0 {
 		t.Errorf("%d checks failed", l.failed.Load())
@@ -121,11 +121,11 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	}
 	leader := f.byName(c.Leader)
 	keys := subjects(12)
-	owners := map[*mate]bool{}
+	owners := map[*fleetNode]bool{}
 	for _, key := range keys {
 		owners[f.ownerOf(f.nodes[0], "year", key)] = true
 	}
-	victims := []*mate{leader}
+	victims := []*fleetNode{leader}
 	for m := range owners {
 		if m != leader {
 			victims = append(victims, m)
@@ -133,10 +133,10 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 		}
 	}
 	for _, victim := range victims {
-		l := f.traffic("year", keys, 3)
-		process.Eventually(t, "some is asked for", func() bool { return l.total()+l.refused.Load() > limit/4 })
+		l := f.startTraffic("year", keys, 3)
+		process.Eventually(t, "some is requested", func() bool { return l.total()+l.refused.Load() > limit/4 })
 		victim.pause(5 * time.Second)
-		f.whole()
+		f.awaitWhole()
 		l.end()
 		if l.failed.Load() > 0 {
 			t.Errorf("%d checks failed", l.failed.Load())

@@ -35,13 +35,13 @@ rules:
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
 
-// mixed is traffic from clients that each know some of the nodes, and a model of what the cluster should have counted.
-type mixed struct {
+// mixedLoad is traffic from clients that each know some nodes, and a model of what the cluster should have counted.
+type mixedLoad struct {
 	fleet *fleet
 	stop  chan struct{}
 	done  sync.WaitGroup
 	keys  []string
-	// By rule and key: what was certainly admitted or adjusted, and what may have been.
+	// By rule and key: the cost that was certainly admitted or adjusted, and the cost that may have been.
 	counted map[string][]atomic.Int64
 	unsure  map[string][]atomic.Int64
 	asked   atomic.Int64
@@ -51,10 +51,10 @@ type mixed struct {
 	by      sync.Map     // DecidedBy → *atomic.Int64
 }
 
-// mixed starts traffic until halt. Each client knows this many nodes.
-func (f *fleet) mixed(known int) *mixed {
+// startMixedLoad starts traffic until halt. Each client knows this many nodes.
+func (f *fleet) startMixedLoad(known int) *mixedLoad {
 	f.t.Helper()
-	l := &mixed{fleet: f, stop: make(chan struct{}), keys: subjects(30), counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
+	l := &mixedLoad{fleet: f, stop: make(chan struct{}), keys: subjects(30), counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
 	for _, rule := range []string{"exact", "tight", "leased", "scarce"} {
 		l.counted[rule], l.unsure[rule] = make([]atomic.Int64, len(l.keys)), make([]atomic.Int64, len(l.keys))
 	}
@@ -67,7 +67,7 @@ func (f *fleet) mixed(known int) *mixed {
 }
 
 // halt stops the traffic. It may be called again.
-func (mx *mixed) halt() {
+func (mx *mixedLoad) halt() {
 	select {
 	case <-mx.stop:
 	default:
@@ -77,7 +77,7 @@ func (mx *mixed) halt() {
 }
 
 // clientOf returns a client of these nodes, in this order.
-func clientOf(t *testing.T, nodes ...*mate) *client.Client {
+func clientOf(t *testing.T, nodes ...*fleetNode) *client.Client {
 	var addresses []string
 	for _, m := range nodes {
 		addresses = append(addresses, "http://"+m.ip+":8080")
@@ -89,8 +89,8 @@ func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 	return c
 }
 
-// work keeps asking the first of nodes that answers.
-func (mx *mixed) work(nodes []*mate, seed uint64) {
+// work makes checks at the first of nodes that answers.
+func (mx *mixedLoad) work(nodes []*fleetNode, seed uint64) {
 	c := clientOf(mx.fleet.t, nodes...)
 	defer c.Close()
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -107,7 +107,7 @@ func (mx *mixed) work(nodes []*mate, seed uint64) {
 		case what == 0:
 			n := 1 + random.Int64N(3)
 			if _, err := c.Adjust(context.Background(), "exact", []string{mx.keys[key]}, n); err != nil {
-				mx.unsure["exact"][key].Add(n) // made at most once, but it is unknown whether
+				mx.unsure["exact"][key].Add(n) // made once or not at all
 			} else {
 				mx.counted["exact"][key].Add(n)
 			}
@@ -119,8 +119,8 @@ func (mx *mixed) work(nodes []*mate, seed uint64) {
 	}
 }
 
-// check asks once and reports whether that was allowed.
-func (mx *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
+// check makes one check and reports whether it was allowed.
+func (mx *mixedLoad) check(c *client.Client, rule string, key int, cost int64) bool {
 	began := time.Now()
 	d, err := c.Check(context.Background(), client.Request{Rule: rule, Key: []string{mx.keys[key]}, Cost: cost})
 	mx.asked.Add(1)
@@ -137,9 +137,9 @@ func (mx *mixed) check(c *client.Client, rule string, key int, cost int64) bool 
 	return d.Allowed
 }
 
-// write writes a rule at one node after the other. It measures the time until the rule is in force at all nodes except
+// write writes a rule at one node after another. It measures the time until the rule is in force at all nodes except
 // those being restarted.
-func (mx *mixed) write() {
+func (mx *mixedLoad) write() {
 	var peeks []*client.Client
 	for _, m := range mx.fleet.nodes {
 		c := clientOf(mx.fleet.t, m)
@@ -164,14 +164,14 @@ func (mx *mixed) write() {
 		mx.written.Add(1)
 		var all sync.WaitGroup
 		for i, m := range mx.fleet.nodes {
-			all.Go(func() { mx.follows(m, peeks[i], int64(version)) })
+			all.Go(func() { mx.awaitVersion(m, peeks[i], int64(version)) })
 		}
 		all.Wait()
 	}
 }
 
-// follows waits until a node uses the version, unless the node is being restarted.
-func (mx *mixed) follows(m *mate, c *client.Client, version int64) {
+// awaitVersion waits until a node uses the version, unless the node is being restarted.
+func (mx *mixedLoad) awaitVersion(m *fleetNode, c *client.Client, version int64) {
 	troubles, began := m.troubles.Load(), time.Now()
 	for {
 		d, err := c.Peek(context.Background(), client.Request{Rule: "canary", Key: mx.keys[:1]})
@@ -184,7 +184,7 @@ func (mx *mixed) follows(m *mate, c *client.Client, version int64) {
 			}
 			return
 		case took > 5*time.Second:
-			mx.fleet.t.Errorf("%s goes by rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
+			mx.fleet.t.Errorf("%s uses rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
 			return
 		}
 		select {
@@ -195,8 +195,8 @@ func (mx *mixed) follows(m *mate, c *client.Client, version int64) {
 	}
 }
 
-// steps logs the progress, and ends the test if it has failed.
-func (mx *mixed) steps(what string) {
+// logProgress logs the progress, and ends the test if it has failed.
+func (mx *mixedLoad) logProgress(what string) {
 	mx.fleet.t.Helper()
 	by := map[client.DecidedBy]int64{}
 	mx.by.Range(func(k, v any) bool { by[k.(client.DecidedBy)] = v.(*atomic.Int64).Load(); return true })
@@ -207,9 +207,9 @@ func (mx *mixed) steps(what string) {
 	}
 }
 
-// odd returns how many checks were decided without their owners. On an overloaded machine nodes fall silent for a
-// moment; a check that an owner decides then may be retried and count twice.
-func (mx *mixed) odd() (n int64) {
+// decidedWithoutOwner returns how many checks were decided without their owners. On an overloaded machine, nodes fall
+// silent for a moment; a check that the owner decides then may be retried and counted twice.
+func (mx *mixedLoad) decidedWithoutOwner() (n int64) {
 	for _, by := range []client.DecidedBy{"standby", "fallback"} {
 		if some, ok := mx.by.Load(by); ok {
 			n += some.(*atomic.Int64).Load()
@@ -220,13 +220,13 @@ func (mx *mixed) odd() (n int64) {
 
 // end stops the traffic and compares what was counted with the model. slack is how much they may differ for each
 // subject, if nodes were killed.
-func (mx *mixed) end(slack int64) {
+func (mx *mixedLoad) end(slack int64) {
 	t := mx.fleet.t
 	t.Helper()
 	mx.halt()
-	mx.steps("the end")
+	mx.logProgress("the end")
 	if mx.asked.Load() == 0 || mx.written.Load() == 0 {
-		t.Fatal("nothing was asked or written")
+		t.Fatal("nothing was checked or written")
 	}
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
@@ -237,7 +237,7 @@ func (mx *mixed) end(slack int64) {
 				}
 				return mx.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
 			})
-			if have := mx.counted[rule][key].Load(); have > tightLimit+slack+mx.odd() {
+			if have := mx.counted[rule][key].Load(); have > tightLimit+slack+mx.decidedWithoutOwner() {
 				t.Errorf("%s of %s: have %d admitted, want %d", mx.keys[key], rule, have, tightLimit)
 			}
 		}
@@ -248,7 +248,7 @@ func (mx *mixed) end(slack int64) {
 		for key := range counted {
 			want, more := counted[key].Load(), mx.unsure[rule][key].Load()
 			m, have := mx.fleet.nodes[key%len(mx.fleet.nodes)], int64(0)
-			over := more + slack + 2*mx.odd()
+			over := more + slack + 2*mx.decidedWithoutOwner()
 			defer func() {
 				if have < want-slack || have > want+over && slices.Contains([]string{"exact", "tight"}, rule) {
 					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", mx.keys[key], rule, have, want, want+over)

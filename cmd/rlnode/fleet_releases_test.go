@@ -18,55 +18,55 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// releases enables the tests that take two builds: the base commit's, which .ci/base names, and this tree's.
-// CONTRIBUTING.md says what the base commit is.
+// releases enables the tests with two builds: of the base commit, which .ci/base names, and of this tree. CONTRIBUTING.md
+// explains the base commit.
 var releases = flag.Bool("releases", false, "roll clusters of the base commit to this tree and back; see make releases")
 
-// rolled is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log
-// behind it. So a node that was away for a moment gets a snapshot, which comes from the other build if that one leads.
-type rolled struct {
+// rollingCluster is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log
+// behind it. So a node that was away for a moment gets a snapshot, which the other build has made if it leads.
+type rollingCluster struct {
 	*fleet
 	base, head string // paths of the programs
 	next       cluster.Level
 }
 
-// newRolled builds both programs, and starts n nodes of the base.
-func newRolled(t *testing.T, n int) *rolled {
+// newRollingCluster builds both programs, and starts n nodes of the base.
+func newRollingCluster(t *testing.T, n int) *rollingCluster {
 	t.Helper()
 	if !*releases {
 		t.Skip("make releases runs it")
 	}
 	dir := t.TempDir()
-	r := &rolled{fleet: newSite(t), base: filepath.Join(dir, "rlnode-base"), head: filepath.Join(dir, "rlnode-head")}
+	r := &rollingCluster{fleet: newEmptyFleet(t), base: filepath.Join(dir, "rlnode-base"), head: filepath.Join(dir, "rlnode-head")}
 	began := time.Now()
 	buildCommit(t, baseCommit(t), r.base)
 	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see tune
 		t.Fatal(err)
 	}
-	t.Logf("both are built in %v", time.Since(began).Round(time.Second))
+	t.Logf("both were built in %v", time.Since(began).Round(time.Second))
 	s := secret.New()
 	for i := range n {
 		r.nodes = append(r.nodes, r.node(i+1, n, r.base, s))
 	}
 	for _, m := range r.nodes {
-		m.up()
+		m.startProcess()
 	}
-	r.whole()
+	r.awaitWhole()
 	r.next = r.levels()[0].Knows + 1
 	return r
 }
 
 // node returns a node of the base or of this tree.
-func (r *rolled) node(i, expect int, build string, s secret.Secret) *mate {
-	m := r.mate(i, expect)
+func (r *rollingCluster) node(i, expect int, build string, s secret.Secret) *fleetNode {
+	m := r.newNode(i, expect)
 	m.args = append(m.args, "--cluster-secret-file", r.writeSecrets(m.name, s), "--log-level", "debug")
-	r.runs(m, build)
+	r.setBuild(m, build)
 	return m
 }
 
-// runs makes a node run a build from its next start on. If this tree knows no higher feature level than the base, the
-// node claims to know the next one.
-func (r *rolled) runs(m *mate, build string) {
+// setBuild makes a node run a build from its next start on. If this tree knows no higher feature level than the base, its
+// nodes claim to know the next one.
+func (r *rollingCluster) setBuild(m *fleetNode, build string) {
 	m.build, m.env = build, []string{"RLNODE_SNAPSHOTS=5"}
 	if build == r.head && r.next > cluster.Newest {
 		m.env = append(m.env, fmt.Sprint("RLNODE_LEVEL=", r.next))
@@ -112,7 +112,7 @@ func buildCommit(t *testing.T, commit, to string) {
 }
 
 // levels returns the feature levels that the members know.
-func (r *rolled) levels() (members []struct {
+func (r *rollingCluster) levels() (members []struct {
 	Name  string
 	Knows cluster.Level
 }) {
@@ -130,9 +130,9 @@ func (r *rolled) levels() (members []struct {
 }
 
 // leader returns the leader.
-func (r *rolled) leader() *mate {
+func (r *rollingCluster) leader() *fleetNode {
 	r.t.Helper()
-	var leader *mate
+	var leader *fleetNode
 	process.Eventually(r.t, "a leader is known", func() bool {
 		for _, m := range r.nodes {
 			if c, err := m.cluster(); err == nil {
@@ -150,27 +150,27 @@ func (r *rolled) leader() *mate {
 }
 
 // roll restarts a node gracefully with a build.
-func (r *rolled) roll(m *mate, build string) {
+func (r *rollingCluster) roll(m *fleetNode, build string) {
 	r.t.Helper()
 	m.troubles.Add(1)
 	m.signal(syscall.SIGTERM)
-	if code := m.end(); code != 0 {
+	if code := m.awaitExit(); code != 0 {
 		r.t.Errorf("%s: exit code %d", m.name, code)
 	}
-	r.runs(m, build)
-	m.up()
-	r.whole()
+	r.setBuild(m, build)
+	m.startProcess()
+	r.awaitWhole()
 	m.troubles.Add(1)
 }
 
 // rollAll rolls all nodes that don't run a build yet: the leader last if last is set, else first.
-func (r *rolled) rollAll(build string, last bool, nodes int) {
+func (r *rollingCluster) rollAll(build string, last bool, nodes int) {
 	r.t.Helper()
 	for range nodes {
 		leader := r.leader()
-		i := slices.IndexFunc(r.nodes, func(m *mate) bool { return m.build != build && (m != leader) == last })
+		i := slices.IndexFunc(r.nodes, func(m *fleetNode) bool { return m.build != build && (m != leader) == last })
 		if i < 0 {
-			i = slices.IndexFunc(r.nodes, func(m *mate) bool { return m.build != build })
+			i = slices.IndexFunc(r.nodes, func(m *fleetNode) bool { return m.build != build })
 		}
 		if i < 0 {
 			return
@@ -205,39 +205,39 @@ func halfTime() time.Duration {
 // back before the level rises, and forward again. No check fails, nothing is forgotten, and rules are in force within
 // five seconds. Once the level has risen, the base is kept out and says which release it needs.
 func TestReleases(t *testing.T) {
-	r := newRolled(t, 5)
-	load := r.mixed(2)
+	r := newRollingCluster(t, 5)
+	load := r.startMixedLoad(2)
 	defer load.halt()
 	// First the leader runs the base and followers this tree; then the other way round.
 	r.rollAll(r.head, true, 2)
 	if leader := r.leader(); leader.build != r.base {
-		t.Errorf("%s leads, which is not of the base", leader.name)
+		t.Errorf("%s leads, which does not run the base", leader.name)
 	}
-	load.steps("two of five are rolled")
+	load.logProgress("two of five are rolled")
 	time.Sleep(halfTime() / 2)
 	r.rollAll(r.head, false, 1)
 	for i := 0; r.leader().build != r.head && i < 10; i++ {
 		r.roll(r.leader(), r.base)
 	}
-	load.steps("three of five are rolled, and lead")
+	load.logProgress("three of five are rolled, and lead")
 	time.Sleep(halfTime() / 2)
 	r.rollAll(r.head, true, 5)
-	load.steps("all are rolled")
+	load.logProgress("all are rolled")
 	back := 5
 	if testing.Short() {
 		back = 2
 	}
 	r.rollAll(r.base, false, back)
-	load.steps("they are rolled back")
+	load.logProgress("they are rolled back")
 	r.rollAll(r.head, true, 5)
-	load.steps("all are rolled again")
-	r.raised(load)
+	load.logProgress("all are rolled again")
+	r.raiseLevel(load)
 	load.end(0)
-	r.oneState()
+	r.checkOneState()
 }
 
-// oneState checks that all nodes have derived the same state from the log, as far as they know.
-func (r *rolled) oneState() {
+// checkOneState checks that no node has noticed a state that differs from the other nodes'.
+func (r *rollingCluster) checkOneState() {
 	r.t.Helper()
 	for _, m := range r.nodes {
 		for _, figure := range []string{"rlnode_states_differ", "rlnode_stuck"} {
@@ -254,54 +254,54 @@ func TestReleasesUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the long form of make releases runs it")
 	}
-	r := newRolled(t, 5)
-	load := r.mixed(3) // two of them may be away
+	r := newRollingCluster(t, 5)
+	load := r.startMixedLoad(3) // two of the nodes may be away
 	defer load.halt()
 	r.rollAll(r.head, true, 2)
-	r.away(r.follower(r.head), nil)
-	load.steps("a follower of this tree has a snapshot of the base's leader")
+	r.keepDown(r.follower(r.head), nil)
+	load.logProgress("a follower of this tree has a snapshot of the base's leader")
 	r.crash(r.follower(r.base))
 	r.crash(r.leader())
-	load.steps("a follower and a leader of the base were killed")
-	r.leads(r.head)
+	load.logProgress("a follower and a leader of the base were killed")
+	r.awaitLeaderOf(r.head)
 	if code, out := r.nodes[0].command("level", "--raise"); code == 0 && out != fmt.Sprintf("the feature level is %d\n", r.next-1) {
 		t.Errorf("the level rises while nodes run the base: %s", out)
 	}
 	if code, out := r.nodes[0].command("level", "--raise", "--to", fmt.Sprint(r.next)); code == 0 || !strings.Contains(out, "run a later release on it") {
 		t.Errorf("have %d, %s", code, out)
 	}
-	r.away(r.follower(r.base), nil)
-	load.steps("a follower of the base has a snapshot of this tree's leader")
+	r.keepDown(r.follower(r.base), nil)
+	load.logProgress("a follower of the base has a snapshot of this tree's leader")
 	r.crash(r.follower(r.head))
 	r.crash(r.leader())
-	load.steps("a follower and a leader of this tree were killed")
-	r.away(r.follower(r.base), func() { r.crash(r.follower(r.head)) })
-	load.steps("two were away at once, one of either build")
+	load.logProgress("a follower and a leader of this tree were killed")
+	r.keepDown(r.follower(r.base), func() { r.crash(r.follower(r.head)) })
+	load.logProgress("two were away at once, one of each build")
 	r.rollAll(r.head, true, 5)
 	// One node is away while the level rises, and learns of it from a snapshot.
 	old := r.follower(r.head)
-	r.runs(old, r.base)
+	r.setBuild(old, r.base)
 	old.troubles.Add(1)
 	old.kill()
 	old.troubles.Add(-1) // see kill
 	if code, out := r.leader().command("level", "--raise"); code != 0 {
 		t.Fatal(out)
 	}
-	r.pastSnapshots()
-	old.up()
-	r.keptOut(old, fmt.Sprintf("a snapshot can't be read: not a snapshot: it is of a later release; feature level %d is needed, and this release knows %d: run release %s or a later one",
+	r.awaitSnapshots()
+	old.startProcess()
+	r.checkKeptOut(old, fmt.Sprintf("a snapshot can't be read: not a snapshot: it is of a later release; feature level %d is needed, and this release knows %d: run release %s or a later one",
 		r.next, r.next-1, release(t, r.head)))
 	old.stop()
-	r.runs(old, r.head)
-	old.up()
-	r.whole()
+	r.setBuild(old, r.head)
+	old.startProcess()
+	r.awaitWhole()
 	old.troubles.Add(1)
 	load.end(20)
-	r.oneState()
+	r.checkOneState()
 }
 
 // follower returns a node of a build that doesn't lead.
-func (r *rolled) follower(build string) *mate {
+func (r *rollingCluster) follower(build string) *fleetNode {
 	r.t.Helper()
 	leader := r.leader()
 	for _, m := range r.nodes {
@@ -309,12 +309,12 @@ func (r *rolled) follower(build string) *mate {
 			return m
 		}
 	}
-	r.t.Fatal("there is no such follower")
+	r.t.Fatal("no such follower")
 	return nil
 }
 
-// leads restarts leaders of the other build until a node of this build leads. It gives up after 20 tries.
-func (r *rolled) leads(build string) {
+// awaitLeaderOf restarts leaders of the other build until a node of this build leads. It gives up after 20 tries.
+func (r *rollingCluster) awaitLeaderOf(build string) {
 	r.t.Helper()
 	for range 20 {
 		leader := r.leader()
@@ -327,75 +327,75 @@ func (r *rolled) leads(build string) {
 }
 
 // crash kills a node and starts it again.
-func (r *rolled) crash(m *mate) {
+func (r *rollingCluster) crash(m *fleetNode) {
 	r.t.Helper()
 	m.kill()
-	m.up()
-	r.whole()
+	m.startProcess()
+	r.awaitWhole()
 	m.troubles.Add(1)
 }
 
-// away crashes a node and keeps it away until the leader's log no longer has what it lacks. meanwhile runs in between.
-func (r *rolled) away(m *mate, meanwhile func()) {
+// keepDown crashes a node and keeps it down until the leader's log no longer has the entries it lacks. meanwhile runs in between.
+func (r *rollingCluster) keepDown(m *fleetNode, meanwhile func()) {
 	r.t.Helper()
 	m.kill()
-	r.pastSnapshots()
-	m.up()
+	r.awaitSnapshots()
+	m.startProcess()
 	if meanwhile != nil {
 		meanwhile()
 	}
-	r.whole()
+	r.awaitWhole()
 	m.troubles.Add(1)
 	if !strings.Contains(m.log.String(), "nstalled remote snapshot") {
-		r.t.Errorf("%s was given no snapshot", m.name)
+		r.t.Errorf("%s got no snapshot", m.name)
 	}
 }
 
-// pastSnapshots waits until the leader has taken two more snapshots.
-func (r *rolled) pastSnapshots() {
+// awaitSnapshots waits until the leader has taken two more snapshots.
+func (r *rollingCluster) awaitSnapshots() {
 	r.t.Helper()
-	taken := func(m *mate) int { return strings.Count(m.log.String(), "snapshot complete up to") }
+	taken := func(m *fleetNode) int { return strings.Count(m.log.String(), "snapshot complete up to") }
 	leader := r.leader()
 	before := taken(leader)
 	process.Eventually(r.t, "the leader takes snapshots", func() bool { return taken(leader) >= before+2 })
 }
 
-// raised raises the level, and tries to join with the base: as a member that is rolled back, and as another node.
-func (r *rolled) raised(load *mixed) {
+// raiseLevel raises the level, and tries to join with the base: as a member that is downgraded, and as a new node.
+func (r *rollingCluster) raiseLevel(load *mixedLoad) {
 	t := r.t
 	code, out := r.nodes[1].command("level", "--raise")
 	if code != 0 || out != fmt.Sprintf("the feature level is %d\n", r.next) {
 		t.Fatalf("have %d, %s", code, out)
 	}
-	load.steps("the level is raised")
+	load.logProgress("the level is raised")
 	old, needs := r.nodes[2], release(t, r.head)
 	old.troubles.Add(1)
 	old.stop()
-	r.runs(old, r.base)
-	old.up()
-	r.keptOut(old, fmt.Sprintf("feature level %d is needed, and this release knows %d: run release %s or a later one", r.next, r.next-1, needs))
+	r.setBuild(old, r.base)
+	old.startProcess()
+	r.checkKeptOut(old, fmt.Sprintf("feature level %d is needed, and this release knows %d: run release %s or a later one", r.next, r.next-1, needs))
 	old.stop()
-	r.runs(old, r.head)
-	old.up()
-	r.whole()
+	r.setBuild(old, r.head)
+	old.startProcess()
+	r.awaitWhole()
 	old.troubles.Add(1)
-	load.steps("who was rolled back is back")
-	late := r.mate(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file", filepath.Join(r.dir, r.nodes[0].name+".secret"))
-	r.runs(late, r.base)
-	late.up()
-	r.keptOut(late, fmt.Sprintf("the cluster is at feature level %d, and node n9 knows %d (release %q): run release %q or a later one",
+	load.logProgress("the downgraded node is back")
+	late := r.newNode(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file", filepath.Join(r.dir, r.nodes[0].name+".secret"))
+	r.setBuild(late, r.base)
+	late.startProcess()
+	r.checkKeptOut(late, fmt.Sprintf("the cluster is at feature level %d, and node n9 knows %d (release %q): run release %q or a later one",
 		r.next, r.next-1, release(t, r.base), needs))
 	late.stop()
 }
 
-// keptOut waits until a node says why it can't take part, and checks that it stays out.
-func (r *rolled) keptOut(m *mate, why string) {
+// checkKeptOut waits until a node says why it can't take part, and checks that it stays out.
+func (r *rollingCluster) checkKeptOut(m *fleetNode, why string) {
 	r.t.Helper()
 	process.Eventually(r.t, m.name+" says "+why, func() bool {
 		status, text, err := m.call("GET", m.data+"/readyz", "", "")
 		return err == nil && status == 503 && strings.Contains(strings.ReplaceAll(text, `\"`, `"`), why)
 	})
-	r.stays(503, m)
+	r.checkReadyzStays(503, m)
 	said := 0
 	for line := range strings.Lines(m.log.String()) {
 		if strings.Contains(line, "level=ERROR") && strings.Contains(line, "or a later one") {

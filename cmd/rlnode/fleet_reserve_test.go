@@ -41,7 +41,7 @@ rules:
 					continue
 				}
 				used := chance.Int64N(estimate * 5 / 4)
-				settle := func(n *mate, id string, used int64) (int, string) {
+				settle := func(n *fleetNode, id string, used int64) (int, string) {
 					status, text, err := n.call("POST", n.data+"/v1/settle", "", fmt.Sprintf(`{"reservation":%q,"costs":{"tokens":%d}}`, id, used))
 					if err != nil {
 						t.Errorf("settle: %v", err)
@@ -74,6 +74,6 @@ rules:
 		}
 	}
 	if wrong.Load() > 0 {
-		t.Errorf("%d repeated or forged settlings were not answered as they should be", wrong.Load())
+		t.Errorf("%d repeated or forged settlings got a wrong answer", wrong.Load())
 	}
 }

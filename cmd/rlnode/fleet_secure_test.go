@@ -26,22 +26,22 @@ import (
 
 const gossipKey = "c2l4dGVlbiBieXRlcyEhIQ==" // 16 bytes
 
-// secretFleet returns a fleet whose nodes have the secret in a file each.
+// secretFleet returns a fleet whose nodes each have a file with the secret.
 func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
 	t.Helper()
 	if testing.Short() && raceDetector {
 		t.Skip("several processes under the race detector are slow")
 	}
-	f := newSite(t)
+	f := newEmptyFleet(t)
 	for i := range n {
-		m := f.mate(i+1, n)
+		m := f.newNode(i+1, n)
 		m.args = append(m.args, "--cluster-secret-file", f.writeSecrets(m.name, s))
 		f.nodes = append(f.nodes, m)
 	}
 	for _, m := range f.nodes {
-		m.up()
+		m.startProcess()
 	}
-	f.whole()
+	f.awaitWhole()
 	return f
 }
 
@@ -67,14 +67,14 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. The old secret lets no node in
-// afterwards, and a node restarted with the new one is back.
+// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join with
+// the old secret, and a node restarted with the new one rejoins.
 func TestSecretIsChangedUnderLoad(t *testing.T) {
 	t.Parallel()
 	old, next := secret.New(), secret.New()
 	f := secretFleet(t, 3, old)
 	f.nodes[0].apply(exactRules(1_000_000))
-	load := f.traffic("year", subjects(50), 4)
+	load := f.startTraffic("year", subjects(50), 4)
 	for step, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 		for _, m := range f.nodes {
 			f.writeSecrets(m.name, secrets...)
@@ -93,8 +93,8 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	late := f.nodes[2]
 	late.kill()
 	f.writeSecrets(late.name, old)
-	late.up()
-	late.waitReady() // by itself
+	late.startProcess()
+	late.waitReady() // alone
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if c, err := late.cluster(); err == nil && c.View == "connected" {
 			t.Fatal("a node with the old secret is connected")
@@ -102,13 +102,13 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	}
 	late.kill()
 	f.writeSecrets(late.name, next)
-	late.up()
-	f.whole()
+	late.startProcess()
+	f.awaitWhole()
 }
 
-// stays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
+// checkReadyzStays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
 // event to wait for.
-func (f *fleet) stays(want int, nodes ...*mate) {
+func (f *fleet) checkReadyzStays(want int, nodes ...*fleetNode) {
 	f.t.Helper()
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		for _, m := range nodes {
@@ -119,8 +119,8 @@ func (f *fleet) stays(want int, nodes ...*mate) {
 	}
 }
 
-// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and what it sends disturbs no
-// node. Each kind of message is tried at each port: without a secret, with another one, and with the stranger's own
+// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
+// test sends each kind of message to each port: without a secret, with another one, and with the stranger's own
 // certificates.
 func TestStrangersStayOutside(t *testing.T) {
 	t.Parallel()
@@ -134,15 +134,15 @@ func TestStrangersStayOutside(t *testing.T) {
 
 	cert, key := certificate(t)
 	joins := "--join=" + f.nodes[0].ip + "," + f.nodes[1].ip
-	var outside []*mate
+	var outside []*fleetNode
 	for what, args := range map[string][]string{
 		"without a secret":    nil,
 		"another secret":      {"--cluster-secret-file", f.writeSecrets("stranger", secret.New())},
 		"a key and authority": {"--gossip-key", gossipKey, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert},
 	} {
-		m := f.mate(10+len(outside), 0, append(args, joins)...)
+		m := f.newNode(10+len(outside), 0, append(args, joins)...)
 		m.name = what
-		m.up()
+		m.startProcess()
 		outside = append(outside, m)
 	}
 	id := f.nodeID(before.Members[0].ID)
@@ -154,7 +154,7 @@ func TestStrangersStayOutside(t *testing.T) {
 		tryBytes(t, net.JoinHostPort(f.nodes[0].ip, port))
 	}
 	tryGossip(t, f.net+".20", f.nodes[0].ip)
-	f.stays(503, outside...)
+	f.checkReadyzStays(503, outside...)
 	for _, m := range outside {
 		if status, text, err := m.call("GET", m.admin+"/v1/rules", "", ""); err != nil || status == 200 {
 			t.Errorf("%s reads the rules: %d, %v, %s", m.name, status, err, text)
@@ -172,7 +172,7 @@ func TestStrangersStayOutside(t *testing.T) {
 }
 
 // figure returns the value of a metric without labels.
-func (m *mate) figure(name string) string {
+func (m *fleetNode) figure(name string) string {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/metrics", "", "")
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *mate) figure(name string) string {
 			return strings.TrimSpace(value)
 		}
 	}
-	m.fleet.t.Fatalf("there is no metric %s", name)
+	m.fleet.t.Fatalf("no metric %s", name)
 	return ""
 }
 
@@ -276,7 +276,7 @@ func tryRaft(t *testing.T, what string, credentials peer.Credentials, ip string,
 		"snapshot": transport.InstallSnapshot("", target, &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, Size: 1}, &raft.InstallSnapshotResponse{}, strings.NewReader("x")),
 	} {
 		if err == nil {
-			t.Errorf("%s: Raft has answered to %s", what, name)
+			t.Errorf("%s: Raft has answered %s", what, name)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func tryBytes(t *testing.T, address string) {
 					}
 					t.Fatalf("%s %s: %v", network, address, err)
 				}
-				_, _ = c.Write(message) // it may be closed at once
+				_, _ = c.Write(message) // the node may close the connection at once
 				c.Close()
 			}
 		}

@@ -16,27 +16,27 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// fleet is a cluster of real processes, each on a loopback address of its own with the default ports.
+// fleet is a cluster of real processes, each on its own loopback address with the default ports.
 type fleet struct {
 	t     *testing.T
 	dir   string
 	net   string // the first three bytes of the addresses
-	nodes []*mate
+	nodes []*fleetNode
 }
 
-// mate is a node of a fleet, across its restarts.
-type mate struct {
-	*serving
+// fleetNode is a node of a fleet, across its restarts.
+type fleetNode struct {
+	*runningNode
 	fleet *fleet
 	name  string
 	ip    string
 	args  []string
 	env   []string
-	build string      // the program that it runs; empty for the one of all tests
-	ready atomic.Bool // as its load balancer sees it
+	build string      // path of its program; empty for the one that all tests share
+	ready atomic.Bool // as a load balancer sees it
 
-	dead     atomic.Bool  // it was killed; ready may be wrong until its load balancer polls again
-	troubles atomic.Int64 // how often it was killed or paused; requests meanwhile don't count
+	killed   atomic.Bool  // killed; ready may be wrong until the load balancer polls again
+	troubles atomic.Int64 // how many times it was killed or paused; requests meanwhile don't count
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster.
@@ -45,14 +45,14 @@ func newFleet(t *testing.T, n int, args ...string) *fleet {
 	if testing.Short() && raceDetector {
 		t.Skip("several processes under the race detector are slow; whole nodes run in one process too")
 	}
-	f := newSite(t)
+	f := newEmptyFleet(t)
 	for i := range n {
-		f.nodes = append(f.nodes, f.mate(i+1, n, args...))
+		f.nodes = append(f.nodes, f.newNode(i+1, n, args...))
 	}
 	for _, m := range f.nodes {
-		m.up()
+		m.startProcess()
 	}
-	f.whole()
+	f.awaitWhole()
 	return f
 }
 
@@ -61,16 +61,16 @@ var (
 	sites     atomic.Uint32
 )
 
-// newSite returns a fleet without nodes, on addresses that no other test of this process has and, most probably, no
-// other process.
-func newSite(t *testing.T) *fleet {
+// newEmptyFleet returns a fleet without nodes, on addresses that no other test of this process uses and, most probably, no
+// other process either.
+func newEmptyFleet(t *testing.T) *fleet {
 	n := (firstSite + sites.Add(1)) % 60_000
 	return &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+n/250, n%250)}
 }
 
-// mate returns a node that is not started yet.
-func (f *fleet) mate(i, expect int, args ...string) *mate {
-	m := &mate{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
+// newNode returns a node without starting it.
+func (f *fleet) newNode(i, expect int, args ...string) *fleetNode {
+	m := &fleetNode{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
 	var seeds []string
 	for j := 1; j <= max(expect, 1); j++ {
 		if j != i {
@@ -89,17 +89,17 @@ func (f *fleet) mate(i, expect int, args ...string) *mate {
 	return m
 }
 
-// up starts the node's process without waiting for it.
-func (m *mate) up() {
-	m.dead.Store(false)
-	s := &serving{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build}
+// startProcess starts the node's process without waiting for it.
+func (m *fleetNode) startProcess() {
+	m.killed.Store(false)
+	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build}
 	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
-	m.serving = s.launch(m.env, m.args)
+	m.runningNode = s.launch(m.env, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
 }
 
 // waitReady waits until the node reports ready.
-func (m *mate) waitReady() {
+func (m *fleetNode) waitReady() {
 	m.fleet.t.Helper()
 	process.Eventually(m.fleet.t, m.name+" is ready", func() bool {
 		select {
@@ -130,7 +130,7 @@ type clusterState struct {
 	} `json:"members"`
 }
 
-func (m *mate) cluster() (c clusterState, err error) {
+func (m *fleetNode) cluster() (c clusterState, err error) {
 	_, text, err := m.call("GET", m.admin+"/v1/cluster", "", "")
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &c)
@@ -138,14 +138,14 @@ func (m *mate) cluster() (c clusterState, err error) {
 	return c, err
 }
 
-// whole waits until every running node is in the ring and all of them report the same.
-func (f *fleet) whole() {
+// awaitWhole waits until every running node is in the ring and all of them report the same.
+func (f *fleet) awaitWhole() {
 	f.t.Helper()
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	// After a stall, a node refutes the report of its death, is evicted and is given its partitions again. On a busy
-	// machine that takes long.
+	// After a stall, a node refutes the report of its death, is evicted and gets its partitions back. On a busy machine,
+	// that takes long.
 	process.Within(f.t, time.Minute, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {
@@ -170,18 +170,18 @@ func (f *fleet) whole() {
 	})
 }
 
-func (f *fleet) byName(name string) *mate {
+func (f *fleet) byName(name string) *fleetNode {
 	for _, m := range f.nodes {
 		if m.name == name {
 			return m
 		}
 	}
-	f.t.Fatalf("there is no node %q", name)
+	f.t.Fatalf("no node %q", name)
 	return nil
 }
 
 // ownerOf asks a node for the owner of a subject.
-func (f *fleet) ownerOf(at *mate, rule, key string) *mate {
+func (f *fleet) ownerOf(at *fleetNode, rule, key string) *fleetNode {
 	f.t.Helper()
 	var o struct {
 		Owner string `json:"owner"`
@@ -197,7 +197,7 @@ func (f *fleet) ownerOf(at *mate, rule, key string) *mate {
 }
 
 // apply writes rules at a node.
-func (m *mate) apply(text string) {
+func (m *fleetNode) apply(text string) {
 	m.fleet.t.Helper()
 	status, answer, err := m.call("PUT", m.admin+"/v1/rules", "", text)
 	if err != nil || status != 200 {
@@ -207,7 +207,7 @@ func (m *mate) apply(text string) {
 	if err := json.Unmarshal([]byte(answer), &version); err != nil {
 		m.fleet.t.Fatal(err)
 	}
-	process.Eventually(m.fleet.t, "the rules are everywhere", func() bool {
+	process.Eventually(m.fleet.t, "all nodes use the rules", func() bool {
 		for _, n := range m.fleet.nodes {
 			if c, err := n.cluster(); err != nil || c.RulesVersion < version.Version {
 				return false
@@ -217,16 +217,16 @@ func (m *mate) apply(text string) {
 	})
 }
 
-func (m *mate) kill() {
-	m.dead.Store(true)
+func (m *fleetNode) kill() {
+	m.killed.Store(true)
 	m.ready.Store(false)
 	m.troubles.Add(1)
 	m.signal(syscall.SIGKILL)
-	m.end()
+	m.awaitExit()
 }
 
 // pause stops the process for d.
-func (m *mate) pause(d time.Duration) {
+func (m *fleetNode) pause(d time.Duration) {
 	m.ready.Store(false)
 	m.troubles.Add(1)
 	m.signal(syscall.SIGSTOP)
@@ -234,7 +234,7 @@ func (m *mate) pause(d time.Duration) {
 	m.signal(syscall.SIGCONT)
 }
 
-// traffic makes checks at ready nodes, as a load balancer would that polls /readyz.
+// traffic makes checks at ready nodes, like a load balancer that polls /readyz.
 type traffic struct {
 	fleet    *fleet
 	rule     string
@@ -251,20 +251,20 @@ type traffic struct {
 	done     sync.WaitGroup
 }
 
-func (f *fleet) traffic(rule string, keys []string, workers int) *traffic {
+func (f *fleet) startTraffic(rule string, keys []string, workers int) *traffic {
 	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)), stop: make(chan struct{})}
 	for _, m := range f.nodes {
 		m.ready.Store(true)
 	}
-	l.done.Go(l.balance)
+	l.done.Go(l.pollReady)
 	for w := range workers {
 		l.done.Go(func() { l.work(w) })
 	}
 	return l
 }
 
-// balance polls which nodes are ready.
-func (t *traffic) balance() {
+// pollReady polls which nodes are ready.
+func (t *traffic) pollReady() {
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
 	for {
@@ -302,13 +302,13 @@ func (t *traffic) work(w int) {
 	}
 }
 
-func (t *traffic) ask(client *http.Client, m *mate, key int) {
+func (t *traffic) ask(client *http.Client, m *fleetNode, key int) {
 	began, troubles := time.Now(), m.troubles.Load()
 	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, t.rule, t.keys[key])
 	resp, err := client.Post("http://"+m.ip+":8080/v1/check", "application/json", strings.NewReader(body))
 	took := time.Since(began)
 	if err != nil {
-		if m.ready.Load() && !m.dead.Load() && m.troubles.Load() == troubles {
+		if m.ready.Load() && !m.killed.Load() && m.troubles.Load() == troubles {
 			t.fail("%s: %v", m.name, err)
 		}
 		return

@@ -18,20 +18,20 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// bill is what clients know they were admitted, by subject.
-type bill struct {
+// billedTraffic is traffic, and how much of it clients know was admitted, by subject.
+type billedTraffic struct {
 	fleet    *fleet
 	keys     []string
 	answered []atomic.Int64 // cost of checks answered 200
 	unknown  []atomic.Int64 // cost of checks whose answer was lost
 	checks   atomic.Int64   // number answered 200
-	at       []atomic.Int64 // cost of those, by node
+	at       []atomic.Int64 // cost of checks answered 200, by node
 	stop     chan struct{}
 	done     sync.WaitGroup
 }
 
-func (f *fleet) bill(keys []string, workers int) *bill {
-	b := &bill{fleet: f, keys: keys, stop: make(chan struct{}), answered: make([]atomic.Int64, len(keys)), unknown: make([]atomic.Int64, len(keys)), at: make([]atomic.Int64, len(f.nodes))}
+func (f *fleet) startBilledTraffic(keys []string, workers int) *billedTraffic {
+	b := &billedTraffic{fleet: f, keys: keys, stop: make(chan struct{}), answered: make([]atomic.Int64, len(keys)), unknown: make([]atomic.Int64, len(keys)), at: make([]atomic.Int64, len(f.nodes))}
 	for _, m := range f.nodes {
 		m.ready.Store(true)
 	}
@@ -41,7 +41,7 @@ func (f *fleet) bill(keys []string, workers int) *bill {
 	return b
 }
 
-func (b *bill) work(w int) {
+func (b *billedTraffic) work(w int) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
 	defer client.CloseIdleConnections()
 	rng := rand.New(rand.NewPCG(uint64(w), 1))
@@ -63,7 +63,7 @@ func (b *bill) work(w int) {
 			b.unknown[key].Add(cost)
 			continue
 		}
-		// The status is the answer. Even if the rest does not arrive, the check was answered.
+		// The status alone answers the check, even if the body does not arrive.
 		if resp.StatusCode == 200 {
 			b.answered[key].Add(cost)
 			b.checks.Add(1)
@@ -74,13 +74,13 @@ func (b *bill) work(w int) {
 	}
 }
 
-func (b *bill) end() {
+func (b *billedTraffic) end() {
 	close(b.stop)
 	b.done.Wait()
 }
 
 // month reads what a node reports for this month.
-func (m *mate) month() (rows map[string]int64, incomplete []string) {
+func (m *fleetNode) month() (rows map[string]int64, incomplete []string) {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/v1/usage/monthly", "", "")
 	var a struct {
@@ -105,9 +105,9 @@ func (m *mate) month() (rows map[string]int64, incomplete []string) {
 	return rows, a.Incomplete
 }
 
-// expect compares a node's report with what the clients know. Nothing is billed that was neither answered nor in
-// flight, and at most lost is missing.
-func (b *bill) expect(at *mate, lost int64) {
+// checkReport compares a node's report with what the clients know. It has no check that was neither answered nor in flight, and
+// lacks at most lost.
+func (b *billedTraffic) checkReport(at *fleetNode, lost int64) {
 	t := b.fleet.t
 	t.Helper()
 	rows, incomplete := at.month()
@@ -133,8 +133,8 @@ func (b *bill) expect(at *mate, lost int64) {
 	}
 }
 
-// One of three nodes is killed under load. While it is away, sums are incomplete and say so. When it is back it has
-// what it had written, nothing is counted twice, and what the others answered is right to the unit.
+// One of three nodes is killed under load. While it is down, sums are incomplete and say so. After its restart, it has
+// what it had written, nothing is counted twice, and the counts of the other nodes are right to the unit.
 func TestMonthlyUsageThroughKills(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -142,7 +142,7 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 		" {limit: 100000000, per: 1h}, {limit: 1000000000, per: 1h, unit: tokens}]}\n" +
 		"  - {name: idea, key: [ip], usage: monthly, shadow: true, limits: [{limit: 1, per: 1h}]}\n" +
 		"  - {name: free, key: [ip], limits: [{limit: 100000000, per: 1h}]}\n")
-	b := f.bill(subjects(40), 4)
+	b := f.startBilledTraffic(subjects(40), 4)
 	more := func(what string) {
 		t.Helper()
 		from := b.checks.Load()
@@ -159,11 +159,11 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 	}
 	more("traffic flows on")
 	b.end()
-	lost := b.at[1].Load() // all that it answered: clients are done counting
-	m.up()
+	lost := b.at[1].Load() // everything the node answered; it is down, so this no longer grows
+	m.startProcess()
 	m.waitReady()
 	for _, m := range f.nodes {
-		b.expect(m, lost)
+		b.checkReport(m, lost)
 	}
 	code, out := f.nodes[0].command("usage", "--rule", "year", "--csv")
 	table, err := csv.NewReader(strings.NewReader(out)).ReadAll()

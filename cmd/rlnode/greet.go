@@ -15,14 +15,14 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// greet says once the node is ready what is worth knowing then. In logs for people, it also says what to do next; that is no
-// log line, because quotes would be escaped there and the command would not work as printed.
-func (c *serveCmd) greet(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
+// logHints logs hints once the node is ready. With text logs, it also prints the node's URLs and a command to try. That is not
+// a log line, where quotes would be escaped and the command would not work as printed.
+func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
 	if c.alone {
-		log.Info("nodes on other machines can't join this one: without --cluster-secret-file the ports between nodes stay on loopback")
+		log.Info("nodes on other machines can't join this one: without --cluster-secret-file, the ports between nodes stay on loopback")
 	}
 	if files > 0 {
-		log.Info("fewer connections than there could be: the limit on open files is low", "files", files, "wanted", wantedFiles)
+		log.Info("the limit on open files is low, which limits connections", "files", files, "wanted", wantedFileLimit)
 	}
 	if c.LogFormat == "text" && log.Enabled(context.Background(), slog.LevelInfo) {
 		data, admin := c.url(n.DataAddr()), c.url(n.AdminAddr())
@@ -35,7 +35,7 @@ func (c *serveCmd) greet(log *slog.Logger, w io.Writer, n *node.Node, files uint
 	}
 }
 
-// url returns where this machine reaches a plane that listens at an address.
+// url returns the URL at which this machine reaches a plane that listens at address.
 func (c *serveCmd) url(address net.Addr) string {
 	scheme, at := "http://", address.String()
 	if c.HTTPCert != "" {
@@ -47,8 +47,8 @@ func (c *serveCmd) url(address net.Addr) string {
 	return scheme + at
 }
 
-// authorization returns the option by which curl sends a token for checks; empty if the node asks for none. It never has the
-// token itself: logs are no place for it.
+// authorization returns curl's option to send a token for checks; empty if the node needs none. It never contains the token
+// itself, which must not end up in logs.
 func (c *serveCmd) authorization() string {
 	token := "$TOKEN" // one of --tokens-file, or from the command line
 	switch {
@@ -66,12 +66,12 @@ func (c *serveCmd) authorization() string {
 	return `-H "Authorization: Bearer ` + token + `" `
 }
 
-// cantListen matches what the system says of an address that a node can't listen at. Not every library hands on the error
-// itself.
+// cantListen matches the system's error for an address at which a node can't listen. It matches text because not every
+// library wraps the error.
 var cantListen = regexp.MustCompile(`listen (tcp|udp) (\S+): bind: (address already in use|permission denied|cannot assign requested address)`)
 
-// explain says which settings made the node listen where it can't, and what to do.
-func (c *serveCmd) explain(err error) error {
+// explainListenError adds to a listen error which settings caused it, and what to do.
+func (c *serveCmd) explainListenError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -90,13 +90,13 @@ func (c *serveCmd) explain(err error) error {
 	}
 	if found[3] == "cannot assign requested address" {
 		from := set(host, [2]string{"--bind", c.Bind}, [2]string{"--admin-bind", c.AdminBind}, [2]string{"--cluster-bind", c.ClusterBind})
-		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // the others follow from --bind
+		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // other addresses derive from --bind
 	}
 	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)}, [2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
 		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
 	if found[3] == "permission denied" {
-		return fmt.Errorf("%s: port %s needs a privilege, as those below 1024 do; take a higher one: %w", flags, port, err)
+		return fmt.Errorf("%s: port %s needs a privilege, like all ports below 1024; use a higher one: %w", flags, port, err)
 	}
-	return fmt.Errorf("%s: port %s is in use, perhaps by another node on this machine (lsof -i :%s tells by what); stop that, or take another port: %w",
+	return fmt.Errorf("%s: port %s is in use, perhaps by another node on this machine (see lsof -i :%s); stop that, or use another port: %w",
 		flags, port, port, err)
 }

@@ -6,25 +6,25 @@ import (
 	"net/http"
 )
 
-// healthCmd asks whether a node is ready.
+// healthCmd reports whether a node is ready.
 type healthCmd struct {
-	Insecure bool `help:"With https: do not check the node's certificate, for example because it is for another address."`
+	Insecure bool `help:"With https: don't verify the node's certificate, for example because it is for another address."`
 	dataPlane
 }
 
 // Help implements kong.HelpProvider.
 func (healthCmd) Help() string {
-	return `For the health checks of containers, which have no curl. It prints one line.
+	return `For health checks of containers, which have no curl. It prints one line.
 
 Examples:
 
   rlnode health
   rlnode health --addr https://127.0.0.1:8080 --insecure
 
-Exit codes: 0 the node is ready, 1 it is not or can't be reached, 2 the command line is wrong.`
+Exit codes: 0 the node is ready, 1 it is not ready or can't be reached, 2 the command line is invalid.`
 }
 
-// Run asks and prints the answer.
+// Run asks the node and prints its state.
 func (c *healthCmd) Run(env *environment) error {
 	c.Token, c.TokenFile = "", "" // probes need no token
 	n, err := c.node()

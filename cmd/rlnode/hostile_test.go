@@ -17,9 +17,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestHostileCalls makes calls of every method, most of them nonsense, to a node without a secret, so they reach
-// everything behind the peer port. The node must keep running, and its memory must return to where it was. HOSTILE sets
-// the number of calls.
+// TestHostileCalls calls every method, mostly with nonsense, at a node without a secret, so that the calls reach
+// everything behind the peer port. The node must keep running, and its memory use must return to its former size. HOSTILE
+// sets the number of calls.
 func TestHostileCalls(t *testing.T) {
 	t.Parallel()
 	calls, err := strconv.Atoi(os.Getenv("HOSTILE"))
@@ -28,7 +28,7 @@ func TestHostileCalls(t *testing.T) {
 	}
 	port := process.FreePort(t)
 	s := start(t, t.TempDir(), "--peer-port", fmt.Sprint(port))
-	m := &mate{serving: s, fleet: &fleet{t: t}}
+	m := &fleetNode{runningNode: s, fleet: &fleet{t: t}}
 	c, err := m.cluster()
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestHostileCalls(t *testing.T) {
 				under.Done()
 			})
 			if !p.Reachable(id) {
-				process.Eventually(t, "the node takes calls", func() bool { return p.Reachable(id) })
+				process.Eventually(t, "the node accepts calls", func() bool { return p.Reachable(id) })
 			}
 		}
 		under.Wait()
@@ -78,7 +78,7 @@ func TestHostileCalls(t *testing.T) {
 }
 
 // memoryInUse returns the node's heap and stacks, after a garbage collection.
-func memoryInUse(t *testing.T, s *serving) int64 {
+func memoryInUse(t *testing.T, s *runningNode) int64 {
 	t.Helper()
 	if _, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func memoryInUse(t *testing.T, s *serving) int64 {
 		}
 	}
 	if sum == 0 {
-		t.Fatal("the node does not say how much memory it uses")
+		t.Fatal("the node's metrics lack its memory use")
 	}
 	return int64(sum)
 }

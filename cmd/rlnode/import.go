@@ -8,35 +8,35 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// importCmd makes rules of other programs' configuration.
+// importCmd makes rules from other programs' configuration.
 type importCmd struct {
 	Envoy importEnvoyCmd `cmd:"" help:"Import the configuration of envoyproxy/ratelimit, the usual server behind Envoy's rate limit service."`
 }
 
-// importEnvoyCmd makes rules of the configuration of Envoy's rate limit service.
+// importEnvoyCmd makes rules from the configuration of Envoy's rate limit service.
 type importEnvoyCmd struct {
 	Files        []string `arg:"" placeholder:"FILE" help:"Configuration files, each with a domain; - is standard input."`
 	Output       string   `short:"o" default:"-" placeholder:"FILE" help:"File to write; - is standard output (default)."`
-	MergeDomains bool     `help:"Files may have the same domain: their descriptors are put together, in the order of the files."`
+	MergeDomains bool     `help:"Merge the descriptors of files with the same domain, in the order of the files."`
 }
 
 // Help implements kong.HelpProvider.
 func (importEnvoyCmd) Help() string {
-	return `The files become the section envoy: of a rules file. Differences are printed on standard error, as
-file:line:column: message. So are mistakes; then nothing is written.
+	return `The files become the envoy: section of a rules file. Differences in behaviour are printed on standard error, as
+file:line:column: message. So are mistakes, and then nothing is written.
 
 Examples:
 
   rlnode import envoy config/*.yaml -o rules.yaml
   rlnode import envoy config.yaml | rlnode apply -f -
 
-Exit codes: 0 done, 1 a file has mistakes, 2 the command line is wrong.`
+Exit codes: 0 done, 1 a file has mistakes, 2 the command line is invalid.`
 }
 
-// envoyDiffers is what every import says.
-const envoyDiffers = `What differs from the reference server for every file:
-- A refused hit is not counted, so a window's budget is what was admitted. There, refused hits count too.
-- The hits of a request are taken for all of its descriptors or for none. There, each descriptor is charged by itself.
+// envoyDifferences lists the differences that hold for all files. Every import prints it.
+const envoyDifferences = `Differences from the reference server that hold for every file:
+- rlnode doesn't count refused hits, so only admitted hits use up a window. The reference server counts refused hits, too.
+- rlnode charges a request's hits to all of its descriptors or to none. The reference server charges each by itself.
 - Comments are not kept.
 `
 
@@ -70,24 +70,24 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 				}
 			}
 		default:
-			fmt.Fprintf(env.stderr, "%s: the domain %q is that of %s; --merge-domains puts both together\n", shownName(name), domain.Domain, shownName(first))
+			fmt.Fprintf(env.stderr, "%s: the domain %q is also in %s; --merge-domains merges them\n", shownName(name), domain.Domain, shownName(first))
 			mistaken = true
 		}
 	}
 	if mistaken {
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	doc, err := rules.EnvoyDocument(domains)
 	var mistakes rules.Errors
 	if errors.As(err, &mistakes) {
 		printMistakes(env.stderr, "the files together", "", mistakes)
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 	text, err := doc.YAML()
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(env.stderr, envoyDiffers)
+	fmt.Fprint(env.stderr, envoyDifferences)
 	if c.Output == "-" {
 		_, err := env.stdout.Write(text)
 		return err
@@ -95,6 +95,6 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 	if err := persist.ReplaceFile(c.Output, text); err != nil {
 		return fmt.Errorf("write the rules: %w", err)
 	}
-	_, err = fmt.Fprintf(env.stdout, "%d domain(s) of %d file(s) are in %s\n", len(domains), len(c.Files), c.Output)
+	_, err = fmt.Fprintf(env.stdout, "wrote %d domain(s) from %d file(s) to %s\n", len(domains), len(c.Files), c.Output)
 	return err
 }

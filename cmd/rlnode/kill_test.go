@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-var kills = flag.Int("kills", 0, "how often a node is killed under each load in TestG7_KillForgetsOnlySinceCheckpoint; 0: twice")
+var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: twice")
 
 // killLimit is more than any test takes. No window turns during one.
 const killLimit = 100_000_000
@@ -26,15 +26,15 @@ rules:
   - {name: log, key: [ip], limits: [{limit: 100000000, per: 8760h, algorithm: sliding-window-log}]}
 `
 
-// killLoad is what a node is asked for while it is killed: checks of subjects drawn at random.
+// killLoad is the load under which a node is killed: checks of random subjects.
 type killLoad struct {
 	name, rule string
 	subjects   int
 	batch      int // checks in a request
 }
 
-// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load, again and again, where the next checkpoint begins: it is in
-// the middle of one, or just before or after.
+// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load repeatedly, in the middle of a checkpoint, or just before or
+// after one.
 func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -43,7 +43,7 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	for _, load := range []killLoad{
 		{"hot", "year", 20, 10},
 		{"random", "year", 20_000, 500},
-		{"logs", "log", 2, 2}, // a log has an entry for each moment at which it was asked, so that small batches fill it
+		{"logs", "log", 2, 2}, // a log has an entry for each distinct time of a check, so small batches fill it
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			t.Parallel()
@@ -58,10 +58,10 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 
 func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 	dir, file := t.TempDir(), file(t, "rules.yaml", killRules)
-	l := &killing{killLoad: load, floor: make([]int64, load.subjects), sent: make([]atomic.Int64, load.subjects)}
+	l := &killedNode{killLoad: load, floor: make([]int64, load.subjects), sent: make([]atomic.Int64, load.subjects)}
 	inside, forgotten, entries := 0, int64(0), 0.0
 	for round := 0; ; round++ {
-		l.serving = start(t, dir, "--rules", file)
+		l.runningNode = start(t, dir, "--rules", file)
 		if strings.Contains(l.log.String(), "damaged") {
 			t.Fatalf("round %d: something is damaged:\n%s", round, l.log)
 		}
@@ -79,12 +79,12 @@ func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 		rounds, inside, forgotten, l.total, entries)
 }
 
-// killing is a node that is killed under load.
-type killing struct {
-	*serving
+// killedNode is a node that is killed under load.
+type killedNode struct {
+	*runningNode
 	killLoad
-	floor []int64        // by subject: what must be there after the next start
-	sent  []atomic.Int64 // by subject: what may be there
+	floor []int64        // by subject: the least use after the next start
+	sent  []atomic.Int64 // by subject: the most
 	total int64          // answered
 
 	killed atomic.Bool
@@ -99,9 +99,9 @@ type killMark struct {
 	subjects []int
 }
 
-// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether one was
-// under way.
-func (l *killing) kill(after time.Duration) bool {
+// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether a checkpoint
+// was in progress.
+func (l *killedNode) kill(after time.Duration) bool {
 	l.t.Helper()
 	l.marks = nil
 	l.killed.Store(false)
@@ -115,7 +115,7 @@ func (l *killing) kill(after time.Duration) bool {
 	inside := l.metric("rlnode_checkpoint_age_seconds") > 1 // the next one begins a second after the last one began
 	l.killed.Store(true)
 	l.signal(syscall.SIGKILL)
-	l.end()
+	l.awaitExit()
 	lanes.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +130,8 @@ func (l *killing) kill(after time.Duration) bool {
 	return inside
 }
 
-// ask sends batches until the node is gone.
-func (l *killing) ask() {
+// ask sends batches until the node is dead.
+func (l *killedNode) ask() {
 	for {
 		subjects := make([]int, l.batch)
 		for i := range subjects {
@@ -153,7 +153,7 @@ func (l *killing) ask() {
 }
 
 // checks is a batch with one check of each of the subjects.
-func (l *killing) checks(subjects []int, more string) string {
+func (l *killedNode) checks(subjects []int, more string) string {
 	checks := make([]string, len(subjects))
 	for i, s := range subjects {
 		checks[i] = fmt.Sprintf(`{"rule":%q,"key":"s%d"%s}`, l.rule, s, more)
@@ -162,7 +162,7 @@ func (l *killing) checks(subjects []int, more string) string {
 }
 
 // lastCheckpoint returns the latest time at which the last completed checkpoint may have begun, and its age.
-func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
+func (l *killedNode) lastCheckpoint() (began time.Time, age time.Duration) {
 	l.t.Helper()
 	asked := time.Now()
 	_, text, err := l.call("GET", l.data+"/healthz", "", "")
@@ -178,16 +178,16 @@ func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
 		l.t.Fatalf("%v: %s", err, text)
 	}
 	if health.Checkpoint.AgeMS < 0 {
-		return time.Time{}, 0 // there is none yet
+		return time.Time{}, 0 // no checkpoint yet
 	}
 	// The age is rounded down to a millisecond, and read after asked.
 	age = time.Duration(health.Checkpoint.AgeMS) * time.Millisecond
 	return asked.Add(-age - time.Millisecond), age
 }
 
-// compare compares what is there after a start with what must and may be, and goes on from there. It returns how much was
+// compare compares the use after a start with its bounds, and makes it the next lower bound. It returns how much was
 // forgotten.
-func (l *killing) compare(round int) (forgotten int64) {
+func (l *killedNode) compare(round int) (forgotten int64) {
 	l.t.Helper()
 	const each = 500
 	for from := 0; from < l.subjects; from += each {
@@ -208,7 +208,7 @@ func (l *killing) compare(round int) (forgotten int64) {
 }
 
 // usedBy returns how much each of the subjects has used.
-func (l *killing) usedBy(subjects []int) []int64 {
+func (l *killedNode) usedBy(subjects []int) []int64 {
 	l.t.Helper()
 	_, text, err := l.call("POST", l.data+"/v1/check/batch", "", l.checks(subjects, `,"peek":true`))
 	var answer struct {
@@ -224,13 +224,13 @@ func (l *killing) usedBy(subjects []int) []int64 {
 	}
 	used := make([]int64, len(subjects))
 	for i, r := range answer.Results {
-		used[i] = killLimit - 1 - r.Remaining // a peek is answered as if it took its cost
+		used[i] = killLimit - 1 - r.Remaining // the answer to a peek includes its cost
 	}
 	return used
 }
 
 // metric returns a metric without labels; 0 if the node has none of that name.
-func (s *serving) metric(name string) float64 {
+func (s *runningNode) metric(name string) float64 {
 	s.t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 
 // levelCmd shows and raises the feature level.
 type levelCmd struct {
-	Raise bool  `help:"Raise it to what all members know, for good."`
-	To    int64 `placeholder:"N" help:"With --raise: to this level, and no higher."`
-	answered
+	Raise bool  `help:"Raise the level to the highest that all members know, for good."`
+	To    int64 `placeholder:"N" help:"With --raise: to this level and no higher."`
+	answerFlags
 }
 
-// Help implements kong.HelpProvider. It explains what a level is for.
+// Help implements kong.HelpProvider. It explains the purpose of a level.
 func (levelCmd) Help() string {
-	return `What a release has that an older one can't read is used only when all members know it: from a feature level on that is
-agreed on. The level rises by itself an hour after all members run a release that knows a higher one; members are all
-nodes that the cluster knows, also those that are away. Until then each of them can be rolled back; after that older
-releases can't join. It never goes back. Of several regions the primary rises last.
+	return `Nodes use features that an older release can't read only from an agreed feature level on, when all members know them. The
+level rises automatically an hour after all members run a release that knows a higher one; absent nodes are members, too.
+Until then, each node can be downgraded; after that, older releases can't join. The level never falls. Of several regions,
+the primary's rises last.
 
 Examples:
 
@@ -34,18 +34,18 @@ Examples:
 func (c *levelCmd) Run(env *environment) error {
 	switch {
 	case c.To != 0 && !c.Raise:
-		return errUsage("--to: needs --raise")
+		return usageError("--to: needs --raise")
 	case c.To < 0 || c.To > 1<<31-1:
-		return errUsage("--to: %d is not in 1…%d", c.To, 1<<31-1)
+		return usageError("--to: %d is not in 1…%d", c.To, 1<<31-1)
 	case !c.Raise:
-		return show(env, &c.answered, request{path: "/v1/level"}, printLevel)
+		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/level"}, printLevel)
 	}
 	query := url.Values{}
 	if c.To != 0 {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
-	return show(env, &c.answered, r, func(w io.Writer, done *cluster.Levels) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *cluster.Levels) error {
 		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
 	})
@@ -54,13 +54,13 @@ func (c *levelCmd) Run(env *environment) error {
 func printLevel(w io.Writer, l *cluster.Levels) error {
 	fmt.Fprintf(w, "feature level %d", l.Agreed)
 	if l.Highest > l.Agreed {
-		fmt.Fprintf(w, "; all members know %d: it rises by itself an hour after they do, or now with rlnode level --raise", l.Highest)
+		fmt.Fprintf(w, "; all members know %d: the level rises an hour after they did, or now with rlnode level --raise", l.Highest)
 	}
 	fmt.Fprintln(w)
 	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m cluster.MemberLevel) string {
 		knows := strconv.Itoa(int(m.Knows))
 		if m.Knows == 0 {
-			knows = "not known"
+			knows = "unknown"
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", printable(m.Name), knows, printable(m.Release), printable(m.Zones), m.ID)
 	})

@@ -12,13 +12,13 @@ import (
 
 // denyCmd changes the deny list.
 type denyCmd struct {
-	Add    denyAddCmd    `cmd:"" help:"Refuse what has these attributes."`
-	Remove denyRemoveCmd `cmd:"" help:"Refuse it no longer."`
+	Add    denyAddCmd    `cmd:"" help:"Refuse checks with these attributes."`
+	Remove denyRemoveCmd `cmd:"" help:"Stop refusing checks with these attributes."`
 }
 
 // Help implements kong.HelpProvider.
 func (denyCmd) Help() string {
-	return `Each change is a version of the rules. An entry that is there already is not added twice.
+	return `Each change makes a new version of the rules. An existing entry is not added again.
 
 Examples:
 
@@ -27,10 +27,10 @@ Examples:
   rlnode deny remove ip=203.0.113.7`
 }
 
-// denyEntry has the arguments of both.
+// denyEntry has the arguments of both commands.
 type denyEntry struct {
-	Entry []string `arg:"" placeholder:"NAME=VALUE" help:"The attributes that a check must have, all of them: an address, a network, a text, or one with * for any text."`
-	answered
+	Entry []string `arg:"" placeholder:"NAME=VALUE" help:"Attributes that a check must have, all of them. A value is an address, a network, or text in which * stands for any text."`
+	answerFlags
 }
 
 type (
@@ -51,13 +51,13 @@ func (c *denyAddCmd) Run(env *environment) error { return c.write(env, http.Meth
 func (c *denyRemoveCmd) Run(env *environment) error { return c.write(env, http.MethodDelete) }
 
 func (c *denyEntry) write(env *environment, method string) error {
-	entry, err := conditionsOf("entry", c.Entry)
+	entry, err := parsePairs("entry", c.Entry)
 	if err != nil {
-		return errUsage("%w", err)
+		return usageError("%w", err)
 	}
 	body, _ := json.Marshal(entry) // strings
 	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
-	return show(env, &c.answered, r, func(w io.Writer, done *writtenAnswer) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *writtenAnswer) error {
 		printWarnings(env.stderr, "rules", done.Warnings)
 		_, err := fmt.Fprintf(w, "version %d is in force\n", done.Version)
 		return err
@@ -65,11 +65,11 @@ func (c *denyEntry) write(env *environment, method string) error {
 }
 
 // tiersCmd lists tiers.
-type tiersCmd struct{ answered }
+type tiersCmd struct{ answerFlags }
 
 // Help implements kong.HelpProvider.
 func (tiersCmd) Help() string {
-	return `Which tiers the rules in force have, with their limits.
+	return `Lists the tiers in the rules in force, with their limits.
 
 Example:
 
@@ -85,7 +85,7 @@ type tiersAnswer struct {
 	Next string `json:"next"`
 }
 
-// tierLimit is a limit as the rules have it.
+// tierLimit is a limit in the rules.
 type tierLimit struct {
 	Name      string `json:"name"`
 	Limit     int64  `json:"limit"`
@@ -96,7 +96,7 @@ type tierLimit struct {
 	TZ        string `json:"tz"`
 }
 
-// text returns the limit as --limit has it.
+// text returns the limit in the form of --limit.
 func (l *tierLimit) text() string {
 	text := fmt.Sprintf("%d/%s", l.Limit, l.Per)
 	for _, f := range [...]struct{ name, value string }{{"algorithm", l.Algorithm}, {"unit", l.Unit}, {"name", l.Name}, {"tz", l.TZ}} {
@@ -110,13 +110,13 @@ func (l *tierLimit) text() string {
 	return text
 }
 
-// Run prints them, page by page.
+// Run prints the tiers, page by page.
 func (c *tiersCmd) Run(env *environment) error {
 	query := url.Values{"n": {"1000"}}
 	var rows []string
 	for {
 		var page tiersAnswer
-		err := show(env, &c.answered, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
+		err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next
 		}

@@ -17,15 +17,14 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// schedule says when requests are due. Without a rate they are due at once.
+// schedule spaces requests evenly. Without a rate, they are due at once.
 type schedule struct {
 	start time.Time
 	rate  int // requests per second; 0 for no limit
 	next  atomic.Int64
 }
 
-// wait takes the next slot and returns when it is due, with the time that it was due. It returns false if ctx ends
-// first.
+// wait takes the next slot, waits until it is due and returns that time. It returns false if ctx ends first.
 func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	if s.rate == 0 {
 		return time.Now(), ctx.Err() == nil
@@ -48,10 +47,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialPause limits how often an absent node is dialled; otherwise it would be as fast as it refuses.
-const dialPause = 10 * time.Millisecond
+// retryPause is the pause after a failed request. Without it, a node that refuses connections would be dialled in a busy loop.
+const retryPause = 10 * time.Millisecond
 
-// loader is one connection that asks repeatedly.
+// loader makes checks over one connection.
 type loader struct {
 	client   *fasthttp.HostClient
 	request  fasthttp.Request
@@ -62,7 +61,7 @@ type loader struct {
 	batch    int
 	wait     time.Duration // for one answer
 	random   *rand.Rand
-	figures
+	benchFigures
 }
 
 func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *loader {
@@ -93,7 +92,7 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 	return l
 }
 
-// run asks until ctx ends.
+// run makes requests until ctx ends.
 func (l *loader) run(ctx context.Context, due *schedule) {
 	defer l.client.CloseIdleConnections()
 	for {
@@ -103,10 +102,10 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 		}
 		if err := l.ask(ctx); err != nil {
 			if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
-				return // the end of the run cut it off, not the node
+				return // the run ended, so the node is not to blame
 			}
 			l.fail(err)
-			pause(ctx, dialPause)
+			pause(ctx, retryPause)
 			continue
 		}
 		l.requests++
@@ -132,7 +131,7 @@ func (l *loader) ask(ctx context.Context) error {
 	l.request.SetBodyRaw(l.body)
 	deadline := time.Now().Add(l.wait)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
-		deadline = end // an answer that comes after the end does not count
+		deadline = end // answers after the end don't count
 	}
 	if err := l.client.DoDeadline(&l.request, &l.response, deadline); err != nil {
 		return err
@@ -148,7 +147,7 @@ func (l *loader) count(status int, body []byte) error {
 		refused := bytes.Count(body, []byte(`"allowed":false`))
 		l.allowed, l.refused = l.allowed+int64(allowed), l.refused+int64(refused)
 		if bad := l.batch - allowed - refused; bad > 0 {
-			return fmt.Errorf("%d of %d checks of a batch were not decided", bad, l.batch)
+			return fmt.Errorf("%d of %d checks in a batch were not decided", bad, l.batch)
 		}
 	case status == http.StatusOK:
 		l.allowed++
@@ -169,7 +168,7 @@ func quoteRule(name string) string {
 	return string(quoted)
 }
 
-// appendCheck appends a check of one subject, by one rule, whose name is quoted, or by all rules.
+// appendCheck appends a check of one subject: by rule, which is quoted, or by all rules if it is empty.
 func appendCheck(b []byte, rule string, key int) []byte {
 	if rule == "" {
 		b = append(b, `{"attributes":{"ip":"`...)

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// loadCmd reports a load, or lists those that are known.
+// loadCmd reports a load, or lists the known loads.
 type loadCmd struct {
-	Source string        `arg:"" optional:"" help:"What is loaded, as the rules' adaptive.source names it."`
-	Load   *float64      `arg:"" optional:"" help:"How much: 1 is as much as it can bear."`
-	TTL    time.Duration `name:"ttl" default:"10s" help:"For how long this holds (default ${default})."`
-	answered
+	Source string        `arg:"" optional:"" help:"The source of the load, as adaptive.source in the rules names it."`
+	Load   *float64      `arg:"" optional:"" help:"The load: 1 is as much as the source can bear."`
+	TTL    time.Duration `name:"ttl" default:"10s" help:"How long the report is valid (default ${default})."`
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
 func (loadCmd) Help() string {
-	return `Adaptive rules lower their limits while what they protect is loaded. This reports a load, to be repeated before its time
-is over; without arguments it lists what the node knows, and how far limits are lowered. The token needs the scope adjust.
+	return `Adaptive rules lower their limits while what they protect is loaded. This reports a load; repeat it before it expires.
+Without arguments it lists the loads that the node knows, and how far limits are lowered. The token needs the scope adjust.
 
 Examples:
 
@@ -32,20 +32,20 @@ Examples:
 // Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {
-		return show(env, &c.answered, request{path: "/v1/load"}, printLoads)
+		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/load"}, printLoads)
 	}
 	if c.Load == nil {
-		return errUsage("the load is missing: rlnode load %s 0.9", printable(c.Source))
+		return usageError("the load is missing: rlnode load %s 0.9", printable(c.Source))
 	}
 	body, err := json.Marshal(map[string]any{"source": c.Source, "load": *c.Load, "ttl_ms": c.TTL.Milliseconds()})
 	if err != nil {
-		return errUsage("the load is %g: a number is wanted, such as 0.9", *c.Load)
+		return usageError("the load is %g: want a number, such as 0.9", *c.Load)
 	}
 	type taken struct {
 		Rules []string `json:"rules"`
 	}
 	r := request{method: http.MethodPost, path: "/v1/load", contentType: "application/json", body: body}
-	return show(env, &c.answered, r, func(w io.Writer, t *taken) error {
+	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, t *taken) error {
 		follow := "no rule follows it"
 		if len(t.Rules) > 0 {
 			follow = "followed by " + printable(strings.Join(t.Rules, ", "))

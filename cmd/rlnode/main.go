@@ -17,45 +17,45 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Exit codes. Those of check tell a refusal from an error, so its errors are exitUsage too.
+// Exit codes. For check, exitFailed means refused, so its errors are exitUsage, too.
 const (
 	exitOK     = 0
 	exitFailed = 1 // an error; for check, a refusal; for validate, mistakes in the file
-	exitUsage  = 2 // the command line is wrong
+	exitUsage  = 2 // invalid command line
 )
 
 func main() {
-	privateFiles()
+	restrictUmask()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// environment is what a command may use of the outside world.
+// environment gives commands access to the world outside the program.
 type environment struct {
-	ctx    context.Context // ends at a signal, except for serve, which handles signals itself
+	ctx    context.Context // ends on a signal, except for serve, which handles signals itself
 	args   []string
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 }
 
-// exit is an error that sets the exit code. If err is nil, nothing more is printed.
-type exit struct {
+// exitError is an error that sets the exit code. If err is nil, nothing more is printed.
+type exitError struct {
 	code int
 	err  error
 }
 
-func (e *exit) Error() string {
+func (e *exitError) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("exit with %d", e.code)
 	}
 	return e.err.Error()
 }
 
-func (e *exit) Unwrap() error { return e.err }
+func (e *exitError) Unwrap() error { return e.err }
 
-// errUsage returns an error of the command line that only the command itself can detect.
-func errUsage(format string, args ...any) error {
-	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}
+// usageError returns an error with exitUsage, for mistakes on the command line that only the command itself can detect.
+func usageError(format string, args ...any) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
 // run is the whole program: it parses args, runs the command and returns the exit code.
@@ -80,13 +80,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Exit(func(int) { helped = true }),
 		kong.Resolvers(config),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
-		kong.Vars{"host": hostName()},
+		kong.Vars{"host": defaultNodeName()},
 	)
 	if err != nil {
-		return report(stderr, fmt.Errorf("build the command line: %w", err))
+		return printError(stderr, fmt.Errorf("build the command line: %w", err))
 	}
 	if args[0] == completeWord {
-		return report(stderr, complete(stdout, parser.Model.Node, args[1:]))
+		return printError(stderr, complete(stdout, parser.Model.Node, args[1:]))
 	}
 	command, err := parser.Parse(args)
 	if helped {
@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if mistake := (configError{}); errors.As(err, &mistake) {
 			err = mistake
 		}
-		return report(stderr, errUsage("%w%s (see %s)", config.explain(err), hint, help))
+		return printError(stderr, usageError("%w%s (see %s)", config.prefixOrigins(err), hint, help))
 	}
 	env := &environment{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr}
 	if command.Selected().Name != "serve" {
@@ -109,10 +109,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
-	return report(stderr, config.explain(command.Run(env)))
+	return printError(stderr, config.prefixOrigins(command.Run(env)))
 }
 
-// decodeDuration reads the value of a flag as the rules do, with days.
+// decodeDuration reads a flag's duration as the rules do, with days.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
@@ -126,13 +126,13 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// report prints an error and returns its exit code.
-func report(stderr io.Writer, err error) int {
+// printError prints an error and returns its exit code.
+func printError(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
 	}
 	code := exitFailed
-	var e *exit
+	var e *exitError
 	if errors.As(err, &e) {
 		code = e.code
 		if e.err == nil {
@@ -143,8 +143,8 @@ func report(stderr io.Writer, err error) int {
 	return code
 }
 
-// hostName returns the default name of a node.
-func hostName() string {
+// defaultNodeName returns the default name of a node.
+func defaultNodeName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		return "rlnode"

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// placeCluster decides where the ports between nodes are bound. A node that is alone and has no secret keeps them on
-// loopback. The node itself reports what is wrong with other settings.
-func (c *serveCmd) placeCluster() {
+// chooseClusterBind decides where the ports between nodes are bound. A lone node without a secret keeps them on loopback. It
+// leaves reporting mistakes in other settings to the node.
+func (c *serveCmd) chooseClusterBind() {
 	bind, err := netip.ParseAddr(c.Bind)
 	if c.ClusterBind != "" || err != nil { // reported elsewhere
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// A million keys over HTTP cost at most 100 bytes of resident memory each, checkpoints included, and all of them are
-// there after a clean stop.
+// A million keys over HTTP take at most 100 bytes of resident memory each, checkpoints included, and all of them survive a
+// clean stop.
 func TestMillionKeys(t *testing.T) {
 	t.Parallel()
 	if testing.Short() || raceDetector {
@@ -39,16 +39,16 @@ func TestMillionKeys(t *testing.T) {
 			t.Fatalf("from key %d: have %d, %v", from, status, err)
 		}
 	}
-	// Saving them takes memory for a while, which must be returned.
+	// Saving them takes memory temporarily, which the node must free.
 	var grown int64
 	deadline := time.Now().Add(process.Patience)
 	for grown = resident(t, s) - before; grown > 100*keys && time.Now().Before(deadline); grown = resident(t, s) - before {
 		timer := time.NewTimer(100 * time.Millisecond)
 		<-timer.C
 	}
-	t.Logf("%.1f bytes resident a key", float64(grown)/keys)
+	t.Logf("%.1f bytes resident per key", float64(grown)/keys)
 	if grown > 100*keys {
-		t.Errorf("have %d bytes resident a key, want at most 100", grown/keys)
+		t.Errorf("have %d bytes resident per key, want at most 100", grown/keys)
 	}
 	s.stop()
 
@@ -61,7 +61,7 @@ func TestMillionKeys(t *testing.T) {
 }
 
 // resident returns the node's resident memory in bytes.
-func resident(t *testing.T, s *serving) int64 {
+func resident(t *testing.T, s *runningNode) int64 {
 	t.Helper()
 	return statusOf(t, s, "VmRSS")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// A node shows the metrics that docs/operations.md names, except those of other regions, which a node alone does not
-// have, and those of rules and checks.
+// A node has the metrics that docs/operations.md names, except those of other regions, which a lone node lacks, and those
+// of rules and checks.
 func TestDocsNameMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")

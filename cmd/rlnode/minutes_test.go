@@ -14,11 +14,11 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// alarming matches what has no place in the log of a start and a stop without trouble: values of Go, warnings, internals.
-var alarming = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
+// alarmingText matches what must not be in the log of a clean start and stop: Go values, warnings, internals.
+var alarmingText = regexp.MustCompile(`[{}]|level=(WARN|ERROR)|0x|authority|election|leadership|leader's|raft|memberlist|entry node|primary`)
 
-// lines returns a node's log lines, and what it printed beside them.
-func lines(t *testing.T, s *serving, name string) (log []string, beside string) {
+// logLines returns a node's log lines, and its other output.
+func logLines(t *testing.T, s *runningNode, name string) (log []string, beside string) {
 	t.Helper()
 	for line := range strings.Lines(s.log.String()) {
 		if !strings.HasPrefix(line, "time=") {
@@ -27,16 +27,16 @@ func lines(t *testing.T, s *serving, name string) (log []string, beside string) 
 		}
 		log = append(log, line)
 		if !strings.Contains(line, " self="+name) {
-			t.Errorf("it does not say of which node it is: %s", line)
+			t.Errorf("the line does not name the node: %s", line)
 		}
-		if found := alarming.FindString(line); found != "" {
+		if found := alarmingText.FindString(line); found != "" {
 			t.Errorf("%q alarms a newcomer: %s", found, line)
 		}
 	}
 	return log, beside
 }
 
-// TestFirstMinutes: the log of a node's first start, which is ready with addresses and a command that works as printed.
+// TestFirstMinutes: a node's first start logs little, its addresses, and a command that works as printed.
 func TestFirstMinutes(t *testing.T) {
 	t.Parallel()
 	token := file(t, "token", "secret")
@@ -54,7 +54,7 @@ func TestFirstMinutes(t *testing.T) {
 		{"token in the environment", []string{"RLNODE_ADMIN_TOKEN=secret"}, []string{"--data-dir", t.TempDir()}, `-s -H "Authorization: Bearer $RLNODE_ADMIN_TOKEN" `},
 	} {
 		s := launch(t, dir, test.env, append([]string{"--name", "n1"}, test.args...)...)
-		s.ready()
+		s.awaitReady()
 		var beside string
 		process.Eventually(t, test.name+": a command to try", func() bool {
 			_, beside, _ = strings.Cut(s.log.String(), "try it")
@@ -78,7 +78,7 @@ func TestFirstMinutes(t *testing.T) {
 		}
 		s.stop()
 		if test.args == nil {
-			log, _ := lines(t, s, "n1")
+			log, _ := logLines(t, s, "n1")
 			if most := 8; len(log) > most {
 				t.Errorf("%s: have %d lines, want %d at most", test.name, len(log), most)
 			}
@@ -86,14 +86,14 @@ func TestFirstMinutes(t *testing.T) {
 	}
 }
 
-// TestNodesWaitForOthers: three nodes, started one after the other, say for whom they wait, and stop without alarm.
+// TestNodesWaitForOthers: three nodes, started one after another, report which nodes they wait for, and stop without alarm.
 func TestNodesWaitForOthers(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
+	f := newEmptyFleet(t)
 	for i := range 3 {
-		m := f.mate(i+1, 3)
+		m := f.newNode(i+1, 3)
 		f.nodes = append(f.nodes, m)
-		m.up()
+		m.startProcess()
 		first := f.nodes[0]
 		want := [...]string{
 			fmt.Sprintf("waiting for %s.2, %s.3 (1 of 3 found)", f.net, f.net),
@@ -113,27 +113,26 @@ func TestNodesWaitForOthers(t *testing.T) {
 		m.signal(syscall.SIGINT)
 	}
 	for _, m := range f.nodes {
-		if code := m.end(); code != 0 {
+		if code := m.awaitExit(); code != 0 {
 			t.Errorf("%s: exit code %d", m.name, code)
 		}
-		lines(t, m.serving, m.name)
+		logLines(t, m.runningNode, m.name)
 	}
 }
 
 // TestNodesThatExpectOtherNumbers: a node names the one whose --bootstrap-expect differs.
 func TestNodesThatExpectOtherNumbers(t *testing.T) {
 	t.Parallel()
-	f := newSite(t)
-	a, b := f.mate(1, 3), f.mate(2, 3)
+	f := newEmptyFleet(t)
+	a, b := f.newNode(1, 3), f.newNode(2, 3)
 	b.args = append(b.args, "--bootstrap-expect", "5")
-	a.up()
-	b.up()
+	a.startProcess()
+	b.startProcess()
 	want := fmt.Sprintf("waiting for %s.3 (1 of 3 found; n2 has --bootstrap-expect 5)", f.net)
 	process.Eventually(t, want, func() bool { return strings.Contains(a.log.String(), want) })
 }
 
-// TestErrorsNameTheirOrigin: a mistake is blamed on the flag, the variable, or the line of the file that it stands in, and nothing
-// else is printed before it.
+// TestErrorsNameTheirOrigin: an error begins with the origin of the mistake: the flag, the variable, or the line in the file.
 func TestErrorsNameTheirOrigin(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +154,7 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 		{config: "name: x\nhttp-port: [9", want: ":2:14: ", not: "--name"},
 		{config: "name: x\nhttp-port: nine", want: ":2: --http-port: "},
 		{config: "\nlog-level: loud", want: ":2: --log-level must be one of"},
-		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3", want: `:1: --bind: "here" is not an IP address` + "\n", not: "no other nodes"},
+		{config: "bind: here\nhttp-port: 99999\nbootstrap-expect: 3", want: `:1: --bind: "here" is not an IP address` + "\n", not: "ports between nodes"},
 		{env: "RLNODE_HTTP_PORT=99999", want: "RLNODE_HTTP_PORT: --http-port: 99999 is not in"},
 		{args: []string{"--config", "/nowhere.yaml"}, want: "--config: open /nowhere.yaml", not: "--name"},
 		{args: []string{"--http-port", port}, want: "--http-port: port " + port + " is in use"},
@@ -182,16 +181,18 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 func TestTwoVotersAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), nil, "--bootstrap-expect", "2", "--join", "127.0.0.2", "--gossip-port", "0", "--peer-port", "0")
-	process.Eventually(t, "a warning", func() bool { return strings.Contains(s.log.String(), `level=WARN msg="two nodes are no majority`) })
+	process.Eventually(t, "a warning", func() bool {
+		return strings.Contains(s.log.String(), `level=WARN msg="of two nodes, one is no majority`)
+	})
 	s.signal(syscall.SIGTERM)
-	s.end()
+	s.awaitExit()
 }
 
-// TestTokensAreHintedAt: a missing token and a wrong one are told apart, with the flags and variables that give one.
+// TestTokensAreHintedAt: errors distinguish a missing token from a wrong one, and name the flags and variables that set it.
 func TestTokensAreHintedAt(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), []string{"RLNODE_ADMIN_TOKEN=right"})
-	s.ready()
+	s.awaitReady()
 	for _, test := range []struct {
 		args []string
 		want []string
@@ -218,7 +219,7 @@ func containsAll(text string, parts ...string) bool {
 	return true
 }
 
-// TestCheckShowsItsUnit: a check at a cost in tokens shows what is left of tokens, also if another limit is tighter.
+// TestCheckShowsItsUnit: a check with a cost in tokens shows the tokens that are left, even if another limit is tighter.
 func TestCheckShowsItsUnit(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", `version: 1
@@ -235,7 +236,7 @@ rules:
 	if have := ask(); strings.Contains(have, "tokens") {
 		t.Errorf("without --unit: have %s", have)
 	}
-	// Checks that no rule matched have a metric, which is there before the first.
+	// The metric of unmatched checks exists before the first one.
 	metric := func() string {
 		_, text, _ := s.call("GET", s.admin+"/metrics", "", "")
 		return regexp.MustCompile(`(?m)^rlnode_unmatched_total .*$`).FindString(text)

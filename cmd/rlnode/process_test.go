@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !isSet("test.parallel") {
-		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for processes
+		_ = flag.Set("test.parallel", "10") // the tests mostly wait for processes
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
@@ -62,31 +62,31 @@ func cleanEnv(more ...string) []string {
 	return append(env, more...)
 }
 
-// serving is a running node.
-type serving struct {
+// runningNode is a running node.
+type runningNode struct {
 	t           *testing.T
 	cmd         *exec.Cmd
 	log         *process.Output
 	data, admin string        // URLs
 	exited      chan struct{} // closed when it ends
 	client      *http.Client
-	program     string // empty for the one built for all tests
+	program     string // empty for the one that all tests share
 }
 
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
-func launch(t *testing.T, dir string, env []string, args ...string) *serving {
+func launch(t *testing.T, dir string, env []string, args ...string) *runningNode {
 	t.Helper()
-	return newServing(t).launch(env, append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
+	return newRunningNode(t).launch(env, append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
 }
 
 // launchBare starts the program with only these arguments.
-func launchBare(t *testing.T, args ...string) *serving {
+func launchBare(t *testing.T, args ...string) *runningNode {
 	t.Helper()
-	return newServing(t).launch(nil, args)
+	return newRunningNode(t).launch(nil, args)
 }
 
-func newServing(t *testing.T) *serving {
-	s := &serving{t: t, log: &process.Output{}, exited: make(chan struct{})}
+func newRunningNode(t *testing.T) *runningNode {
+	s := &runningNode{t: t, log: &process.Output{}, exited: make(chan struct{})}
 	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}
@@ -94,7 +94,7 @@ func newServing(t *testing.T) *serving {
 }
 
 // launch starts the process.
-func (s *serving) launch(env, args []string) *serving {
+func (s *runningNode) launch(env, args []string) *runningNode {
 	t := s.t
 	s.cmd = exec.Command(cmp.Or(s.program, binary), args...)
 	s.cmd.Env = cleanEnv(env...)
@@ -119,14 +119,14 @@ func (s *serving) launch(env, args []string) *serving {
 }
 
 // start starts a node and waits until it is ready.
-func start(t *testing.T, dir string, args ...string) *serving {
+func start(t *testing.T, dir string, args ...string) *runningNode {
 	t.Helper()
 	s := launch(t, dir, nil, args...)
-	s.ready()
+	s.awaitReady()
 	return s
 }
 
-func (s *serving) ready() {
+func (s *runningNode) awaitReady() {
 	s.t.Helper()
 	process.Eventually(s.t, "the node is ready", func() bool {
 		select {
@@ -140,27 +140,27 @@ func (s *serving) ready() {
 	})
 }
 
-// end waits for the process and returns its exit code; −1 after a signal.
-func (s *serving) end() int {
+// awaitExit waits for the process and returns its exit code; −1 after a signal.
+func (s *runningNode) awaitExit() int {
 	s.t.Helper()
 	select {
 	case <-s.exited:
 	case <-time.After(process.Patience):
-		s.t.Fatal("the node does not end")
+		s.t.Fatal("the node has not ended in time")
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
 
 // stop ends the node gracefully.
-func (s *serving) stop() {
+func (s *runningNode) stop() {
 	s.t.Helper()
 	s.signal(syscall.SIGTERM)
-	if code := s.end(); code != 0 {
+	if code := s.awaitExit(); code != 0 {
 		s.t.Errorf("exit code after SIGTERM: have %d, want 0", code)
 	}
 }
 
-func (s *serving) signal(sig syscall.Signal) {
+func (s *runningNode) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		s.t.Fatal(err)
@@ -168,7 +168,7 @@ func (s *serving) signal(sig syscall.Signal) {
 }
 
 // call makes a request and returns the status and the body.
-func (s *serving) call(method, url, token, body string) (int, string, error) {
+func (s *runningNode) call(method, url, token, body string) (int, string, error) {
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
@@ -185,8 +185,8 @@ func (s *serving) call(method, url, token, body string) (int, string, error) {
 	return resp.StatusCode, string(text), err
 }
 
-// check asks for a decision and returns the status.
-func (s *serving) check(body string) int {
+// check makes a check and returns the status.
+func (s *runningNode) check(body string) int {
 	s.t.Helper()
 	status, _, err := s.call("POST", s.data+"/v1/check", "", body)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *serving) check(body string) int {
 }
 
 // used returns how much a subject has used of the first limit of a rule.
-func (s *serving) used(rule, key string) int64 {
+func (s *runningNode) used(rule, key string) int64 {
 	s.t.Helper()
 	var usage struct {
 		Limits []struct {
@@ -240,7 +240,7 @@ func file(t *testing.T, name, content string) string {
 	return path
 }
 
-// yearRules is one rule whose window turns once in 365 days, so not during a test.
+// yearRules has one rule, whose window of 365 days does not turn during a test.
 func yearRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }

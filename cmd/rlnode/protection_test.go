@@ -17,14 +17,14 @@ import (
 )
 
 // TestProtection: the ports between nodes are never open to a network without a secret, and the refusal says what to
-// do.
+// set.
 func TestProtection(t *testing.T) {
 	clearEnv(t)
 	good := file(t, "cluster.secret", secret.New().String()+"\n")
 	bad := file(t, "bad.secret", "secret\n")
 	key := "--gossip-key=" + gossipKey
 	certificates := []string{"--tls-cert=a", "--tls-key=b", "--tls-ca=c"}
-	both := []string{"--cluster-secret-file", "--insecure-cluster"} // the ways out
+	both := []string{"--cluster-secret-file", "--insecure-cluster"} // the flags that solve it
 	for _, test := range []struct {
 		args    string
 		cluster string   // address of the ports between nodes
@@ -80,7 +80,7 @@ func TestProtection(t *testing.T) {
 	}
 }
 
-// TestListensOnLoopback reads from the kernel where a node listens that has no flag, or only opens its data plane.
+// TestListensOnLoopback asks the kernel where a node listens that has no flags, or only opens its data plane.
 func TestListensOnLoopback(t *testing.T) {
 	t.Parallel()
 	port, grpc := strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t))
@@ -94,9 +94,9 @@ func TestListensOnLoopback(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
-			s.ready()
-			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when the node becomes
-			// a voter.
+			s.awaitReady()
+			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when
+			// the node becomes a voter.
 			var sockets []netip.AddrPort
 			process.Eventually(t, "eight sockets listen", func() bool {
 				sockets = listening(t, s.cmd.Process.Pid)
@@ -116,22 +116,22 @@ func TestListensOnLoopback(t *testing.T) {
 				t.Errorf("%s: %d ports are open", test.name, opened)
 			}
 			if !strings.Contains(s.log.String(), "nodes on other machines can't join this one") {
-				t.Error("it does not say that others can't join")
+				t.Error("the log does not say that other nodes can't join")
 			}
 		})
 	}
 }
 
-// TestTwoNodesByThemselves: two nodes alone don't compete for ports.
+// TestTwoNodesByThemselves: two lone nodes don't compete for ports.
 func TestTwoNodesByThemselves(t *testing.T) {
 	t.Parallel()
 	for range 2 {
 		s := launchBare(t, "serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0")
-		s.ready()
+		s.awaitReady()
 	}
 }
 
-// TestRefusedToOpen: the exit code is that of a wrong command line.
+// TestRefusedToOpen: the exit code is that of an invalid command line.
 func TestRefusedToOpen(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := tool(t, "", "serve", "--bind", "0.0.0.0", "--join", "10.0.0.6", "--data-dir", filepath.Join(t.TempDir(), "d"))
@@ -196,7 +196,7 @@ func kernelAddress(t *testing.T, text string) netip.AddrPort {
 	ip, ok := netip.AddrFromSlice(b)
 	n, err := strconv.ParseUint(port, 16, 16)
 	if !ok || err != nil {
-		t.Fatalf("an address of the kernel's: %q", text)
+		t.Fatalf("unknown form of a kernel address: %q", text)
 	}
 	return netip.AddrPortFrom(ip.Unmap(), uint16(n))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// hostileRequests are requests of a caller over its limit, by what they try. None may reach the application: whatever
-// the proxy does with them, it must not conclude that rlnode is away.
+// hostileRequests returns requests of a caller over its limit, by what they try. None may reach the application: no request
+// may make the proxy conclude that rlnode is down.
 func hostileRequests() map[string]string {
 	all := map[string]string{}
 	request := func(name, line string, headers ...string) {
@@ -83,15 +83,15 @@ func hostileRequests() map[string]string {
 	return all
 }
 
-// TestProxiesRefuseHostileRequests: nothing that a caller sends makes the proxy conclude that rlnode is away, and so
-// lets requests through.
+// TestProxiesRefuseHostileRequests: no request makes the proxy conclude that rlnode is down, which would let requests
+// through.
 func TestProxiesRefuseHostileRequests(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()
-			e.installed(t)
+			e.skipUnlessInstalled(t)
 			e.ip = strings.Replace(e.ip, ".62.1", ".62.2", 1)
-			s := newProxied(t, e)
+			s := newProxiedApp(t, e)
 			proxy := s.proxy(true)
 			const attacker, bystander = 101, 102
 			for _, caller := range []int{attacker, bystander} {
@@ -104,12 +104,12 @@ func TestProxiesRefuseHostileRequests(t *testing.T) {
 			answers := map[int]int{}
 			requests := hostileRequests()
 			for _, name := range slices.Sorted(maps.Keys(requests)) {
-				status := s.raw(attacker, requests[name])
+				status := s.sendRaw(attacker, requests[name])
 				answers[status]++
 				if have := s.received.Swap(0); have > 0 {
 					t.Errorf("%s: the application got %d bytes, and the caller %d", name, have, status)
 				}
-				if resp := s.from(bystander, "GET", "/a", ""); resp.StatusCode != 429 {
+				if resp := s.requestFrom(bystander, "GET", "/a", ""); resp.StatusCode != 429 {
 					t.Errorf("after %s: another caller is answered %d, want 429", name, resp.StatusCode)
 				}
 			}
@@ -120,8 +120,8 @@ func TestProxiesRefuseHostileRequests(t *testing.T) {
 	}
 }
 
-// raw sends bytes and returns the status of the answer, or 0 without one.
-func (pr *proxied) raw(last int, text string) int {
+// sendRaw sends bytes and returns the status of the answer, or 0 without one.
+func (pr *proxiedApp) sendRaw(last int, text string) int {
 	pr.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}}
 	c, err := d.Dial("tcp", pr.ip+":8000")
@@ -129,7 +129,7 @@ func (pr *proxied) raw(last int, text string) int {
 		pr.t.Fatal(err)
 	}
 	defer c.Close()
-	// Some requests have no end. For the others a second is ample, and anything later still shows at the application.
+	// Some requests have no end. For the others, a second is ample; anything later still shows at the application.
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		pr.t.Fatal(err)
 	}
@@ -143,60 +143,60 @@ func (pr *proxied) raw(last int, text string) int {
 	return resp.StatusCode
 }
 
-// TestProxiesRefuseByOtherAnswers: requests pass on rlnode's errors where the example says so; any other answer but 200
-// refuses.
+// TestProxiesRefuseByOtherAnswers: on rlnode's errors, requests pass if the example says so. Any other answer than 200
+// refuses them.
 func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()
-			e.installed(t)
+			e.skipUnlessInstalled(t)
 			e.ip = strings.Replace(e.ip, ".62.1", ".62.3", 1)
-			s := newProxied(t, e)
+			s := newProxiedApp(t, e)
 			s.node.stop()
-			node := s.fake()
+			node := s.serveFakeNode()
 			proxy := s.proxy(true)
 			node.answer(200)
-			process.Eventually(t, "the proxy asks", func() bool { return s.from(111, "GET", "/a", "").StatusCode == 200 })
+			process.Eventually(t, "the proxy asks", func() bool { return s.requestFrom(111, "GET", "/a", "").StatusCode == 200 })
 			for _, status := range []int{302, 400, 401, 403, 404, 405, 413, 418, 429, 431} {
 				node.answer(status)
-				s.passes(fmt.Sprintf("rlnode answers %d", status), false, false)
+				s.checkPasses(fmt.Sprintf("rlnode answers %d", status), false, false)
 			}
 			node.answer(denies)
-			s.passes("rlnode denies", false, false)
-			s.denial(s.expect("denied", 112, "GET", "/a", 403))
-			s.denial(s.expect("denied", 112, "POST", "/login", 403))
+			s.checkPasses("rlnode denies", false, false)
+			s.checkDenial(s.expect("denied", 112, "GET", "/a", 403))
+			s.checkDenial(s.expect("denied", 112, "POST", "/login", 403))
 			node.answer(200)
-			s.passes("rlnode answers 200", true, true)
+			s.checkPasses("rlnode answers 200", true, true)
 			for _, status := range []int{500, 502, 503, 504} {
 				node.answer(status)
-				s.passes(fmt.Sprintf("rlnode answers %d", status), true, false)
+				s.checkPasses(fmt.Sprintf("rlnode answers %d", status), true, false)
 			}
 			node.answer(hangsUp)
-			s.passes("rlnode hangs up", true, false)
+			s.checkPasses("rlnode hangs up", true, false)
 			node.answer(talksNonsense) // nginx treats it as an answer
-			s.passes("rlnode talks nonsense", e.program != "nginx", false)
+			s.checkPasses("rlnode talks nonsense", e.program != "nginx", false)
 			proxy.stop()
 			proxy = s.proxy(false)
 			node.answer(doesNotAnswer)
-			s.passes("rlnode does not answer", true, false)
+			s.checkPasses("rlnode does not answer", true, false)
 			proxy.stop()
 		})
 	}
 }
 
-// passes checks whether requests reach the application, and whether those for /login do.
-func (pr *proxied) passes(what string, others, logins bool) {
+// checkPasses checks whether requests reach the application, and whether those for /login do.
+func (pr *proxiedApp) checkPasses(what string, others, logins bool) {
 	pr.t.Helper()
 	for target, want := range map[string]bool{"/a": others, "/login": logins} {
 		pr.received.Store(0)
-		resp := pr.from(112, "POST", target, "")
+		resp := pr.requestFrom(112, "POST", target, "")
 		if have := pr.received.Load() > 0; have != want || want != (resp.StatusCode == 200) {
 			pr.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what, target, resp.StatusCode, have, want)
 		}
 	}
 }
 
-// What a fake node does instead of answering with a status.
+// Ways in which a fake node fails to answer.
 const (
 	hangsUp = -1 - iota
 	talksNonsense
@@ -208,8 +208,8 @@ const (
 const denialBody = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this.",` +
 	`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`
 
-// denial checks what a caller sees of a 403 that a proxy makes of denialBody.
-func (pr *proxied) denial(resp *http.Response) {
+// checkDenial checks what a caller sees of a 403 that a proxy makes of denialBody.
+func (pr *proxiedApp) checkDenial(resp *http.Response) {
 	pr.t.Helper()
 	var problem struct {
 		Status int
@@ -234,8 +234,8 @@ func (f *fakeNode) answer(how int) {
 	f.how = how
 }
 
-// fake serves a fake node at the real node's address.
-func (pr *proxied) fake() *fakeNode {
+// serveFakeNode serves a fake node at the real node's address.
+func (pr *proxiedApp) serveFakeNode() *fakeNode {
 	f := &fakeNode{end: make(chan struct{})}
 	ln, err := net.Listen("tcp", pr.ip+":8080")
 	if err != nil {

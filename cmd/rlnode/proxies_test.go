@@ -24,19 +24,19 @@ const proxyExamples = "../../examples/proxies"
 
 // example is a proxy with its example configuration.
 type example struct {
-	program string
-	ip      string            // of all listeners, instead of 127.0.0.1
-	files   map[string]string // their paths in the examples, by where they are written
-	extra   map[string]string // text to put before an example's, or a file of its own
-	args    []string
-	away    []int // possible answers to /login while rlnode is away
-	tells   bool  // reports what is left with every answer
+	program          string
+	ip               string            // of all listeners, instead of 127.0.0.1
+	files            map[string]string // their paths in the examples, by where they are written
+	extra            map[string]string // text to put before an example's, or a file of its own
+	args             []string
+	statusWhileDown  []int // possible answers to /login while rlnode is down
+	reportsRemaining bool  // reports the remaining requests in every answer
 }
 
 func proxies() []example {
 	return []example{
 		{
-			program: "nginx", ip: "127.0.62.11", tells: true, away: []int{503},
+			program: "nginx", ip: "127.0.62.11", reportsRemaining: true, statusWhileDown: []int{503},
 			files: map[string]string{"conf.d/rlnode.conf": "nginx/rlnode.conf", "conf.d/rlnode.ask": "nginx/rlnode.ask"},
 			extra: map[string]string{"nginx.conf": `
 pid nginx.pid; error_log stderr; daemon off; worker_processes 1;
@@ -48,42 +48,42 @@ http {
 			args: []string{"-p", ".", "-c", "nginx.conf", "-e", "stderr"},
 		},
 		{
-			program: "caddy", ip: "127.0.62.12", away: []int{502, 503, 504},
+			program: "caddy", ip: "127.0.62.12", statusWhileDown: []int{502, 503, 504},
 			files: map[string]string{"Caddyfile": "caddy/Caddyfile"},
 			extra: map[string]string{"Caddyfile": "{\n\tadmin off\n}\n"},
 			args:  []string{"run", "--adapter", "caddyfile", "--config", "Caddyfile"},
 		},
 		{
-			program: "haproxy", ip: "127.0.62.13", tells: true, away: []int{503},
+			program: "haproxy", ip: "127.0.62.13", reportsRemaining: true, statusWhileDown: []int{503},
 			files: map[string]string{"haproxy.cfg": "haproxy/haproxy.cfg", "rlnode.lua": "haproxy/rlnode.lua"},
 			args:  []string{"-db", "-f", "haproxy.cfg"},
 		},
 	}
 }
 
-// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured.
-// While rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does
-// not look like an absent node.
+// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured. Only
+// while rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does not
+// look like a dead node.
 func TestProxies(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()
-			e.installed(t)
-			s := newProxied(t, e)
+			e.skipUnlessInstalled(t)
+			s := newProxiedApp(t, e)
 			proxy := s.proxy(false)
-			s.hangs()
+			s.testHang()
 			proxy.stop()
 			proxy = s.proxy(true)
-			s.limits()
-			s.leavesAlone()
-			s.stops()
+			s.testLimits()
+			s.testUnchanged()
+			s.testStop()
 			proxy.stop()
 		})
 	}
 }
 
-// installed skips the test if the proxy is missing.
-func (e *example) installed(t *testing.T) {
+// skipUnlessInstalled skips the test if the proxy is missing.
+func (e *example) skipUnlessInstalled(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath(e.program); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -93,12 +93,12 @@ func (e *example) installed(t *testing.T) {
 	}
 }
 
-// proxied is an application behind a proxy that asks a node.
-type proxied struct {
+// proxiedApp is an application behind a proxy that asks a node.
+type proxiedApp struct {
 	example
 	t    *testing.T
 	dir  string
-	node *serving
+	node *runningNode
 
 	mu   sync.Mutex // guards seen
 	seen []string   // requests that the application received: method, target, body
@@ -128,8 +128,8 @@ func (c countedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func newProxied(t *testing.T, e example) *proxied {
-	s := &proxied{example: e, t: t, dir: t.TempDir()}
+func newProxiedApp(t *testing.T, e example) *proxiedApp {
+	s := &proxiedApp{example: e, t: t, dir: t.TempDir()}
 	s.start()
 	ln, err := net.Listen("tcp", e.ip+":9000")
 	if err != nil {
@@ -146,7 +146,7 @@ func newProxied(t *testing.T, e example) *proxied {
 }
 
 // start starts the node.
-func (pr *proxied) start() {
+func (pr *proxiedApp) start() {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	if err != nil {
 		pr.t.Fatal(err)
@@ -154,7 +154,7 @@ func (pr *proxied) start() {
 	// Use the example's rules, but with windows that don't turn during a test.
 	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
-		pr.t.Fatal("the example's rule per-address is not what it was")
+		pr.t.Fatal("the example's rule per-address has changed")
 	}
 	text += "\nlists: {deny: [{ip: 127.0.62.97}]}\n"
 	pr.node = start(pr.t, filepath.Join(pr.dir, "node"), "--rules", file(pr.t, "rules.yaml", text),
@@ -162,7 +162,7 @@ func (pr *proxied) start() {
 }
 
 // app is the application.
-func (pr *proxied) app(w http.ResponseWriter, r *http.Request) {
+func (pr *proxiedApp) app(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	pr.mu.Lock()
 	pr.seen = append(pr.seen, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
@@ -175,22 +175,22 @@ func (pr *proxied) app(w http.ResponseWriter, r *http.Request) {
 }
 
 // reached returns what the application received since the last call.
-func (pr *proxied) reached() []string {
+func (pr *proxiedApp) reached() []string {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
 	defer func() { pr.seen = nil }()
 	return pr.seen
 }
 
-// running is a running proxy.
-type running struct {
+// runningProxy is a running proxy.
+type runningProxy struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
 
 // proxy starts the proxy with the example's configuration.
-func (pr *proxied) proxy(patient bool) *running {
+func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 	t := pr.t
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -217,7 +217,7 @@ func (pr *proxied) proxy(patient bool) *running {
 		write(name, pr.extra[name]+string(text))
 	}
 	log := &process.Output{}
-	p := &running{t: t, cmd: exec.Command(pr.program, pr.args...), exited: make(chan struct{})}
+	p := &runningProxy{t: t, cmd: exec.Command(pr.program, pr.args...), exited: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	if err := p.cmd.Start(); err != nil {
@@ -251,18 +251,18 @@ func (pr *proxied) proxy(patient bool) *running {
 }
 
 // stop ends the proxy. Its workers end with it only on SIGTERM.
-func (r *running) stop() {
+func (r *runningProxy) stop() {
 	r.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-r.exited:
 	case <-time.After(process.Patience):
 		r.cmd.Process.Kill()
-		r.t.Errorf("%v does not end", r.cmd.Args)
+		r.t.Errorf("%v has not ended in time", r.cmd.Args)
 	}
 }
 
-// from makes a request as a caller with the address 127.0.62.last, who forges everything that can be forged.
-func (pr *proxied) from(last int, method, target, body string) *http.Response {
+// requestFrom makes a request as a caller with the address 127.0.62.last, which forges everything it can.
+func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.Response {
 	pr.t.Helper()
 	r, err := http.NewRequest(method, "http://"+pr.ip+":8000", strings.NewReader(body))
 	if err != nil {
@@ -295,9 +295,9 @@ func (pr *proxied) from(last int, method, target, body string) *http.Response {
 }
 
 // expect makes a request and checks that the answer's status is one of want.
-func (pr *proxied) expect(what string, last int, method, target string, want ...int) *http.Response {
+func (pr *proxiedApp) expect(what string, last int, method, target string, want ...int) *http.Response {
 	pr.t.Helper()
-	resp := pr.from(last, method, target, "")
+	resp := pr.requestFrom(last, method, target, "")
 	for _, status := range want {
 		if resp.StatusCode == status {
 			return resp
@@ -307,25 +307,25 @@ func (pr *proxied) expect(what string, last int, method, target string, want ...
 	return resp
 }
 
-// hangs: a node that does not answer delays no request for long.
-func (pr *proxied) hangs() {
+// testHang: a node that does not answer delays no request for long.
+func (pr *proxiedApp) testHang() {
 	pr.node.signal(syscall.SIGSTOP)
 	process.Eventually(pr.t, "the node has stopped", pr.node.paused)
 	began := time.Now()
 	pr.expect("rlnode hangs", 90, "GET", "/", 200)
-	pr.expect("rlnode hangs", 90, "POST", "/login", pr.away...)
+	pr.expect("rlnode hangs", 90, "POST", "/login", pr.statusWhileDown...)
 	if took := time.Since(began); took > process.Patience/4 {
 		pr.t.Errorf("rlnode hangs: two requests took %v", took)
 	}
 	pr.node.signal(syscall.SIGCONT)
 	process.Eventually(pr.t, "rlnode is asked again", func() bool {
-		return pr.from(90, "POST", "/login", "").StatusCode == 200
+		return pr.requestFrom(90, "POST", "/login", "").StatusCode == 200
 	})
 	pr.reached()
 }
 
 // paused reports whether all threads of the process have stopped after SIGSTOP, if the system shows that.
-func (s *serving) paused() bool {
+func (s *runningNode) paused() bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
 	for _, name := range threads {
 		text, err := os.ReadFile(name)
@@ -336,26 +336,26 @@ func (s *serving) paused() bool {
 	return true
 }
 
-// limits: ten requests pass and the eleventh is refused, whatever identity the caller claims.
-func (pr *proxied) limits() {
+// testLimits: ten requests pass and the eleventh is refused, whatever identity the caller claims.
+func (pr *proxiedApp) testLimits() {
 	for i := range 10 {
 		resp := pr.expect("within the limit", 91, "GET", fmt.Sprintf("/a?%d", i), 200)
-		if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); pr.tells && have != want {
+		if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); pr.reportsRemaining && have != want {
 			pr.t.Errorf("request %d: %q remain, want %s", i, have, want)
 		}
 		if forwarded := resp.Header.Get("X-App"); !strings.HasSuffix(forwarded, "127.0.62.91") {
-			pr.t.Errorf("the application takes %q for the caller", forwarded)
+			pr.t.Errorf("the application sees %q as the caller", forwarded)
 		}
 	}
 	resp := pr.expect("over the limit", 91, "GET", "/a", 429)
-	pr.refusal(resp)
+	pr.checkRefusal(resp)
 	if have := resp.Header.Get("RateLimit"); !strings.HasPrefix(have, `"per-address";r=0;t=`) {
 		pr.t.Errorf("over the limit: RateLimit %q", have)
 	}
-	pr.refusal(pr.expect("over the limit", 91, "HEAD", "/a", 429))
-	pr.refusal(pr.expect("over the limit", 91, "POST", "/a", 429))
-	pr.denial(pr.expect("on the deny list", 97, "GET", "/a", 403))
-	pr.denial(pr.expect("on the deny list", 97, "POST", "/login", 403))
+	pr.checkRefusal(pr.expect("over the limit", 91, "HEAD", "/a", 429))
+	pr.checkRefusal(pr.expect("over the limit", 91, "POST", "/a", 429))
+	pr.checkDenial(pr.expect("on the deny list", 97, "GET", "/a", 403))
+	pr.checkDenial(pr.expect("on the deny list", 97, "POST", "/login", 403))
 	pr.expect("another caller", 92, "GET", "/a", 200)
 	if have, want := len(pr.reached()), 11; have != want {
 		pr.t.Errorf("the application got %d requests, want %d", have, want)
@@ -363,13 +363,13 @@ func (pr *proxied) limits() {
 	for i, spelling := range []string{"/login", "//login", "/%6Cogin", "/login?next=/", "/login"} {
 		pr.expect(fmt.Sprintf("login %d", i), 93, "POST", spelling, 200)
 	}
-	pr.refusal(pr.expect("sixth login", 93, "POST", "//login", 429))
+	pr.checkRefusal(pr.expect("sixth login", 93, "POST", "//login", 429))
 	pr.expect("no login", 93, "GET", "/a", 200)
 	pr.reached()
 }
 
-// refusal checks what a caller sees of a refusal.
-func (pr *proxied) refusal(resp *http.Response) {
+// checkRefusal checks what a caller sees of a refusal.
+func (pr *proxiedApp) checkRefusal(resp *http.Response) {
 	pr.t.Helper()
 	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || after < 1 {
 		pr.t.Errorf("refused: Retry-After %q", resp.Header.Get("Retry-After"))
@@ -384,8 +384,8 @@ func (pr *proxied) refusal(resp *http.Response) {
 	}
 }
 
-// leavesAlone: the proxy doesn't change what the application receives and answers.
-func (pr *proxied) leavesAlone() {
+// testUnchanged: the proxy doesn't change what the application receives and answers.
+func (pr *proxiedApp) testUnchanged() {
 	for _, status := range []int{403, 404, 429, 500, 503} {
 		if resp := pr.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
 			pr.t.Errorf("%d: Retry-After %q", status, resp.Header.Get("Retry-After"))
@@ -393,7 +393,7 @@ func (pr *proxied) leavesAlone() {
 	}
 	pr.reached()
 	body := strings.Repeat("b", 100_000)
-	if resp := pr.from(94, "PUT", "/x?y=z", body); resp.StatusCode != 200 {
+	if resp := pr.requestFrom(94, "PUT", "/x?y=z", body); resp.StatusCode != 200 {
 		pr.t.Errorf("have %d", resp.StatusCode)
 	}
 	if have := pr.reached(); len(have) != 1 || have[0] != "PUT /x?y=z "+body {
@@ -401,8 +401,8 @@ func (pr *proxied) leavesAlone() {
 	}
 }
 
-// stops: without rlnode, requests pass except for logins. Once it is back, what was used is still used.
-func (pr *proxied) stops() {
+// testStop: without rlnode, all requests but logins pass. After its restart, the limit is still used up.
+func (pr *proxiedApp) testStop() {
 	pr.node.stop()
 	resp := pr.expect("rlnode is stopped", 91, "GET", "/a", 200)
 	if have := resp.Header.Get("RateLimit"); have != "" {
@@ -412,11 +412,11 @@ func (pr *proxied) stops() {
 	if have, want := len(pr.reached()), 2; have != want {
 		pr.t.Errorf("the application got %d requests, want %d", have, want)
 	}
-	pr.expect("rlnode is stopped", 95, "POST", "/login", pr.away...)
-	pr.expect("rlnode is stopped", 95, "GET", "//login", pr.away...)
+	pr.expect("rlnode is stopped", 95, "POST", "/login", pr.statusWhileDown...)
+	pr.expect("rlnode is stopped", 95, "GET", "//login", pr.statusWhileDown...)
 	if have := pr.reached(); len(have) > 0 {
 		pr.t.Errorf("the application got %q", have)
 	}
 	pr.start()
-	process.Eventually(pr.t, "rlnode is asked again", func() bool { return pr.from(91, "GET", "/a", "").StatusCode == 429 })
+	process.Eventually(pr.t, "rlnode is asked again", func() bool { return pr.requestFrom(91, "GET", "/a", "").StatusCode == 429 })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// readExample reads an example's YAML strictly into v, which must have all keys that may occur.
+// readExample reads an example's YAML into v, which must have all keys that occur.
 func readExample(t *testing.T, name string, v any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(proxyExamples, name))
@@ -27,7 +27,7 @@ func readExample(t *testing.T, name string, v any) {
 	}
 }
 
-// The rules that all examples share know the caller's key only by its fingerprint.
+// The rules that all examples share use only a fingerprint of the caller's key.
 func TestProxyExamplesRules(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	if err != nil {
@@ -52,7 +52,7 @@ type envoyFilter struct {
 	Config yaml.Node `yaml:"typed_config"`
 }
 
-// extAuthz is what the example sets of Envoy's ExtAuthz.
+// extAuthz has the fields of Envoy's ExtAuthz that the example sets.
 type extAuthz struct {
 	Type             string                                 `yaml:"@type"`
 	Version          string                                 `yaml:"transport_api_version"`
@@ -69,7 +69,7 @@ type extAuthz struct {
 	} `yaml:"http_service"`
 }
 
-// envoyManager is what the example sets of Envoy's HttpConnectionManager.
+// envoyManager has the fields of Envoy's HttpConnectionManager that the example sets.
 type envoyManager struct {
 	Type             string        `yaml:"@type"`
 	Stat             string        `yaml:"stat_prefix"`
@@ -116,7 +116,7 @@ func TestEnvoyExample(t *testing.T) {
 	}
 	decode(&all.Resources.Listeners[0].Chains[0].Filters[0].Config, &manager)
 	if !manager.UseRemoteAddress || !manager.NormalizePath || !manager.MergeSlashes {
-		t.Error("Envoy believes the caller's address, or does not mend paths")
+		t.Error("Envoy trusts the caller's address, or does not normalize paths")
 	}
 	order := []string{}
 	asks := map[string]extAuthz{}
@@ -138,7 +138,7 @@ func TestEnvoyExample(t *testing.T) {
 			t.Errorf("%s: have %+v", name, a)
 		}
 		if !reflect.DeepEqual(a.Allowed.Patterns, headers) {
-			t.Errorf("%s: of the caller's headers %v go along", name, a.Allowed.Patterns)
+			t.Errorf("%s: forwards the caller's headers %v", name, a.Allowed.Patterns)
 		}
 	}
 	off := map[string]string{}
@@ -150,7 +150,7 @@ func TestEnvoyExample(t *testing.T) {
 		}
 	}
 	if want := map[string]string{"/login": "rlnode_or_pass", "/": "rlnode"}; !reflect.DeepEqual(off, want) {
-		t.Errorf("not asked for a path: have %v, want %v", off, want)
+		t.Errorf("paths without a check: have %v, want %v", off, want)
 	}
 }
 
@@ -193,6 +193,6 @@ func TestTraefikExample(t *testing.T) {
 	}
 	if ask.Address != "http://"+entries.EntryPoints["rlnode"].Address+"/v1/auth/web" || ask.TrustForwardHeader == nil || *ask.TrustForwardHeader ||
 		!reflect.DeepEqual(ask.AuthRequestHeaders, []string{"X-Api-Key"}) {
-		t.Errorf("how it asks: %+v", ask)
+		t.Errorf("the request to rlnode: %+v", ask)
 	}
 }

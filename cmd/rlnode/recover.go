@@ -17,38 +17,38 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// recoverCmd makes a node a majority of one.
+// recoverCmd makes a surviving node the only voter of its cluster.
 type recoverCmd struct {
-	DataDir string `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the node that the cluster is to go on from."`
-	Skip    uint64 `placeholder:"INDEX" help:"Only take the entry of this index out of the node's log; needs --hash."`
-	Hash    string `placeholder:"H" help:"The hash of that entry, as the node that can't apply it logs it."`
-	Address string `placeholder:"HOST:PORT" help:"Where the node takes calls from others, its --advertise and --peer-port (default: as it was)."`
+	DataDir string `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the surviving node from which the cluster continues."`
+	Skip    uint64 `placeholder:"INDEX" help:"Only remove the entry with this index from the node's log; needs --hash."`
+	Hash    string `placeholder:"H" help:"The entry's hash, as logged by a node that can't apply it."`
+	Address string `placeholder:"HOST:PORT" help:"The address for calls from other nodes: the node's --advertise and --peer-port (default: unchanged)."`
 }
 
-// Help implements kong.HelpProvider. It says what recovering loses.
+// Help implements kong.HelpProvider. It explains what recovering loses.
 func (recoverCmd) Help() string {
-	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one node that is
-left becomes the only voter, and the others join it. If the lost nodes can come back with their disks, start them
-instead: nothing is lost then, and the cluster goes on by itself.
+	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one surviving node
+becomes the only voter, and the other survivors join it. If the lost nodes can come back with their disks, start them
+instead: then nothing is lost, and the cluster continues without this command.
 
-What is lost: changes of the rules that the last majority had agreed on and this node had not heard of, and the counters
-of which nobody left has a copy. So take the survivor whose log is the longest: the survivors still answer, and
-rlnode_raft_last_index at /metrics of their admin planes tells. What this node knew and the lost majority had not agreed
-on counts as agreed.
+What is lost: changes of the rules that the last majority had agreed on and this node had not received, and counters of
+which no survivor has a copy. So choose the survivor with the longest log: the survivors still answer, and
+rlnode_raft_last_index at /metrics on their admin planes shows it. Changes that this node had received but the lost
+majority had not agreed on become agreed.
 
   1. Stop all survivors.
-  2. rlnode recover on ONE of them. Never on two: that would make two clusters which take each other for one.
-  3. Start it, as before. It is ready within seconds, and takes changes of the rules.
+  2. Run rlnode recover on ONE of them. Never on two: that would make two clusters that mistake each other for one.
+  3. Start that node as before. It is ready within seconds, and accepts changes of the rules.
   4. Start the other survivors, one after another. They find it by gossip and are members again. One that does not
-     become ready, or logs that it has what the cluster never agreed on, must begin with an empty data directory.
-  5. Begin the lost nodes anew, with empty data directories; never with an old disk of theirs.
-  6. rlnode remove the IDs of the lost ones that members shows as failed.
+     become ready, or logs that it has entries the cluster never agreed on, must start with an empty data directory.
+  5. Start replacements for the lost nodes with empty data directories, never with an old disk.
+  6. Run rlnode remove for the IDs of the lost nodes, which members shows as failed.
 
-An entry that no node can apply stops every node at the same place; each logs its index and hash, and what release could
+An entry that no node can apply stops every node at the same place; each logs its index and hash, and which release could
 read it. If no release can, stop all nodes, run rlnode recover --skip INDEX --hash H on each, and start them again. That
-changes nothing else. Where a node has applied the entry it is not the one to be skipped: run that node's release.
+changes nothing else. If any node has applied the entry, don't skip it: run that node's release on the others.
 
-The node must not run. Its data directory is changed at once, and nothing is asked: copy it before.
+Stop the node first. The command changes its data directory at once, without asking: copy it before.
 
 Examples:
 
@@ -60,13 +60,13 @@ Examples:
 // Run changes the data directory.
 func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {
-		return errUsage("--address: %w", err)
+		return usageError("--address: %w", err)
 	}
-	hash, err := c.skipped()
+	hash, err := c.skippedHash()
 	if err != nil {
-		return errUsage("%w", err)
+		return usageError("%w", err)
 	}
-	// Opening the store of a missing node would create a new one.
+	// Opening the store of a node that doesn't exist would create one.
 	for _, name := range []string{"", "node.json", "raft.db"} {
 		if _, err := os.Stat(filepath.Join(c.DataDir, name)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is not the data directory of a node: %w", c.DataDir, err)
@@ -92,31 +92,31 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 		return err
 	}
 	if empty {
-		return fmt.Errorf("%s: this node has never been part of a cluster, there is nothing to recover", c.DataDir)
+		return fmt.Errorf("%s: this node has never been part of a cluster, so there is nothing to recover", c.DataDir)
 	}
 	if c.Skip != 0 {
 		if err := cluster.Skip(store, node.ThisBuild(), c.Skip, hash); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(env.stdout, "entry %d is out of the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
+		_, err = fmt.Fprintf(env.stdout, "entry %d is removed from the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
 		return err
 	}
 	if err := cluster.Recover(store, node.ThisBuild(), self, c.Address, log); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "node %s is the only voter of its cluster now: start it, then the others\n", self)
+	_, err = fmt.Fprintf(env.stdout, "node %s is now the only voter of its cluster: start it, then the others\n", self)
 	return err
 }
 
-// skipped returns --hash, checked against --skip.
-func (c *recoverCmd) skipped() (hash [sha256.Size]byte, err error) {
+// skippedHash returns --hash, checked against --skip.
+func (c *recoverCmd) skippedHash() (hash [sha256.Size]byte, err error) {
 	switch {
 	case c.Skip == 0 && c.Hash == "":
 		return hash, nil
 	case c.Skip == 0 || c.Hash == "":
-		return hash, errors.New("--skip and --hash: one needs the other")
+		return hash, errors.New("--skip and --hash must be set together")
 	case c.Address != "":
-		return hash, errors.New("--address: not with --skip, which changes nothing but the log")
+		return hash, errors.New("--address excludes --skip, which changes only the log")
 	}
 	b, err := hex.DecodeString(c.Hash)
 	if err != nil || len(b) != len(hash) {
@@ -132,7 +132,7 @@ func checkPeerAddress(address string) error {
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || net.ParseIP(host) == nil {
-		return fmt.Errorf("%q is not the IP and port of a node", address)
+		return fmt.Errorf("%q is not IP:port", address)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return fmt.Errorf("%q has the port %q, which is not in 1…65535", address, port)

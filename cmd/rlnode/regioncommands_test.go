@@ -48,7 +48,7 @@ func TestRegionSettings(t *testing.T) {
 func TestRemoveNeedsOneThing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ args, want string }{
-		{"remove", "no name given"},
+		{"remove", "the node's name, or --region, is missing"},
 		{"remove n1 --region eu", "exclude each other"},
 		{"remove --region eu --admin http://127.0.0.1:1", "can't reach"},
 	} {
@@ -65,13 +65,13 @@ func TestPrintRegions(t *testing.T) {
 	if err := printRegions(&out, regions, 7); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"all regions go by rules version 7 or a later one", "eu        yes      3        yes      yes", `"u\x1bs"`} {
+	for _, want := range []string{"all regions use rules version 7 or later", "eu        yes      3        yes      yes", `"u\x1bs"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("have\n%s, want it to have %q", out.String(), want)
 		}
 	}
 	out.Reset()
-	if err := printRegions(&out, regions, 0); err != nil || !strings.Contains(out.String(), "no version of the rules is known yet") {
+	if err := printRegions(&out, regions, 0); err != nil || !strings.Contains(out.String(), "no version of the rules is known to be in use") {
 		t.Errorf("have %q, %v", out.String(), err)
 	}
 }

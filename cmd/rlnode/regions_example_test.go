@@ -13,14 +13,14 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// typed runs the commands of an example's README, on addresses of this test's own.
-type typed struct {
+// readmeCommands runs the commands of an example's README, on addresses that only this test uses.
+type readmeCommands struct {
 	t    *testing.T
 	text string
 	dir  string // the working directory
 }
 
-func newTyped(t *testing.T, folder string) *typed {
+func newReadmeCommands(t *testing.T, folder string) *readmeCommands {
 	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -30,7 +30,7 @@ func newTyped(t *testing.T, folder string) *typed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &typed{t: t, text: string(text), dir: t.TempDir()}
+	x := &readmeCommands{t: t, text: string(text), dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(x.dir, "bin"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func newTyped(t *testing.T, folder string) *typed {
 }
 
 // block returns the code block after <!-- KIND NAME -->. The program is already built.
-func (t *typed) block(mark string) string {
+func (t *readmeCommands) block(mark string) string {
 	t.t.Helper()
 	_, rest, ok := strings.Cut(t.text, "<!-- "+mark+" -->\n```sh\n")
 	code, _, ends := strings.Cut(rest, "\n```\n")
@@ -55,7 +55,7 @@ func (t *typed) block(mark string) string {
 }
 
 // background runs a block until the test ends.
-func (t *typed) background(name string) {
+func (t *readmeCommands) background(name string) {
 	t.t.Helper()
 	log := &process.Output{}
 	c := exec.Command("bash", "-e", "-c", t.block("background "+name))
@@ -74,7 +74,7 @@ func (t *typed) background(name string) {
 }
 
 // run runs a block and returns its output.
-func (t *typed) run(name string) string {
+func (t *readmeCommands) run(name string) string {
 	t.t.Helper()
 	c := exec.Command("bash", "-e", "-c", t.block("run "+name))
 	c.Dir, c.Env = t.dir, cleanEnv()
@@ -88,7 +88,7 @@ func (t *typed) run(name string) string {
 // The commands of examples/regions do what its README says.
 func TestRegionsExample(t *testing.T) {
 	t.Parallel()
-	x := newTyped(t, "examples/regions")
+	x := newReadmeCommands(t, "examples/regions")
 	x.background("serve")
 	process.Eventually(t, "the regions know each other", func() bool {
 		for _, ip := range []string{"127.0.35.11", "127.0.35.21", "127.0.35.31"} {
@@ -106,7 +106,7 @@ func TestRegionsExample(t *testing.T) {
 	if have := x.run("apply"); strings.Count(have, "scope: global") != 3 {
 		t.Errorf("apply: have %s, want three global rules", have)
 	}
-	process.Eventually(t, "all go by the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
+	process.Eventually(t, "all use the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
 	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
 		t.Errorf("borrow: have %s, want 90 of 100 admitted in one region, and none in another", have)
 	}
@@ -121,7 +121,7 @@ func TestRegionsExample(t *testing.T) {
 		t.Fatalf("usage: have %s, %v", text, err)
 	}
 	if us := usage.Regions["us"].Limits; len(us) != 1 || us[0].Own != 90 || us[0].Borrowed != 60 {
-		t.Errorf("usage: have %s, want 90 of its own in us, 60 of them borrowed", text)
+		t.Errorf("usage: have %s, want 90 used in us, 60 of them borrowed", text)
 	}
 	away := x.run("away")
 	if !strings.Contains(away, `"allowed":true`) || !strings.Contains(away, "no-primary") || !strings.Contains(away, "refused: the primary is away") {

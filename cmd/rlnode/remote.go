@@ -22,14 +22,14 @@ import (
 
 // connection has the flags for reaching a node, which all client commands share.
 type connection struct {
-	CA      string        `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file, besides the system's."`
+	CA      string        `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file in addition to the system's."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for an answer."`
 }
 
 // dataPlane has the flags of commands that ask for decisions.
 type dataPlane struct {
 	Addr  string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
-	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node needs one. ps shows the command line: the environment or a file is better."`
 
 	TokenFile string `type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 	connection
@@ -38,28 +38,28 @@ type dataPlane struct {
 // adminPlane has the flags of commands that manage a node.
 type adminPlane struct {
 	Admin string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
-	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node needs one. ps shows the command line: the environment or a file is better."`
 
 	TokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 	connection
 }
 
-// answered has the flags of commands that print an answer of the admin plane.
-type answered struct {
-	JSON bool `help:"Print the node's answer as it is."`
+// answerFlags has the flags of commands that print an answer from the admin plane.
+type answerFlags struct {
+	JSON bool `help:"Print the node's answer unchanged."`
 	adminPlane
 }
 
 func (d *dataPlane) node() (*remote, error) {
-	return d.reach("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
+	return d.newRemote("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
 }
 
 func (a *adminPlane) node() (*remote, error) {
-	return a.reach("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
+	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
-// show sends r to a node and prints the answer, either raw or formatted by text.
-func show[T any](env *environment, c *answered, r request, text func(io.Writer, *T) error) error {
+// sendAndPrint sends r to a node and prints the answer, either raw or formatted by text.
+func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(io.Writer, *T) error) error {
 	n, err := c.node()
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func printReply[T any](env *environment, asJSON bool, r *reply, text func(io.Wri
 	return text(env.stdout, v)
 }
 
-// printTable prints rows in columns, which tabs in header and line separate.
+// printTable prints rows in columns. Tabs separate the columns in header and line.
 func printTable[R any](w io.Writer, header string, rows []R, line func(R) string) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, header)
@@ -97,33 +97,33 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 // remote is a client of one plane of a node.
 type remote struct {
 	base    string // scheme and host
-	flag    string // that gave it
+	flag    string // that set base
 	token   string
-	env     string // the variable that may give the token
+	env     string // the variable that may hold the token
 	timeout time.Duration
 	client  *http.Client
 }
 
-// maxReply bounds what is read of an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
+// maxReply bounds an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// reach returns a client of the plane at address, which was given by flag. The token may be in a file, or in the
-// variable env.
-func (c *connection) reach(flag, env, address string, token, tokenFile *string) (*remote, error) {
-	if err := takeToken("--token", token, *tokenFile); err != nil {
-		return nil, errUsage("%w", err)
+// newRemote returns a client of the plane at address, which flag has set. The token may also come from a file. env is the
+// variable to name in hints.
+func (c *connection) newRemote(flag, env, address string, token, tokenFile *string) (*remote, error) {
+	if err := readToken("--token", token, *tokenFile); err != nil {
+		return nil, usageError("%w", err)
 	}
 	*tokenFile = "" // already read
 	base, err := parseBase(address)
 	if err != nil {
-		return nil, errUsage("%s: %w", flag, err)
+		return nil, usageError("%s: %w", flag, err)
 	}
 	if c.Timeout <= 0 {
-		return nil, errUsage("--timeout: %v is not above 0", c.Timeout)
+		return nil, usageError("--timeout: %v is not above 0", c.Timeout)
 	}
 	config, err := c.tls()
 	if err != nil {
-		return nil, errUsage("--ca: %w", err)
+		return nil, usageError("--ca: %w", err)
 	}
 	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
@@ -144,7 +144,7 @@ func parseBase(address string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("%q is neither http nor https", address)
 	case u.Hostname() == "":
-		return nil, fmt.Errorf("%q names no host", address)
+		return nil, fmt.Errorf("%q has no host", address)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Fragment != "":
 		return nil, fmt.Errorf("%q has more than scheme, host and port", address)
 	}
@@ -164,7 +164,7 @@ func (c *connection) tls() (*tls.Config, error) {
 		config.RootCAs = x509.NewCertPool()
 	}
 	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM", c.CA)
+		return nil, fmt.Errorf("%s has no certificate in PEM", c.CA)
 	}
 	return config, nil
 }
@@ -178,7 +178,7 @@ type request struct {
 	accept      string
 	ifMatch     string
 	body        []byte
-	patience    time.Duration // the least time to wait for the answer, even if --timeout is shorter
+	minTimeout  time.Duration // the least time to wait for the answer, even if --timeout is shorter
 }
 
 // reply is a node's answer of any status.
@@ -200,27 +200,27 @@ func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
 	return answer, nil
 }
 
-// problem returns the error that an answer reports, with the flags that may mend it.
+// problem returns the error that an answer reports, with a hint which flags may help.
 func (rm *remote) problem(answer *reply) *problem {
 	p := newProblem(answer)
 	switch {
 	case p.Status == http.StatusUnauthorized && rm.token == "":
-		p.hint = "; give it by --token-file, or " + rm.env + " in the environment"
+		p.hint = "; set it with --token-file, or " + rm.env + " in the environment"
 	case p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden:
-		p.hint = "; it was given by --token, --token-file, " + rm.env + " or " + rm.env + "_FILE"
+		p.hint = "; it comes from --token, --token-file, " + rm.env + " or " + rm.env + "_FILE"
 	case p.Code == "not-found" && strings.HasPrefix(p.Detail, "there is nothing at"):
 		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "? " + planes
 	case p.Code == "method-not-allowed":
 		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "? " + planes
 	case strings.HasPrefix(p.Detail, "key: key does not fit"), strings.HasPrefix(p.Detail, "key is missing"):
-		p.hint = "; give the subject by --key, once for each of the rule's key attributes"
+		p.hint = "; give the subject with --key, once for each of the rule's key attributes"
 	}
 	return p
 }
 
-// exchange makes a call and returns the answer, whatever its status.
+// exchange makes a call and returns the answer, regardless of its status.
 func (rm *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.patience))
+	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.minTimeout))
 	defer cancel()
 	resp, err := rm.open(ctx, r)
 	if err != nil {
@@ -270,7 +270,7 @@ func (rm *remote) read(resp *http.Response) (*reply, error) {
 	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
-// unreachable explains in one line why there was no answer.
+// unreachable explains in one line why no answer arrived.
 func (rm *remote) unreachable(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -281,13 +281,13 @@ func (rm *remote) unreachable(err error) error {
 	}
 	hint := ""
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		hint = "; does it run? " + planes
+		hint = "; is it running? " + planes
 	}
 	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, hint)
 }
 
-// planes says where the planes are.
-const planes = "The data plane (--addr) is on port 8080 and the admin plane (--admin) on 8081, unless serve was told otherwise"
+// planes is a hint to the planes' default ports.
+const planes = "The data plane (--addr) is on port 8080 and the admin plane (--admin) on 8081, unless serve's flags say otherwise"
 
 // problem is an answer that reports an error.
 type problem struct {
@@ -302,7 +302,7 @@ type problem struct {
 func newProblem(r *reply) *problem {
 	p := &problem{}
 	if err := json.Unmarshal(r.body, p); err != nil || p.Title == "" && p.Detail == "" {
-		p = &problem{Title: http.StatusText(r.status), Detail: "it does not say why; is this a node of rlnode?"}
+		p = &problem{Title: http.StatusText(r.status), Detail: "without a reason; is this a node of rlnode?"}
 	}
 	p.Status = r.status
 	return p
@@ -320,7 +320,7 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("the node answers %d: %s%s", p.Status, text, p.hint)
 }
 
-// decides reports whether r is a decision: 403 with the code denied is one, with any other code an error.
+// decides reports whether r is a decision. A 403 is one with the code denied, and an error with any other.
 func (r *reply) decides() bool {
 	return r.status == http.StatusOK || r.status == http.StatusTooManyRequests || r.status == http.StatusForbidden && newProblem(r).Code == "denied"
 }
@@ -333,7 +333,7 @@ func (r *reply) decode(v any) error {
 	return nil
 }
 
-// keyText returns a subject's key as a query has it: the single value, or a JSON array of several.
+// keyText returns a subject's key for a query string: the single value, or a JSON array of several.
 func keyText(key []string) string {
 	if len(key) == 1 {
 		return key[0]

@@ -20,19 +20,19 @@ type replayCmd struct {
 	Logs        []string `arg:"" name:"log" help:"Logs in Common or Combined Log Format or JSON lines, also compressed with gzip; - is standard input."`
 	Rules       string   `required:"" placeholder:"FILE" help:"The rules file."`
 	JSON        bool     `help:"Print only JSON to standard output."`
-	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, one JSON line a record in order of time; - is standard output."`
-	Top         int      `default:"20" help:"How many of the subjects refused most to name (default ${default})."`
+	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, as JSON lines in order of time; - is standard output."`
+	Top         int      `default:"20" help:"How many of the most refused subjects to list (default ${default})."`
 	MaxCounters int64    `default:"10000000" help:"Bound on counters in memory (default ${default})."`
 }
 
 // Help implements kong.HelpProvider.
 func (replayCmd) Help() string {
-	return `The limiter on virtual time: each record is a check at its own time. No node is needed.
+	return `Runs the limiter on virtual time: each record is a check at its own time. No node is needed.
 
 Attributes of a log line: ip user method endpoint (the path without the query) status user_agent referer.
 A JSON line: {"time": "2026-03-01T12:00:00Z", "attributes": {"ip": "198.51.100.7"}, "cost": 1, "costs": {"tokens": 900}};
 time is RFC 3339, or Unix time in seconds or milliseconds; cost and costs may be left out.
-Lines that can't be read are counted as skipped, and the first of them named.
+Lines that can't be read count as skipped; the first of them are listed.
 
 Examples:
 
@@ -40,13 +40,13 @@ Examples:
   rlnode replay access.log.1.gz access.log --rules rules.yaml --json
   zcat old.gz | rlnode replay --rules rules.yaml - --decisions decisions.jsonl
 
-In the JSON a rule's "refused" counts what it refused, and for a shadow rule what it would have.`
+In the JSON, a rule's "refused" counts the checks it refused, or would have refused if it is a shadow rule.`
 }
 
-// check finds mistakes on the command line.
-func (c *replayCmd) check() error {
+// validate reports mistakes on the command line.
+func (c *replayCmd) validate() error {
 	if c.JSON && c.Decisions == "-" {
-		return errUsage("--json and --decisions - both write to standard output")
+		return usageError("--json and --decisions - both write to standard output")
 	}
 	ins := 0
 	for _, name := range append([]string{c.Rules}, c.Logs...) {
@@ -55,20 +55,20 @@ func (c *replayCmd) check() error {
 		}
 	}
 	if ins > 1 {
-		return errUsage("standard input (-) can be read once only")
+		return usageError("standard input (-) can be read only once")
 	}
 	if c.Top < 0 {
-		return errUsage("--top: %d is below 0", c.Top)
+		return usageError("--top: %d is below 0", c.Top)
 	}
 	if c.MaxCounters < 1 || c.MaxCounters > node.MaxCounters {
-		return errUsage("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
+		return usageError("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
 	}
 	return nil
 }
 
-// Run replays.
+// Run replays the logs and prints the report.
 func (c *replayCmd) Run(env *environment) error {
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return err
 	}
 	set, err := c.compile(env)
@@ -137,7 +137,7 @@ func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
 	return set, nil
 }
 
-// openDecisions returns where decisions go; nil if they are not wanted.
+// openDecisions opens the writer for decisions; nil without --decisions.
 func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	switch c.Decisions {
 	case "":
@@ -145,11 +145,11 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	case "-":
 		return env.stdout, nil
 	}
-	// A typing error must not overwrite a log or the rules.
+	// A typo must not overwrite a log or the rules.
 	if info, err := os.Stat(c.Decisions); err == nil {
 		for _, name := range append([]string{c.Rules}, c.Logs...) {
 			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
-				return nil, errUsage("--decisions: %s is what is read", c.Decisions)
+				return nil, usageError("--decisions: %s is one of the inputs", c.Decisions)
 			}
 		}
 	}

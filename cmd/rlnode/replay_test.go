@@ -17,7 +17,7 @@ import (
 
 const minuteRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 3, per: 1m, algorithm: fixed-window}]}\n"
 
-// TestReplayCommand counts a generated log by hand and with the command, in every form a log may have.
+// TestReplayCommand compares the command with a simple count of a generated log, in every format that a log may have.
 func TestReplayCommand(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
@@ -58,7 +58,7 @@ func TestReplayCommand(t *testing.T) {
 	decisions := filepath.Join(t.TempDir(), "decisions.jsonl")
 	code, stdout, stderr := tool(t, "", "replay", "--rules", rules, plain, "--decisions", decisions, "--top", "3")
 	if code != 0 || !strings.Contains(stdout, "Subjects refused most") || strings.Count(stdout, "r: ") != 4 {
-		t.Errorf("the page: have %d, %s, %s", code, stdout, stderr)
+		t.Errorf("the report: have %d, %s, %s", code, stdout, stderr)
 	}
 	text, err := os.ReadFile(decisions)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestReplayMistakes(t *testing.T) {
 		{"no rules", []string{log}, 2, "--rules"},
 		{"no log", []string{"--rules", rules}, 2, "<log>"},
 		{"rules with mistakes", []string{"--rules", bad, log}, 1, "bad.yaml:2:"},
-		{"a log that is not there", []string{"--rules", rules, log, "/nowhere.log"}, 1, "/nowhere.log"},
+		{"a missing log", []string{"--rules", rules, log, "/nowhere.log"}, 1, "/nowhere.log"},
 		{"a directory", []string{"--rules", rules, t.TempDir()}, 1, "directory"},
 		{"decisions over the log", []string{"--rules", rules, log, "--decisions", log}, 2, "--decisions"},
 		{"decisions over the rules", []string{"--rules", rules, log, "--decisions", rules}, 2, "--decisions"},
@@ -142,6 +142,6 @@ func TestReplayMistakes(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(log); err != nil || !slices.Equal(text[:7], []byte("garbage")) {
-		t.Error("the log was touched")
+		t.Error("the log was changed")
 	}
 }

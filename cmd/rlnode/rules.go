@@ -44,8 +44,8 @@ func shownName(name string) string {
 	return name
 }
 
-// place returns file:line:column, as far as known.
-func place(name string, line, column int) string {
+// positionText returns file:line:column, as far as known.
+func positionText(name string, line, column int) string {
 	if line <= 0 {
 		return shownName(name)
 	}
@@ -59,15 +59,15 @@ type validateCmd struct {
 
 // Help implements kong.HelpProvider.
 func (validateCmd) Help() string {
-	return `Every mistake is named, as file:line:column: message. What the file asks for and this version does not do yet is
-told on standard error.
+	return `Prints every mistake, as file:line:column: message. Warnings about parts that have no effect in this version go to
+standard error.
 
 Examples:
 
   rlnode validate rules.yaml
   rlnode rules | rlnode validate -
 
-Exit codes: 0 the file is valid, 1 it is not, 2 the command line is wrong.`
+Exit codes: 0 the file is valid, 1 it is not, 2 the command line is invalid.`
 }
 
 // Run checks the file.
@@ -96,10 +96,10 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 	}
 	printMistakes(out, name, "", mistakes)
-	return nil, &exit{code: exitFailed}
+	return nil, &exitError{code: exitFailed}
 }
 
-// withPath prefixes a message with the path in the document unless the message begins with it.
+// withPath prefixes a message with the path in the document, unless the message starts with it.
 func withPath(path, message string) string {
 	if path == "" || strings.HasPrefix(message, path) {
 		return message
@@ -110,7 +110,7 @@ func withPath(path, message string) string {
 // printMistakes prints mistakes or warnings about a file, one per line.
 func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
 	for _, m := range list {
-		fmt.Fprintf(w, "%s: %s%s\n", place(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
+		fmt.Fprintf(w, "%s: %s%s\n", positionText(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
 	}
 }
 
@@ -122,17 +122,17 @@ func printWarnings(w io.Writer, name string, list []rules.Error) {
 type applyCmd struct {
 	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
 	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
-	answered
+	answerFlags
 }
 
 // Help implements kong.HelpProvider.
 func (applyCmd) Help() string {
-	return `The rules in force are replaced as a whole, at once, and survive restarts.
+	return `The file replaces the rules in force as a whole, at once, and survives restarts.
 
 Examples:
 
   rlnode apply -f rules.yaml
-  rlnode apply -f rules.yaml --if-match 17              only if nobody was faster
+  rlnode apply -f rules.yaml --if-match 17              only if version 17 is still in force
   rlnode rules --version 16 | rlnode apply -f -         back to an earlier version`
 }
 
@@ -186,14 +186,14 @@ func explainRules(env *environment, name string, err error) error {
 		return err
 	}
 	printMistakes(env.stderr, name, "", p.Errors)
-	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are as before", shownName(name), len(p.Errors))
+	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are unchanged", shownName(name), len(p.Errors))
 }
 
 // rulesCmd prints rules.
 type rulesCmd struct {
-	Version  int64 `placeholder:"N" help:"An earlier version, of the last 50."`
+	Version  int64 `placeholder:"N" help:"Print an earlier version, one of the last 50."`
 	Versions bool  `help:"List the last 50 versions."`
-	JSON     bool  `help:"As JSON."`
+	JSON     bool  `help:"Print JSON."`
 	adminPlane
 }
 
@@ -209,13 +209,13 @@ func (rulesCmd) Help() string {
 // Run prints the document or the list.
 func (c *rulesCmd) Run(env *environment) error {
 	if c.Versions && c.Version != 0 {
-		return errUsage("--version and --versions exclude each other")
+		return usageError("--version and --versions exclude each other")
 	}
 	if c.Version < 0 {
-		return errUsage("--version: %d is below 1", c.Version)
+		return usageError("--version: %d is below 1", c.Version)
 	}
 	if c.Versions {
-		return show(env, &answered{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
+		return sendAndPrint(env, &answerFlags{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
 	}
 	n, err := c.node()
 	if err != nil {

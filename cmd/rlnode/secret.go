@@ -11,11 +11,12 @@ type secretCmd struct{}
 
 // Help implements kong.HelpProvider.
 func (secretCmd) Help() string {
-	return `The secret is what the nodes of a cluster, in all its regions, prove to each other who they are with: 32 random bytes in
-base64, in a file that is the same on every node. Whoever has it can be a node, so keep the file as you keep a private key.
+	return `With the secret, the nodes of a cluster prove to each other who they are, in all its regions: 32 random bytes in
+base64, in a file that is the same on every node. Anyone who has it can be a node, so protect the file like a private key.
 
-To change it while the cluster runs, write the file on every node before you go on to the next step: the old secret and
-below it the new one; the new one and below it the old one; the new one alone. A node says in its log when it has read it.
+To change the secret while the cluster runs, take three steps, each on every node before the next one: write the file with
+the old secret and below it the new one; the new one and below it the old one; the new one alone. A node logs when it has
+read the file.
 
 Examples:
 

@@ -10,12 +10,12 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// Run runs a node until a signal.
+// Run runs a node until a signal arrives.
 func (c *serveCmd) Run(env *environment) error {
 	if err := c.complete(); err != nil {
-		return &exit{code: exitUsage, err: err}
+		return &exitError{code: exitUsage, err: err}
 	}
-	// Room for two: the signal that asks to stop and the one that insists.
+	// Room for two: one signal to stop gracefully, and a second to stop at once.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -25,12 +25,12 @@ func (c *serveCmd) Run(env *environment) error {
 	config.Logger = log
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
-	files := raiseFiles()
-	config.Ready = func(n *node.Node) { c.greet(config.Logger, env.stderr, n, files) }
+	files := raiseFileLimit()
+	config.Ready = func(n *node.Node) { c.logHints(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {
 		tracing.LogFailures(config.Logger)
 	}
-	if c.Rules != "" { // a file with mistakes is refused even if it won't be used: the user meant it to be
+	if c.Rules != "" { // refuse a file with mistakes even if the cluster already has rules: the user meant to use it
 		doc, err := loadRules(env, c.Rules, env.stderr)
 		if err != nil {
 			return err
@@ -40,13 +40,12 @@ func (c *serveCmd) Run(env *environment) error {
 		}
 		config.RulesFrom = c.Rules
 	}
-	return c.explain(serve(env.ctx, config, signals))
+	return c.explainListenError(serve(env.ctx, config, signals))
 }
 
-// serve starts the node, waits for a signal and stops it. Starting and stopping run in a goroutine of their own, so
-// that signals are noticed meanwhile. The first signal during the start, or the second during the stop, ends the
-// program at once, without waiting for the work in progress. That is like a crash, which every file is written to
-// survive.
+// serve starts the node, waits for a signal and stops it. Starting and stopping each run in a goroutine, so that serve
+// notices signals meanwhile. The first signal during the start, or the second during the stop, ends the program at once.
+// That is like a crash, which every file survives.
 func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) error {
 	log := config.Logger
 	var n *node.Node
@@ -78,6 +77,6 @@ func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) er
 		return err
 	case sig := <-signals:
 		log.Warn("stopping at once", "signal", sig.String())
-		return &exit{code: exitFailed}
+		return &exitError{code: exitFailed}
 	}
 }

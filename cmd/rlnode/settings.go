@@ -16,10 +16,10 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// serveCmd runs a node. Each flag has an environment variable and a key in the file of --config; a test checks that
-// they agree.
+// serveCmd runs a node. Each flag has an environment variable and a key in the --config file; a test checks that their
+// names match.
 type serveCmd struct {
-	Config string `type:"path" env:"RLNODE_CONFIG" placeholder:"FILE" help:"YAML file with any of these settings, as name: value. Flags beat the environment, and that beats the file."`
+	Config string `type:"path" env:"RLNODE_CONFIG" placeholder:"FILE" help:"YAML file with any of these settings, as name: value. Flags take precedence over the environment, and that over the file."`
 
 	Name    string `default:"${host}" env:"RLNODE_NAME" help:"The node's name: unique and stable (default: the host's)."`
 	DataDir string `type:"path" default:"./rlnode-data" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"Where counters, rules and identity are kept (default ${default})."`
@@ -27,46 +27,46 @@ type serveCmd struct {
 	Bind      string `default:"127.0.0.1" env:"RLNODE_BIND" placeholder:"IP" help:"Address of the data plane and of Envoy's rate limit service, and of the ports between nodes unless --cluster-bind says otherwise (default ${default})."`
 	AdminBind string `env:"RLNODE_ADMIN_BIND" placeholder:"IP" help:"Address of the admin listener (default: --bind if that is a loopback address, else 127.0.0.1)."`
 	HTTPPort  int    `name:"http-port" default:"8080" env:"RLNODE_HTTP_PORT" placeholder:"PORT" help:"Port of the data plane; 0 takes a free one (default ${default})."`
-	GRPCPort  int    `name:"grpc-port" default:"8082" env:"RLNODE_GRPC_PORT" placeholder:"PORT" help:"Port at which Envoy's rate limit service is answered over gRPC, by the section envoy of the rules; 0 turns it off (default ${default})."`
+	GRPCPort  int    `name:"grpc-port" default:"8082" env:"RLNODE_GRPC_PORT" placeholder:"PORT" help:"Port of Envoy's rate limit service over gRPC, which the envoy section of the rules configures; 0 turns it off (default ${default})."`
 	AdminPort int    `default:"8081" env:"RLNODE_ADMIN_PORT" placeholder:"PORT" help:"Port of the admin plane; 0 takes a free one (default ${default})."`
 
 	ClusterBind string   `env:"RLNODE_CLUSTER_BIND" placeholder:"IP" help:"Address of the ports between nodes: gossip, calls, gossip between regions (default: --bind). One that is not loopback needs --cluster-secret-file."`
-	Advertise   string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address that other nodes reach this one at (default: --cluster-bind, or else the machine's first address)."`
+	Advertise   string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address at which other nodes reach this one (default: --cluster-bind, or else the machine's first address)."`
 	GossipPort  int      `default:"7946" env:"RLNODE_GOSSIP_PORT" placeholder:"PORT" help:"Port of gossip, TCP and UDP (default ${default})."`
 	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
-	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; repeat the flag or separate by commas. Names are resolved again at each try."`
+	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of the cluster to join, with their gossip port; repeat the flag or separate with commas. Names are resolved again on each attempt."`
 
-	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"Number of voters that found a new cluster: 1, 3 or 5; two tolerate the loss of neither. It must be more than half of all nodes that start: otherwise a split network could found two clusters, and none is founded (default: 1 without --join; with it, an existing cluster is joined)."`
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"Number of voters that found a new cluster: 1, 3 or 5; two can't lose either. It must be more than half of all nodes that start: otherwise a split network could found two clusters, so none is founded (default: 1 without --join; with it, the node joins an existing cluster)."`
 
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
 
 	WANPort       int      `name:"wan-port" default:"7948" env:"RLNODE_WAN_PORT" placeholder:"PORT" help:"Port of gossip between regions, TCP and UDP, on nodes that vote (default ${default})."`
-	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to find those by, with their WAN port; repeat the flag or separate by commas. Names are resolved again at each try."`
+	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to join, with their WAN port; repeat the flag or separate with commas. Names are resolved again on each attempt."`
 	PrimaryRegion string   `env:"RLNODE_PRIMARY_REGION" placeholder:"REGION" help:"The region where rules are written, the same for all nodes of all regions; the others follow its rules (default: --region)."`
 
-	ClusterSecretFile string `type:"path" env:"RLNODE_CLUSTER_SECRET_FILE" placeholder:"FILE" help:"What all nodes of all regions share, and nobody else has, as rlnode secret prints it. It encrypts all traffic between nodes, and keeps others out; whoever has it can be a node. While it is changed, the file has two lines. Read again when it changes."`
-	InsecureCluster   bool   `env:"RLNODE_INSECURE_CLUSTER" help:"Open the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over. For networks that are closed by other means."`
+	ClusterSecretFile string `type:"path" env:"RLNODE_CLUSTER_SECRET_FILE" placeholder:"FILE" help:"File with the secret that all nodes of all regions share, as rlnode secret prints it. It encrypts all traffic between nodes and keeps others out; anyone who has it can be a node. To replace the secret, keep two lines in the file for a while. Read again when it changes."`
+	InsecureCluster   bool   `env:"RLNODE_INSECURE_CLUSTER" help:"Open the ports between nodes to a network without a secret: anyone who reaches them can take over the cluster. For networks that are protected otherwise."`
 
-	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"In place of --cluster-secret-file, together with --tls-…: key of 16, 24 or 32 bytes that encrypts gossip."`
+	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"Instead of --cluster-secret-file, together with --tls-…: key of 16, 24 or 32 bytes that encrypts gossip."`
 	GossipKeyFile string `type:"path" env:"RLNODE_GOSSIP_KEY_FILE" placeholder:"FILE" help:"The same, from a file."`
 	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"In place of --cluster-secret-file, together with --gossip-key: certificate for mutual TLS between nodes, PEM; read again when it changes."`
 	TLSKey        string `name:"tls-key" type:"path" env:"RLNODE_TLS_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
-	TLSCA         string `name:"tls-ca" type:"path" env:"RLNODE_TLS_CA" placeholder:"FILE" help:"The authority that other nodes' certificates must come from, PEM."`
-	LeaveOnTerm   bool   `env:"RLNODE_LEAVE_ON_TERM" help:"On SIGTERM leave the cluster for good, and not only until the next start."`
+	TLSCA         string `name:"tls-ca" type:"path" env:"RLNODE_TLS_CA" placeholder:"FILE" help:"Certificate authority that must have issued other nodes' certificates, PEM."`
+	LeaveOnTerm   bool   `env:"RLNODE_LEAVE_ON_TERM" help:"On SIGTERM leave the cluster for good, rather than until the next start."`
 
-	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules that a new cluster begins with (default: built-in starter rules). Not used once there are rules: apply changes them."`
+	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules for a new cluster (default: built-in starter rules). Ignored once the cluster has rules: use apply to change them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
-	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage that are kept, for rules with usage: monthly; 0 counts none (default ${default})."`
-	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage a month: a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
+	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage to keep, for rules with usage: monthly; 0 counts none (default ${default})."`
+	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage per month, each for a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
 
 	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes and for gRPC, PEM; read again when it changes."`
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 
 	tokenSettings
 
-	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector that spans of checks are sent to, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, nothing is traced)."`
+	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector for spans of checks, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, no traces)."`
 	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Fraction of the checks, 0 to 1, to trace where the caller's traceparent does not decide it (default ${default})."`
 
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
@@ -78,12 +78,12 @@ type serveCmd struct {
 
 // Help implements kong.HelpProvider.
 func (serveCmd) Help() string {
-	return `The node logs one line msg=ready, with its addresses, when it answers. On SIGTERM or SIGINT it leaves in good
-order: /readyz says 503 at once, checks on open connections are decided a little longer, its counters are handed to
-other nodes and saved, and the listeners close. A second signal stops it at once.
+	return `The node logs a line msg=ready, with its addresses, when it decides checks. On SIGTERM or SIGINT it stops
+gracefully: /readyz answers 503 at once, the node decides checks on open connections a little longer, hands its counters
+to other nodes, saves them and closes its listeners. A second signal stops it at once.
 
-Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port, and a key in the file of
---config, such as "http-port: 8080".
+Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port, and a key in the --config file, such as
+"http-port: 8080".
 
 Examples:
 
@@ -100,26 +100,26 @@ const (
 	defaultGRPCPort = 8082
 )
 
-// complete checks the settings and fills in those that follow from others. It reports every mistake.
+// complete checks the settings and fills in derived ones. It reports all mistakes.
 func (c *serveCmd) complete() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	// A node.Config would use a default if these were empty.
+	// node.Config would replace empty values with defaults.
 	for flag, text := range map[string]string{"--name": c.Name, "--data-dir": c.DataDir, "--region": c.Region} {
 		if text == "" {
-			wrong("%s: it is empty", flag)
+			wrong("%s: it must not be empty", flag)
 		}
 	}
 	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters, "--usage-subjects": int64(c.UsageSubjects)} {
 		if n == 0 {
-			wrong("%s: 0 is not above 0", flag)
+			wrong("%s: it must not be 0", flag)
 		}
 	}
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
 		wrong("--bind: %q is not an IP address", c.Bind)
-		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1") // any address: what would follow from none is no mistake of the user's
+		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1") // any valid address, to report no mistakes that follow from this one
 	}
 	if c.AdminBind == "" {
 		c.AdminBind = "127.0.0.1"
@@ -135,7 +135,7 @@ func (c *serveCmd) complete() error {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
 	}
-	c.placeCluster()
+	c.chooseClusterBind()
 	errs = append(errs, c.tokenSettings.complete()...)
 	if c.gossipKey, err = c.readGossipKey(); err != nil {
 		errs = append(errs, err)
@@ -171,7 +171,7 @@ func (c *serveCmd) config() node.Config {
 		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,
 		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort, PeerPort: c.PeerPort, WANPort: c.WANPort,
-		AnyPort: c.alone, // no other node looks for it at those ports
+		AnyPort: c.alone, // no other node needs to know those ports
 		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm,
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
 		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
@@ -183,8 +183,8 @@ func (c *serveCmd) config() node.Config {
 	}
 }
 
-// warn logs what is allowed but seldom intended: unknown RLNODE_ variables in the environment, and planes that others
-// can use.
+// warn logs what is allowed but seldom intended, such as unknown RLNODE_ variables in the environment and unprotected
+// planes.
 func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(*c)) {
@@ -195,15 +195,15 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 		// Orchestrators set variables of this form for services and their ports.
 		linked := strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT_") && strings.Contains(name, "_TCP")
 		if strings.HasPrefix(name, "RLNODE_") && !known[name] && !linked {
-			log.Warn("there is no such setting in this version", "environment", name)
+			log.Warn("this version has no such setting", "environment", name)
 		}
 	}
 	if c.InsecureCluster {
-		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take the cluster over", "cluster_bind", c.ClusterBind)
+		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take over the cluster", "cluster_bind", c.ClusterBind)
 	}
 	if c.BootstrapExpect == 2 {
-		log.Warn("two nodes are no majority without either of them: when one is lost, the other decides within its share only, "+
-			"until a third node has joined", "bootstrap_expect", 2)
+		log.Warn("of two nodes, one is no majority: when one is lost, the other decides only within its share; "+
+			"a third node would avoid that", "bootstrap_expect", 2)
 	}
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }

@@ -85,8 +85,8 @@ func TestConfigFileMistakes(t *testing.T) {
 		{"name: {a: b}", "single value"},
 		{"name:", "single value"},
 		{"name: a\nname: b", "name"},
-		{"- name", "not a mapping"},
-		{"name", "not a mapping"},
+		{"- name", "want a mapping"},
+		{"name", "want a mapping"},
 		{"name: x\n---\nname: y", "only one document"},
 		{"name: [", ":1:8: "},
 		{"http-port: many", "many"},
@@ -116,7 +116,7 @@ func FuzzConfig(f *testing.F) {
 		values, err := parseConfig("f", src, map[string]bool{"name": true})
 		for key := range values {
 			if key != "name" {
-				t.Fatalf("unknown key %q was taken, error %v", key, err)
+				t.Fatalf("unknown key %q was accepted, error %v", key, err)
 			}
 		}
 	})
@@ -255,7 +255,7 @@ func TestHistogram(t *testing.T) {
 		}
 	}
 	if have := fmt.Sprint(h.quantile(1)); have != "1s" {
-		t.Errorf("the most: have %s, want 1s", have)
+		t.Errorf("the maximum: have %s, want 1s", have)
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// eitherPlane has the flags of commands that ask the one plane or the other.
+// eitherPlane has the flags of commands that ask either plane.
 type eitherPlane struct {
 	Addr      string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
 	Admin     string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
-	Token     string `placeholder:"TOKEN" help:"Bearer token, if the node asks for one. Better in RLNODE_ADMIN_TOKEN, or RLNODE_API_TOKEN for the data plane: ps shows what stands here."`
+	Token     string `placeholder:"TOKEN" help:"Bearer token, if the node asks for one. Better in RLNODE_ADMIN_TOKEN, or RLNODE_API_TOKEN for the data plane, because ps shows the command line."`
 	TokenFile string `type:"path" placeholder:"FILE" help:"The same, from a file; also RLNODE_ADMIN_TOKEN_FILE and RLNODE_API_TOKEN_FILE."`
 	connection
 }
@@ -26,15 +26,15 @@ type eitherPlane struct {
 // data returns the data plane, admin the admin plane.
 func (e *eitherPlane) data() (*remote, error) {
 	token, file := e.token("RLNODE_API_TOKEN")
-	return e.reach("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
+	return e.newRemote("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
 }
 
 func (e *eitherPlane) admin() (*remote, error) {
 	token, file := e.token("RLNODE_ADMIN_TOKEN")
-	return e.reach("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
+	return e.newRemote("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
 }
 
-// token returns the token or its file: the flags', or else the environment's.
+// token returns the token or its file: from the flags, or else from the environment.
 func (e *eitherPlane) token(env string) (token, file string) {
 	if e.Token != "" || e.TokenFile != "" {
 		return e.Token, e.TokenFile
@@ -44,16 +44,16 @@ func (e *eitherPlane) token(env string) (token, file string) {
 
 // subjectCmd shows one subject.
 type subjectCmd struct {
-	target
-	JSON bool `help:"Print the node's answer as it is."`
+	subjectFlags
+	JSON bool `help:"Print the node's answer unchanged."`
 	eitherPlane
 }
 
 // Help implements kong.HelpProvider.
 func (subjectCmd) Help() string {
-	return `What a subject has used of each limit, and what is left. Of a rule's subject it also tells the owner, until when it is
-blocked, and what each region has of a limit that regions share; the admin plane is asked. Of a subject that brings its
-limits the data plane is asked; without --limit all its counters are listed whose limits the node has met.
+	return `Shows what a subject has used of each limit, and what is left. For a rule's subject it asks the admin plane, and also
+shows the owner, until when the subject is blocked, and what each region has of a limit that regions share. With --limit
+or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen.
 
 Examples:
 
@@ -63,7 +63,7 @@ Examples:
   rlnode subject --limit 5/1m --key user-42`
 }
 
-// Run prints what it has used.
+// Run prints what the subject has used.
 func (c *subjectCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {
@@ -93,12 +93,12 @@ func (c *subjectCmd) Run(env *environment) error {
 	return printReply(env, c.JSON, answer, printSubject)
 }
 
-// subjectAnswer is what a node answers about a subject.
+// subjectAnswer is a node's answer about a subject.
 type subjectAnswer struct {
-	Rule      string `json:"rule"`
-	Namespace string `json:"namespace"`
-	Key       anyKey `json:"key"`
-	Owner     string `json:"owner"`
+	Rule      string    `json:"rule"`
+	Namespace string    `json:"namespace"`
+	Key       answerKey `json:"key"`
+	Owner     string    `json:"owner"`
 	Limits    []struct {
 		Name      string `json:"name"`
 		Algorithm string `json:"algorithm"`
@@ -120,7 +120,7 @@ type subjectAnswer struct {
 	Blocked int64                   `json:"blocked_until_ms"`
 }
 
-// regionAnswer is what a region has of a subject's limits.
+// regionAnswer is a region's part of a subject's limits.
 type regionAnswer struct {
 	Reachable bool `json:"reachable"`
 	Limits    []struct {
@@ -152,7 +152,7 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 		fmt.Fprintln(w, "nothing is counted")
 	}
 	if s.Unknown > 0 {
-		fmt.Fprintf(w, "%d more counters, of limits that this node has not met: name them by --limit\n", s.Unknown)
+		fmt.Fprintf(w, "%d more counters, of limits that this node has not seen: name them with --limit\n", s.Unknown)
 	}
 	if s.Blocked > 0 {
 		fmt.Fprintf(w, "blocked until %s\n", time.UnixMilli(s.Blocked).UTC().Format(time.RFC3339))
@@ -162,12 +162,12 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 		if a.Load != nil {
 			load = fmt.Sprintf("%g", *a.Load)
 		}
-		fmt.Fprintf(w, "adaptive: limits are lowered to %g of what the rule says; the load of %s is %s\n", a.Factor, printable(a.Source), load)
+		fmt.Fprintf(w, "adaptive: limits are lowered to %g of the rule's; the load of %s is %s\n", a.Factor, printable(a.Source), load)
 	}
 	return printShares(w, s)
 }
 
-// printShares prints what regions have of a subject's limits, if they share them.
+// printShares prints the regions' parts of a subject's limits, if they share them.
 func printShares(w io.Writer, s *subjectAnswer) error {
 	if len(s.Shares) == 0 && len(s.Regions) == 0 {
 		return nil
@@ -194,16 +194,16 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 // millis returns n milliseconds.
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// changing has the flags of commands that change what a subject has used.
-type changing struct {
-	target
-	RequestID string `name:"request-id" placeholder:"ID" help:"At most 64 bytes. The same again within a minute changes nothing, and gets the same answer."`
-	JSON      bool   `help:"Print the node's answer as it is."`
+// changeFlags has the flags of commands that change what a subject has used.
+type changeFlags struct {
+	subjectFlags
+	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
+	JSON      bool   `help:"Print the node's answer unchanged."`
 	dataPlane
 }
 
-// change makes a call and prints the usage after it.
-func (c *changing) change(env *environment, path string, fields map[string]any) error {
+// postChange makes a call and prints the usage after it.
+func (c *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
 	n, err := c.node()
 	if err != nil {
 		return err
@@ -220,12 +220,12 @@ func (c *changing) change(env *environment, path string, fields map[string]any) 
 }
 
 // resetCmd makes a subject's counters fresh.
-type resetCmd struct{ changing }
+type resetCmd struct{ changeFlags }
 
 // Help implements kong.HelpProvider.
 func (resetCmd) Help() string {
-	return `Forgets what a subject has used, and prints its usage after that. The token needs the scope adjust. Without --limit all
-counters of a subject in --namespace are reset.
+	return `Forgets what a subject has used, and prints its usage after that. The token needs the scope adjust. With --namespace
+but without --limit, it resets all counters of the subject there.
 
 Examples:
 
@@ -234,19 +234,19 @@ Examples:
   rlnode reset --limit 5/1m --key user-42`
 }
 
-// Run resets it.
+// Run resets the subject.
 func (c *resetCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {
 		return err
 	}
-	return c.change(env, "/v1/reset", fields)
+	return c.postChange(env, "/v1/reset", fields)
 }
 
 // adjustCmd adds to what a subject has used.
 type adjustCmd struct {
-	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or with a minus to give back; repeat for more units."`
-	changing
+	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or to give back if negative; repeat for more units."`
+	changeFlags
 }
 
 // Help implements kong.HelpProvider.
@@ -262,30 +262,30 @@ Examples:
   rlnode adjust --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --request-id order-17`
 }
 
-// Run adjusts it.
+// Run adjusts the subject's usage.
 func (c *adjustCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {
 		return err
 	}
 	if c.Namespace != "" && len(c.Limit) == 0 {
-		return errUsage("--limit is missing: the limits to adjust")
+		return usageError("--limit is missing: the limits to adjust")
 	}
 	amounts, err := parseCosts(c.Cost)
 	if err != nil {
 		return err
 	}
 	amounts.add(fields)
-	return c.change(env, "/v1/adjust", fields)
+	return c.postChange(env, "/v1/adjust", fields)
 }
 
-// conditionsOf reads NAME=VALUE arguments as an object, each name once.
-func conditionsOf(what string, list []string) (map[string]string, error) {
+// parsePairs reads NAME=VALUE arguments. Each name may occur once.
+func parsePairs(what string, list []string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, a := range list {
 		name, value, ok := strings.Cut(a, "=")
 		if _, twice := all[name]; !ok || name == "" || twice {
-			return nil, fmt.Errorf("%s %q: name=value is wanted, each name once", what, a)
+			return nil, fmt.Errorf("%s %q: want name=value, each name once", what, a)
 		}
 		all[name] = value
 	}

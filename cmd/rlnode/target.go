@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// target has the flags that name a subject: one of a rule, or one that brings its limits.
-type target struct {
-	Rule      string   `placeholder:"RULE" help:"The rule; no other one is asked."`
+// subjectFlags has the flags that name a subject: one of a rule, or one with inline limits.
+type subjectFlags struct {
+	Rule      string   `placeholder:"RULE" help:"The rule; no other rule applies."`
 	Key       []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
-	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"In place of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from."`
-	Namespace string   `placeholder:"NAME" help:"Of a subject whose limits come with the call: keeps equal keys of different services apart (default inline)."`
+	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"Instead of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from."`
+	Namespace string   `placeholder:"NAME" help:"With limits that come with the call: keeps equal keys of different services apart (default inline)."`
 }
 
-// inline reports whether the subject brings its limits.
-func (t *target) inline() bool { return len(t.Limit) > 0 || t.Namespace != "" }
+// inline reports whether the subject's limits come with the call.
+func (t *subjectFlags) inline() bool { return len(t.Limit) > 0 || t.Namespace != "" }
 
-// fields returns the subject as the fields of a body. A rule with one counter for all has no key.
-func (t *target) fields() (map[string]any, error) {
+// fields returns the subject as fields of a request body. A rule with one counter for all has no key.
+func (t *subjectFlags) fields() (map[string]any, error) {
 	fields := map[string]any{}
 	switch {
 	case t.inline() && t.Rule != "":
-		return nil, errUsage("--rule excludes --limit and --namespace")
+		return nil, usageError("--rule excludes --limit and --namespace")
 	case t.inline() && len(t.Key) == 0:
-		return nil, errUsage("--key is missing: the subject that --limit or --namespace is about")
+		return nil, usageError("--key is missing: the subject of --limit or --namespace")
 	case t.Rule != "":
 		fields["rule"] = t.Rule
 	case !t.inline() && len(t.Key) > 0:
-		return nil, errUsage("--key needs --rule, or --limit: a key is one rule's, or has limits of its own")
+		return nil, usageError("--key needs --rule or --limit: a key belongs to a rule or has its own limits")
 	case !t.inline():
-		return nil, errUsage("nothing to ask about: give --rule and --key, or --limit and --key")
+		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
 	if fields["key"] = append([]string{}, t.Key...); len(t.Key) == 1 {
 		fields["key"] = t.Key[0]
@@ -45,7 +45,7 @@ func (t *target) fields() (map[string]any, error) {
 	for i, text := range t.Limit {
 		l, err := parseLimit(text)
 		if err != nil {
-			return nil, errUsage("--limit %q: %w", text, err)
+			return nil, usageError("--limit %q: %w", text, err)
 		}
 		limits[i] = l
 	}
@@ -53,14 +53,13 @@ func (t *target) fields() (map[string]any, error) {
 	return fields, nil
 }
 
-// parseLimit reads a limit as the command line has it: 5/1m,algorithm=token-bucket,burst=10. The node says what is wrong with
-// its values.
+// parseLimit reads a limit such as 5/1m,algorithm=token-bucket,burst=10. It leaves checking the values to the node.
 func parseLimit(text string) (map[string]any, error) {
 	rate, more, _ := strings.Cut(text, ",")
 	amount, per, ok := strings.Cut(rate, "/")
 	n, err := strconv.ParseInt(amount, 10, 64)
 	if !ok || err != nil || per == "" {
-		return nil, fmt.Errorf("an amount and a window are wanted, such as 5/1m, 100/7d or 1000/day")
+		return nil, fmt.Errorf("want an amount and a window, such as 5/1m, 100/7d or 1000/day")
 	}
 	limit := map[string]any{"limit": n, "per": per}
 	for more != "" {
@@ -69,28 +68,28 @@ func parseLimit(text string) (map[string]any, error) {
 		name, value, _ := strings.Cut(field, "=")
 		switch _, twice := limit[name]; {
 		case twice || value == "":
-			return nil, fmt.Errorf("%q: name=value is wanted, each name once", field)
+			return nil, fmt.Errorf("%q: want name=value, each name once", field)
 		case name == "burst":
 			if limit[name], err = strconv.ParseInt(value, 10, 64); err != nil {
-				return nil, fmt.Errorf("%q: a whole number is wanted", field)
+				return nil, fmt.Errorf("%q: want a whole number", field)
 			}
 		case name == "algorithm", name == "unit", name == "name", name == "tz", name == "from":
 			limit[name] = value
 		default:
-			return nil, fmt.Errorf("%q is none of algorithm, burst, unit, name, tz, from", name)
+			return nil, fmt.Errorf("%q is not one of algorithm, burst, unit, name, tz, from", name)
 		}
 	}
 	return limit, nil
 }
 
-// costs are costs in requests and by unit.
-type costs struct {
+// costFlags are the costs of the --cost flags: plain in requests, the others by unit.
+type costFlags struct {
 	plain *int64
 	units map[string]int64
 }
 
 // parseCosts reads the values of --cost: N, or UNIT=N.
-func parseCosts(list []string) (c costs, err error) {
+func parseCosts(list []string) (c costFlags, err error) {
 	c.units = map[string]int64{}
 	for _, text := range list {
 		unit, number, named := strings.Cut(text, "=")
@@ -100,7 +99,7 @@ func parseCosts(list []string) (c costs, err error) {
 		n, err := strconv.ParseInt(number, 10, 64)
 		_, twice := c.units[unit]
 		if err != nil || named && unit == "" || named && twice || !named && c.plain != nil {
-			return c, errUsage("--cost %q: a whole number or unit=number is wanted, each once", text)
+			return c, usageError("--cost %q: want a whole number or unit=number, each once", text)
 		}
 		if named {
 			c.units[unit] = n
@@ -112,7 +111,7 @@ func parseCosts(list []string) (c costs, err error) {
 }
 
 // add adds the costs to the fields of a body.
-func (c *costs) add(fields map[string]any) {
+func (c *costFlags) add(fields map[string]any) {
 	if c.plain != nil {
 		fields["cost"] = *c.plain
 	}

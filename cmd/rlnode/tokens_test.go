@@ -21,8 +21,7 @@ func newToken(t *testing.T, args ...string) (text, line string) {
 	return text, line + "\n"
 }
 
-// TestTokensFile: an operator creates tokens, a node accepts each for its scopes, and accepts others when the file
-// changes.
+// TestTokensFile: an operator creates tokens, a node accepts each for its scopes, and follows changes of the file.
 func TestTokensFile(t *testing.T) {
 	t.Parallel()
 	gateway, gatewayLine := newToken(t, "gateway", "--scope", "check")
@@ -77,7 +76,7 @@ func TestTokensFile(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte("tokens:\n- {name: x}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	process.Eventually(t, "the node says what is wrong", func() bool {
+	process.Eventually(t, "the node logs the mistake", func() bool {
 		return strings.Contains(s.log.String(), "tokens.yaml:2:3: tokens[0].scopes is missing")
 	})
 	expect("POST", s.data+"/v1/check", gateway, oneCheck, 200)
@@ -128,7 +127,7 @@ func TestTokenCommandMistakes(t *testing.T) {
 	}
 }
 
-// A node does not start with invalid tokens or names, and says where they are.
+// A node with invalid tokens or names does not start, and reports where they are.
 func TestTokenSettingsMistakes(t *testing.T) {
 	clearEnv(t)
 	for _, test := range []struct {

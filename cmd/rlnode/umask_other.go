@@ -2,5 +2,5 @@
 
 package main
 
-// privateFiles does nothing: files have no modes on this system.
-func privateFiles() {}
+// restrictUmask does nothing: files have no modes on this system.
+func restrictUmask() {}

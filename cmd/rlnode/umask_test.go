@@ -15,12 +15,12 @@ import (
 
 const billed = "version: 1\nrules:\n  - {name: bills, key: [ip], usage: monthly, limits: [{limit: 100, per: 1m}]}\n"
 
-// No file made by a node or by its commands is readable for others, whatever the shell's umask and the directories'
-// modes. Raft's snapshots have a mode that the library sets.
+// No file created by a node or a command is readable for others, regardless of the shell's umask and the directories'
+// modes. The library sets the mode of Raft's snapshots.
 func TestFilesAreTheNodesOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	made := map[string]string{} // directories that anyone may read, as a careless operator makes them
+	made := map[string]string{} // directories that anyone may read, as a careless operator creates them
 	for _, name := range []string{"data", "out"} {
 		made[name] = filepath.Join(dir, name)
 		if err := os.Mkdir(made[name], 0o755); err != nil {
@@ -57,12 +57,12 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	command("backup", "--admin", admin, "-o", filepath.Join(made["out"], "backup.json"))
 	record := file(t, "log.json", `{"time": "2015-05-17T10:05:09Z", "attributes": {"ip": "198.51.100.7"}}`+"\n")
 	command("replay", "--rules", file(t, "rules.yaml", yearRules(1)), "--decisions", filepath.Join(made["out"], "decisions.json"), record)
-	process.Eventually(t, "the node counts usage, and has noted where its log is applied", func() bool {
+	process.Eventually(t, "the node has files for usage and for the applied log", func() bool {
 		_, err := os.Stat(filepath.Join(made["data"], "applied"))
 		_, missing := os.Stat(filepath.Join(made["data"], "usage.db"))
 		return errors.Join(err, missing) == nil
 	})
-	private(t, made)
+	checkPrivate(t, made)
 	if err := serve.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	}
 	command("recover", "--data-dir", made["data"]) // it makes a snapshot
 	if states, err := filepath.Glob(filepath.Join(made["data"], "snapshots", "*", "state.bin")); err != nil || len(states) == 0 {
-		t.Errorf("there is no snapshot to look at: %v", err)
+		t.Errorf("no snapshot: %v", err)
 	}
-	private(t, made)
+	checkPrivate(t, made)
 }
 
-// private fails if others may read anything in directories that they may enter.
-func private(t *testing.T, dirs map[string]string) {
+// checkPrivate fails if others may read anything in directories that they may enter.
+func checkPrivate(t *testing.T, dirs map[string]string) {
 	t.Helper()
 	files := 0
 	for _, dir := range dirs {
@@ -97,7 +97,7 @@ func private(t *testing.T, dirs map[string]string) {
 			}
 			files++
 			if info.Mode().Perm()&0o077 != 0 {
-				t.Errorf("%s: others may: %v", path, info.Mode())
+				t.Errorf("%s: others have access: %v", path, info.Mode())
 			}
 			return nil
 		})
@@ -106,6 +106,6 @@ func private(t *testing.T, dirs map[string]string) {
 		}
 	}
 	if files < 8 {
-		t.Errorf("there are only %d files", files)
+		t.Errorf("only %d files", files)
 	}
 }

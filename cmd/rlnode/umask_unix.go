@@ -4,10 +4,10 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// privateFiles makes all files that the process creates from now on private to its user, because rules, counters and
-// bills name subjects. Some, such as Raft's snapshots, are created by libraries with modes of their own. A stricter
-// umask stays.
-func privateFiles() {
+// restrictUmask makes all files that the process creates from now on private to its user, because rules, counters and
+// bills name subjects. It sets the umask because libraries create some files, such as Raft's snapshots, with their own
+// modes. It keeps a stricter umask.
+func restrictUmask() {
 	const others = 0o077
 	if before := unix.Umask(others); before&^others != 0 {
 		unix.Umask(before | others)

@@ -23,8 +23,8 @@ func unreadRules() string {
 	return b.String()
 }
 
-// Callers that send batches with detail and never read take at most 100 MB of the node's memory, and 64 KiB per
-// connection if there are many. Other callers and probes are served meanwhile.
+// Callers that send batches with detail and never read take at most 100 MB of the node's memory, or 64 KiB per connection
+// if there are many. Meanwhile the node serves other callers and probes.
 func TestCallersThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	if raceDetector {

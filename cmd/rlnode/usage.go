@@ -13,21 +13,21 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// usageCmd prints how much subjects were admitted in a month.
+// usageCmd prints how much each subject was admitted in a month.
 type usageCmd struct {
 	Month      string `placeholder:"YYYY-MM" help:"Which month, in UTC (default: the current one)."`
 	Rule       string `help:"Only this rule."`
-	Scope      string `default:"cluster" enum:"cluster,node" help:"cluster, or node: only what the node that is asked counted (default ${default})."`
-	CSV        bool   `name:"csv" xor:"format" help:"Print CSV. Without --incomplete nothing is printed when a node can't be asked."`
-	JSON       bool   `xor:"format" help:"Print the node's answer as it is."`
-	Incomplete bool   `help:"Print CSV also when a node can't be asked."`
+	Scope      string `default:"cluster" enum:"cluster,node" help:"cluster; or node: only what this node has counted (default ${default})."`
+	CSV        bool   `name:"csv" xor:"format" help:"Print CSV; nothing if a node can't be asked, unless --incomplete is set."`
+	JSON       bool   `xor:"format" help:"Print the node's answer unchanged."`
+	Incomplete bool   `help:"Print CSV even if a node can't be asked."`
 	adminPlane
 }
 
 // Help implements kong.HelpProvider.
 func (usageCmd) Help() string {
-	return `What rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked
-the exit code is 1, and standard error says which: its part is missing.
+	return `Prints what rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be
+asked, its part is missing; the exit code is then 1, and standard error names the node.
 
 Examples:
 
@@ -39,7 +39,7 @@ Examples:
 func (c *usageCmd) Run(env *environment) error {
 	if c.Month != "" {
 		if _, err := usage.ParseMonth(c.Month); err != nil {
-			return errUsage("--month: %w", err)
+			return usageError("--month: %w", err)
 		}
 	}
 	n, err := c.node()
@@ -67,7 +67,7 @@ func (c *usageCmd) Run(env *environment) error {
 	if c.CSV {
 		_, err = io.Copy(env.stdout, body)
 		if err == nil && missing != "" {
-			err = fmt.Errorf("not all was told by %s", printable(missing))
+			err = fmt.Errorf("incomplete: no counts from %s", printable(missing))
 		}
 		return err
 	}
@@ -81,19 +81,19 @@ func (c *usageCmd) Run(env *environment) error {
 		_, err = io.Copy(io.Discard, copied)
 	}
 	if err == nil && len(nodes) > 0 {
-		err = fmt.Errorf("not all was told by %s: this is too little", printable(strings.Join(nodes, ", ")))
+		err = fmt.Errorf("incomplete: no counts from %s, so the sums are too low", printable(strings.Join(nodes, ", ")))
 	}
 	return err
 }
 
 // monthRow is a row of an answer.
 type monthRow struct {
-	Rule   string `json:"rule"`
-	Key    anyKey `json:"key"`
-	Other  bool   `json:"other"`
-	Unit   string `json:"unit"`
-	Cost   int64  `json:"cost"`
-	Checks int64  `json:"checks"`
+	Rule   string    `json:"rule"`
+	Key    answerKey `json:"key"`
+	Other  bool      `json:"other"`
+	Unit   string    `json:"unit"`
+	Cost   int64     `json:"cost"`
+	Checks int64     `json:"checks"`
 }
 
 // printMonth prints a month while reading it. It returns the nodes whose counts are missing.
@@ -125,7 +125,7 @@ func printMonth(w io.Writer, r io.Reader) (missing []string, err error) {
 			return nil, fmt.Errorf("read the answer: %w", err)
 		}
 		if !d.More() && !complete {
-			return nil, errors.New("read the answer: it breaks off")
+			return nil, errors.New("read the answer: it is truncated")
 		}
 	}
 	if rows == 0 {
@@ -146,7 +146,7 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 		}
 		subject := string(row.Key)
 		if row.Other {
-			subject = "(others, for want of room)"
+			subject = "(others, beyond --usage-subjects)"
 		}
 		fmt.Fprintf(table, "%d\t%d\t%s\t  %s: %s\n", row.Cost, row.Checks, printable(row.Unit), printable(row.Rule), subject)
 		if n%1000 == 999 {
@@ -159,8 +159,8 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 	return n, err
 }
 
-// stream makes a call whose answer may be long and slow: only its beginning has to arrive in time. missing is what the
-// answer lacks, by its own account.
+// stream makes a call whose answer may be long and slow: only its header has to arrive in time. missing names the nodes
+// whose counts the answer lacks, according to its header.
 func (rm *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
 	resp, err := rm.open(ctx, r)
 	if err != nil {

@@ -16,7 +16,7 @@ type versionCmd struct {
 	JSON bool `help:"As JSON."`
 }
 
-// revision and date are the commit's, set by the linker (-X) or else taken from the toolchain's build information.
+// revision and date are those of the commit, set by the linker (-X) or else taken from the toolchain's build information.
 var revision, date string
 
 // build describes the program.

@@ -68,10 +68,10 @@ func (w *waitingCheck) receive() {
 	w.err, w.status, w.delay, w.waited = err, resp.StatusCode, time.Duration(a.DelayMS)*time.Millisecond, a.Waited
 }
 
-// ask opens n connections to s with a check each, at no more than twice the rate at which they are admitted. Before
-// that, it fills the queue for fill seconds. It returns when the last check is sent, and reports whether the first one
-// still waits then.
-func ask(t *testing.T, s *serving, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
+// startWaitingChecks fills the queue for fill seconds, and then opens n connections to s with a check each, at no more than
+// twice the rate at which they are admitted. It returns when the last check is sent; atOnce says whether the first one still
+// waits then.
+func startWaitingChecks(t *testing.T, s *runningNode, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
 	t.Helper()
 	began := time.Now()
 	if status := s.check(fmt.Sprintf(`{"rule":"queue","key":"k","cost":%d}`, fill*waitRate)); status != 200 {
@@ -101,7 +101,7 @@ func waitRules(n, fill int) string {
 }
 
 // figure returns one metric of s.
-func figure(t *testing.T, s *serving, name string) (v float64) {
+func figure(t *testing.T, s *runningNode, name string) (v float64) {
 	t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
 	if err != nil {
@@ -112,12 +112,12 @@ func figure(t *testing.T, s *serving, name string) (v float64) {
 			return v
 		}
 	}
-	t.Fatalf("there is no metric %s", name)
+	t.Fatalf("no metric %s", name)
 	return 0
 }
 
-// live returns what s uses of its heap and for stacks, without garbage.
-func live(t *testing.T, s *serving) float64 {
+// liveBytes returns the bytes of heap and stacks that s uses, without garbage.
+func liveBytes(t *testing.T, s *runningNode) float64 {
 	t.Helper()
 	if status, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); status != 200 || err != nil {
 		t.Fatalf("collect garbage: %d, %v", status, err)
@@ -125,7 +125,7 @@ func live(t *testing.T, s *serving) float64 {
 	return figure(t, s, "go_memstats_heap_alloc_bytes") + figure(t, s, "go_memstats_stack_inuse_bytes")
 }
 
-// If many checks wait, each is answered when its own delay is over. While they wait they take only memory.
+// If many checks wait, each is answered when its own delay ends. Waiting checks take only memory.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	n, fill := *waiters, 20
@@ -135,20 +135,20 @@ func TestManyWaiters(t *testing.T) {
 			n = 300
 		}
 	}
-	raiseFiles()
+	raiseFileLimit()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, fill)))
 	s.check(`{"rule":"queue","key":"other"}`)
-	before, empty := resident(t, s), live(t, s)
-	all, done, atOnce := ask(t, s, n, fill)
+	before, empty := resident(t, s), liveBytes(t, s)
+	all, done, atOnce := startWaitingChecks(t, s, n, fill)
 	most, goroutines, waiting := 0.0, 0.0, int64(0)
-	process.Eventually(t, "all wait, or did", func() bool {
+	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
 		if goroutines = figure(t, s, "go_goroutines"); have > most {
 			most, waiting = have, resident(t, s)
 		}
 		return goroutines < float64(n)/2 // those that served the connections stay for some seconds
 	})
-	still, heap := figure(t, s, "rlnode_waiting"), live(t, s)-empty
+	still, heap := figure(t, s, "rlnode_waiting"), liveBytes(t, s)-empty
 	done.Wait()
 	if atOnce && most < 0.9*float64(n) { // on a busy machine the first are answered before the last are sent
 		t.Errorf("have %g waiting at once, want %d", most, n)
@@ -169,7 +169,7 @@ func TestManyWaiters(t *testing.T) {
 	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
 	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
 		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
-	if bound := 2 * time.Second; at(0.99) > bound { // a very busy machine stays within it; an idle one takes 20 ms
+	if bound := 2 * time.Second; at(0.99) > bound { // an idle machine takes 20 ms
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
 	// An answer is read before its place is free.
@@ -181,9 +181,9 @@ func TestManyWaiters(t *testing.T) {
 func TestStopAnswersWaiters(t *testing.T) {
 	t.Parallel()
 	n := max(*waiters, 300)
-	raiseFiles()
+	raiseFileLimit()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, 60)))
-	all, done, _ := ask(t, s, n, 60)
+	all, done, _ := startWaitingChecks(t, s, n, 60)
 	process.Eventually(t, "all wait", func() bool { return figure(t, s, "rlnode_waiting") == float64(n) })
 	began := time.Now()
 	s.signal(syscall.SIGTERM)

@@ -1,12 +1,12 @@
-// Package figures lets packages expose what they count. The package that owns a figure defines it once, as one call of
-// a [Sink] with its name, help and value. Packages don't know who collects figures or in which format.
+// Package figures lets packages expose metrics. The package that owns a figure defines it once, in one call of a [Sink]
+// with its name, help and value. Packages don't know who collects figures or in which format.
 //
 // Names have no prefix, and end in _total if they only grow. Labels are pairs of a name and a value.
 package figures
 
 import "time"
 
-// Kind says how a figure behaves.
+// Kind is the type of a figure.
 type Kind uint8
 
 const (
@@ -64,7 +64,7 @@ func (s Sink) Histogram(name, help string, bounds []float64, counts []int64, sum
 	s(Figure{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
 }
 
-// Summary shows how often something happened, and the total amount.
+// Summary shows how many times something happened, and the total amount.
 func (s Sink) Summary(name, help string, count int64, sum float64, labels ...string) {
 	s(Figure{Name: name, Help: help, Kind: Summary, Counts: []int64{count}, Sum: sum, Labels: labels})
 }

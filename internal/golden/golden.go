@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // Line is a named encoding.
 type Line struct {
@@ -19,9 +19,8 @@ type Line struct {
 	Bytes []byte
 }
 
-// Check compares lines with those of a file, each a name and bytes in hex, and returns the file's bytes, for the caller
-// to read. With -args -update it writes the file first, which is allowed as long as nothing that wrote it has been
-// released.
+// Check compares lines with those of a file, each a name and bytes in hex, and returns the file's bytes for the caller
+// to decode. With -args -update it rewrites the file first, which is allowed only until a release has written the format.
 func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	t.Helper()
 	var text strings.Builder
@@ -39,7 +38,7 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	}
 	kept := strings.Split(strings.TrimSpace(string(file)), "\n")
 	if len(kept) != len(lines) {
-		t.Fatalf("%s has %d lines, and %d things are written", path, len(kept), len(lines))
+		t.Fatalf("%s has %d lines, want %d", path, len(kept), len(lines))
 	}
 	var out [][]byte
 	for i, l := range lines {
@@ -49,7 +48,7 @@ func Check(t *testing.T, path string, lines ...Line) [][]byte {
 			t.Fatalf("%s, line %d: have %s, %v, want %s", path, i+1, name, err, l.Name)
 		}
 		if !bytes.Equal(b, l.Bytes) {
-			t.Errorf("%s is written otherwise than in %s: nodes of other releases have to read it, see CONTRIBUTING.md", name, path)
+			t.Errorf("%s differs from %s: nodes of other releases have to read it, see CONTRIBUTING.md", name, path)
 		}
 		out = append(out, b)
 	}

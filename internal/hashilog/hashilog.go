@@ -28,7 +28,7 @@ type sink struct{ log *slog.Logger }
 
 // Accept passes on one log line.
 func (s sink) Accept(name string, level hclog.Level, msg string, args ...any) {
-	var own []any // args is the caller's
+	var own []any // a copy, because args belongs to the caller
 	if name != "" {
 		own = append(own, "part", name)
 	}

@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/httpd", "api/envoy", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
-	// Flags and commands. Package node alone assembles a node; of its parts, commands use only the types that they print, and
+	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.
 	"cmd/rlnode": {
 		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
@@ -128,7 +128,7 @@ func TestFoldersAreFew(t *testing.T) {
 		}
 	}
 	if folders > maxFolders {
-		t.Errorf("%d folders in the root; whoever comes here first sees at most %d", folders, maxFolders)
+		t.Errorf("%d folders in the root; want at most %d", folders, maxFolders)
 	}
 }
 

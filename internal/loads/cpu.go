@@ -12,17 +12,17 @@ import (
 const (
 	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
-	// newPart is the weight of a new measurement in the smoothed load: a load that jumps shows in full after some seconds,
-	// and one busy second lowers limits little.
-	newPart = 0.5
+	// newLoadWeight is the weight of a new measurement in the smoothed load: a jump shows in full after some seconds, and a
+	// single busy second hardly lowers limits.
+	newLoadWeight = 0.5
 )
 
 // errNoCPU means that the system does not report how busy its processors are.
-var errNoCPU = errors.New("how busy the processors are is not known")
+var errNoCPU = errors.New("the load of the processors is unknown")
 
-// CPU measures how busy the processors are that this process may use. Within a control group with a limit (cgroup v2),
-// that is the time that the group has used of its limit. Otherwise it is the share of all the machine's processor time
-// that was not idle.
+// CPU measures the load of the processors that this process may use. In a control group with a limit (cgroup v2), that
+// is the fraction of the limit that the group has used. Otherwise it is the fraction of the machine's processor time that
+// was not idle.
 type CPU struct {
 	root    string // of the file system
 	last    usage
@@ -30,9 +30,9 @@ type CPU struct {
 	measure bool // last is set
 }
 
-// usage is the processor time that was used, and that was available, since some fixed point.
+// usage is the processor time used, and available, since some fixed point.
 type usage struct {
-	group       string // the group it belongs to; empty: the machine
+	group       string // control group; empty for the machine
 	used, there time.Duration
 }
 
@@ -54,12 +54,12 @@ func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 		return c.load, !first
 	}
 	part := min(1, max(0, float64(u.used-last.used)/float64(there)))
-	c.load += newPart * (part - c.load)
+	c.load += newLoadWeight * (part - c.load)
 	return c.load, true
 }
 
 func (c *CPU) read(now time.Duration) (usage, error) {
-	if group, processors, ok := c.limited(); ok {
+	if group, processors, ok := c.tightestGroup(); ok {
 		text, err := os.ReadFile(filepath.Join(group, "cpu.stat"))
 		if err != nil {
 			return usage{}, err
@@ -72,11 +72,11 @@ func (c *CPU) read(now time.Duration) (usage, error) {
 		}
 		return usage{}, errNoCPU
 	}
-	return c.machine()
+	return c.readMachine()
 }
 
-// limited finds the control group with the lowest limit, in processors, among those that contain this process.
-func (c *CPU) limited() (group string, processors float64, ok bool) {
+// tightestGroup finds the control group with the lowest limit, in processors, among those that contain this process.
+func (c *CPU) tightestGroup() (group string, processors float64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/self/cgroup"))
 	if err != nil {
 		return "", 0, false
@@ -89,7 +89,7 @@ func (c *CPU) limited() (group string, processors float64, ok bool) {
 	}
 	top := filepath.Join(c.root, "sys/fs/cgroup")
 	for dir := filepath.Join(top, filepath.Clean("/"+path)); ; dir = filepath.Dir(dir) {
-		if n, limits := quota(filepath.Join(dir, "cpu.max")); limits && (!ok || n < processors) {
+		if n, limits := parseQuota(filepath.Join(dir, "cpu.max")); limits && (!ok || n < processors) {
 			group, processors, ok = dir, n, true
 		}
 		if len(dir) <= len(top) {
@@ -98,8 +98,8 @@ func (c *CPU) limited() (group string, processors float64, ok bool) {
 	}
 }
 
-// quota parses a cpu.max file: how many processors a group may use, such as "150000 100000" for one and a half.
-func quota(file string) (processors float64, limits bool) {
+// parseQuota parses a cpu.max file: how many processors a group may use, such as "150000 100000" for one and a half.
+func parseQuota(file string) (processors float64, limits bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0, false
@@ -116,8 +116,8 @@ func quota(file string) (processors float64, limits bool) {
 	return most / period, true
 }
 
-// machine parses the first line of /proc/stat, in ticks since the system started.
-func (c *CPU) machine() (usage, error) {
+// readMachine parses the first line of /proc/stat, in ticks since the system started.
+func (c *CPU) readMachine() (usage, error) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/stat"))
 	if err != nil {
 		return usage{}, err

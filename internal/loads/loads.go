@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// NodeCPU is the source that each node measures itself: how busy the processors are that it may use, 0…1.
+// NodeCPU is the source that each node measures itself: the load of the processors that it may use, 0…1.
 const NodeCPU = "node-cpu"
 
 // Bounds of a report.
@@ -30,15 +30,15 @@ const (
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// remember is how long a report's number is kept after the report expires, so that a late copy is not taken for a new
+	// numberRetention is how long a report's number is kept after the report expires, so that a late copy does not pass as a new
 	// report.
-	remember = 5 * time.Minute
+	numberRetention = 5 * time.Minute
 )
 
 // ErrFull is returned by Tell if there is no room for another source.
 var ErrFull = errors.New("too many sources of load")
 
-// ReportError says what is wrong with a report: which field, and its bounds.
+// ReportError says which field of a report is wrong, and its bounds.
 type ReportError string
 
 // Error returns the text.
@@ -60,7 +60,7 @@ type Loads struct {
 	known  map[string]*report
 	cpu    float64 // the load of NodeCPU
 	cpuSet bool
-	held   map[string]*held // by rule
+	steps  map[string]*ruleSteps // by rule
 }
 
 // report is the latest report about a source.
@@ -81,7 +81,7 @@ type Source struct {
 
 // New returns Loads without any source.
 func New(c Config) *Loads {
-	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), held: make(map[string]*held)}
+	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), steps: make(map[string]*ruleSteps)}
 }
 
 // Changed returns a channel that has a value if Steps may have changed since the last one was received.
@@ -94,7 +94,7 @@ func (l *Loads) signal() {
 	}
 }
 
-// Check says what is wrong with a report; nil if it is valid. The error is a ReportError.
+// Check returns a ReportError if a report is invalid.
 func Check(source string, load float64, ttl time.Duration) error {
 	wrong := func(format string, args ...any) error { return ReportError(fmt.Sprintf(format, args...)) }
 	switch {
@@ -123,7 +123,7 @@ func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 		r.number = min(old.number+1, maxNumber)
 	}
 	if !l.put(now, source, r) {
-		return fmt.Errorf("%w: %d are known", ErrFull, MaxSources)
+		return fmt.Errorf("%w: the bound is %d", ErrFull, MaxSources)
 	}
 	return nil
 }
@@ -142,8 +142,8 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 // evict drops one report, the one that expires first among the candidates: the expired ones and, if some rule follows
 // source, also those that no rule follows. It reports false if there is no candidate. The caller holds l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
-	followed := make(map[string]bool, len(l.held))
-	for _, h := range l.held {
+	followed := make(map[string]bool, len(l.steps))
+	for _, h := range l.steps {
 		followed[h.source] = true
 	}
 	first := ""
@@ -156,7 +156,7 @@ func (l *Loads) evict(now time.Duration, source string) bool {
 	return first != ""
 }
 
-// sends returns how many packets must carry a report for it to reach every node almost surely.
+// sends returns how many packets must carry a report so that it almost surely reaches every node.
 func (l *Loads) sends() int {
 	nodes := 1
 	if l.config.Nodes != nil {
@@ -217,7 +217,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	defer l.mu.Unlock()
 	now := l.config.Now()
 	for name, r := range l.known {
-		if now-r.until > remember {
+		if now-r.until > numberRetention {
 			delete(l.known, name)
 		}
 	}
@@ -229,28 +229,28 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		if steps == nil {
 			steps = slices.Repeat([]int{-1}, len(set.Rules))
 		}
-		h := l.held[r.Name]
+		h := l.steps[r.Name]
 		if h == nil || !h.follows(r.Adaptive) {
-			if len(l.held) == 0 {
+			if len(l.steps) == 0 {
 				l.signal()
 			}
-			h = newHeld(r.Adaptive)
-			l.held[r.Name] = h
+			h = newRuleSteps(r.Adaptive)
+			l.steps[r.Name] = h
 		}
 		load, known := l.load(now, r.Adaptive.Source)
 		steps[i] = h.step(now, load, known)
 	}
-	for name := range l.held {
+	for name := range l.steps {
 		if r := set.Rule(name); r == nil || r.Adaptive == nil {
-			delete(l.held, name)
+			delete(l.steps, name)
 		}
 	}
 	return steps
 }
 
-// Followed reports whether some rule of the set of the last Steps is adaptive. Changed fires when that begins.
+// Followed reports whether the set given to the last Steps has an adaptive rule. Changed fires when that becomes true.
 func (l *Loads) Followed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.held) > 0
+	return len(l.steps) > 0
 }

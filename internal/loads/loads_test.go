@@ -40,15 +40,15 @@ const adaptiveRules = `
   - {name: own, key: [], limits: [{limit: 10, per: 1m}], adaptive: {source: node-cpu, steps: [{above: 0, factor: 0.5}]}}
 `
 
-func told(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
+func tell(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
 	t.Helper()
 	if err := l.Tell(source, load, ttl); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A step comes into force at once. It goes when the load is clearly below it, has not been above it for some time, or
-// is unknown.
+// A step comes into force at once. It goes out of force when the load is clearly below it, has not been above it for some
+// time, or is unknown.
 func TestSteps(t *testing.T) {
 	const gone = -1.0 // no longer reported
 	for _, tt := range []struct {
@@ -66,21 +66,21 @@ func TestSteps(t *testing.T) {
 		l, s := newLoads(1, c), set(t, adaptiveRules)
 		for i, load := range tt.load {
 			if load != gone {
-				told(t, l, "api", load, 2*time.Second)
+				tell(t, l, "api", load, 2*time.Second)
 			}
 			steps := l.Steps(s)
 			if have := steps[1]; have != tt.want[i] {
 				t.Errorf("%s, second %d, load %g: have step %d, want %d", tt.name, i, load, have, tt.want[i])
 			}
 			if steps[0] != -1 || steps[3] != -1 {
-				t.Errorf("%s: have %v: steps of rules that follow nothing that is known", tt.name, steps)
+				t.Errorf("%s: have %v: steps of rules that follow unknown sources", tt.name, steps)
 			}
 			c.now += time.Second
 		}
 	}
 }
 
-// The load measured here is a source of its own.
+// The load measured by the node is a separate source.
 func TestStepsOfTheProcessors(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
@@ -97,20 +97,20 @@ func TestStepsOfTheProcessors(t *testing.T) {
 		t.Errorf("have %v", have)
 	}
 	if b := l.Whole(); len(b) != 1 {
-		t.Errorf("have %d bytes of what is nobody else's", len(b))
+		t.Errorf("have %d bytes about a source that must not spread", len(b))
 	}
 	if steps := l.Steps(set(t, "\n  - {name: r, key: [], limits: [{limit: 1, per: 1m}]}\n")); steps != nil {
 		t.Errorf("have %v of rules that are not adaptive", steps)
 	}
 }
 
-// After a change of rules, a rule keeps its steps in force as far as they are the same.
+// After a change of rules, a rule whose steps are unchanged keeps them in force.
 func TestStepsOutliveOtherRules(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
-	told(t, l, "api", 0.9, time.Minute)
+	tell(t, l, "api", 0.9, time.Minute)
 	l.Steps(s)
-	told(t, l, "api", 0.78, time.Minute)
+	tell(t, l, "api", 0.78, time.Minute)
 	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
 		t.Errorf("the same again: have %d, want 1", have)
 	}
@@ -133,7 +133,7 @@ func TestReportsTravel(t *testing.T) {
 	c := &clock{now: 5 * time.Hour}
 	other := &clock{now: time.Second} // the clocks have nothing in common
 	a, b := newLoads(1, c), newLoads(2, other)
-	told(t, a, "api", 0.9, 10*time.Second)
+	tell(t, a, "api", 0.9, 10*time.Second)
 	first := a.Packets(2, 1400)
 	for range 3 {
 		exchange(t, a, b)
@@ -143,7 +143,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Fatalf("have %v", have)
 	}
 	if rest := a.Packets(2, 1400); len(rest) > 0 {
-		t.Errorf("it is sent for ever")
+		t.Errorf("the report is sent forever")
 	}
 	// A report spreads from node to node with its time left. A late copy does not make it last longer.
 	other.now += 4 * time.Second
@@ -156,7 +156,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Errorf("have %v, %v after a repetition", b.Sources(), err)
 	}
 	// A later report counts wherever it is made. An earlier one that arrives after it does not.
-	told(t, b, "api", 0.2, time.Second)
+	tell(t, b, "api", 0.2, time.Second)
 	exchange(t, b, a)
 	if err := b.Hear(first[0]); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestReportsTravel(t *testing.T) {
 		t.Errorf("an expired source came back with %g", load)
 	}
 	// A joining node learns what is in force, and nothing else.
-	told(t, a, "cache", 7, time.Minute)
+	tell(t, a, "cache", 7, time.Minute)
 	fresh := newLoads(4, other)
 	if err := fresh.Hear(a.Whole()); err != nil {
 		t.Fatal(err)
@@ -189,8 +189,8 @@ func TestReportsTravel(t *testing.T) {
 func TestToldAtOnce(t *testing.T) {
 	c := &clock{}
 	a, b := newLoads(1, c), newLoads(2, c)
-	told(t, a, "api", 0.1, time.Minute)
-	told(t, b, "api", 0.9, time.Minute)
+	tell(t, a, "api", 0.1, time.Minute)
+	tell(t, b, "api", 0.9, time.Minute)
 	fromA, fromB := a.Whole(), b.Whole()
 	if err := errors.Join(a.Hear(fromB), b.Hear(fromA)); err != nil {
 		t.Fatal(err)
@@ -229,12 +229,12 @@ func TestManySources(t *testing.T) {
 	l := newLoads(1, c)
 	l.Steps(set(t, adaptiveRules))
 	for i := range MaxSources {
-		told(t, l, fmt.Sprint("s", i), 1, time.Minute)
+		tell(t, l, fmt.Sprint("s", i), 1, time.Minute)
 	}
 	if err := l.Tell("more", 1, time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want ErrFull", err)
 	}
-	told(t, l, "api", 0.9, time.Hour) // rules follow it
+	tell(t, l, "api", 0.9, time.Hour) // rules follow it
 	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
 		t.Errorf("have step %d, want 1", have)
 	}
@@ -242,7 +242,7 @@ func TestManySources(t *testing.T) {
 		t.Errorf("have %d packets in 1000 bytes", n)
 	}
 	c.now += 2 * time.Minute
-	told(t, l, "more", 1, time.Minute)
+	tell(t, l, "more", 1, time.Minute)
 	if have := l.Sources(); len(have) != 2 {
 		t.Errorf("have %d sources, want 2", len(have))
 	}
@@ -253,7 +253,7 @@ func TestManySources(t *testing.T) {
 	}
 }
 
-// Whatever comes over the network, the state stays within its bounds.
+// No message makes the state exceed its bounds.
 func FuzzHear(f *testing.F) {
 	c := &clock{now: time.Minute}
 	l := newLoads(1, c)
@@ -295,11 +295,11 @@ func TestCPU(t *testing.T) {
 			t.Errorf("at %v: have %g, %v, want %g, %v", now, have, ok, want, wantOK)
 		}
 	}
-	look(0, 0, false) // there is nothing to measure
+	look(0, 0, false) // nothing to measure
 	write("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1 1\n")
 	look(time.Second, 0, false)
 	write("proc/stat", "cpu  150 0 150 900 0 0 0 0 0 0\n")
-	look(2*time.Second, 0.25, true) // half of it counts at once
+	look(2*time.Second, 0.25, true) // half of a new load counts at once
 	write("proc/stat", "cpu  200 0 200 1000 0 0 0 0 0 0\n")
 	look(3*time.Second, 0.375, true)
 	// A group limited to one and a half processors, inside one limited to two.
@@ -317,7 +317,7 @@ func TestCPU(t *testing.T) {
 	look(7*time.Second, 0, false)
 }
 
-// Steps need be asked for again and again only while a rule is adaptive; that there is one now is news.
+// Steps has to be called repeatedly only while a rule is adaptive. Changed fires when one becomes so.
 func TestFollowed(t *testing.T) {
 	l := newLoads(1, &clock{})
 	changed := func() bool {

@@ -14,14 +14,14 @@ import (
 //
 //	number uvarint | node 16 | load 8 | left, in ms, uvarint | length of the name, a byte | name
 //
-// The number of an expired report is sent too, with 0 ms left, while it is remembered: a node with an older report that
-// is still valid learns that it no longer counts.
+// While an expired report is remembered, its number is sent, too, with 0 ms left: it cancels an older report that another
+// node still holds as valid.
 const messageFormat = 1
 
 // maxNumber bounds the numbers of reports. Counting never reaches it.
 const maxNumber = 1 << 62
 
-// errMessage is the error for a message that no node can have sent.
+// errMessage is the error for a malformed message.
 var errMessage = errors.New("bad message")
 
 func (r *report) append(b []byte, now time.Duration, source string) []byte {
@@ -32,8 +32,8 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 	return wire.AppendShortText(b, source)
 }
 
-// Packets returns messages with the news for other nodes, of at most limit bytes together, each counted with overhead
-// more bytes.
+// Packets returns messages with news for other nodes. Together they have at most limit bytes, counting overhead bytes extra
+// for each.
 func (l *Loads) Packets(overhead, limit int) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 	return out
 }
 
-// Whole returns one message with everything that is known.
+// Whole returns one message with all known reports.
 func (l *Loads) Whole() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,15 +96,15 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	switch {
 	case old == nil && left == 0:
 		// An expired report of an unknown source has nothing to end.
-	case old == nil || r.after(old):
+	case old == nil || r.supersedes(old):
 		l.put(now, source, r)
 	case r.number == old.number && r.node == old.node:
 		old.until = min(old.until, r.until)
 	}
 }
 
-// after reports whether r supersedes old.
-func (r *report) after(old *report) bool {
+// supersedes reports whether r supersedes old.
+func (r *report) supersedes(old *report) bool {
 	if r.number != old.number {
 		return r.number > old.number
 	}

@@ -11,7 +11,7 @@ const (
 	// Settle is how long a load must stay at or below a step in force before the step goes out of force, if the load is not
 	// clearly below it.
 	Settle = 10 * time.Second
-	// Tick is how often Steps must be called while a rule is adaptive: reports expire, and loads settle.
+	// Tick is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
 	Tick = 200 * time.Millisecond
 )
 
@@ -19,25 +19,25 @@ const (
 // step if that is more; half of the step if it is less than 0.1.
 func Margin(above float64) float64 { return min(above/2, max(0.05, above/20)) }
 
-// held tracks the steps of a rule in force. If one is in force, all below it are.
-type held struct {
+// ruleSteps tracks the steps of a rule in force. If one is in force, all below it are.
+type ruleSteps struct {
 	source string
 	steps  []rules.AdaptiveStep
 	on     []bool
 	above  []time.Duration // per step: when the load was last above it
 }
 
-func newHeld(a *rules.Adaptive) *held {
-	return &held{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)), above: make([]time.Duration, len(a.Steps))}
+func newRuleSteps(a *rules.Adaptive) *ruleSteps {
+	return &ruleSteps{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)), above: make([]time.Duration, len(a.Steps))}
 }
 
 // follows reports whether h fits a: the same source and steps. The factors don't matter.
-func (h *held) follows(a *rules.Adaptive) bool {
+func (h *ruleSteps) follows(a *rules.Adaptive) bool {
 	return h.source == a.Source && slices.EqualFunc(h.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
 // step returns the highest step in force at a load that may be unknown; -1: none.
-func (h *held) step(now time.Duration, load float64, known bool) int {
+func (h *ruleSteps) step(now time.Duration, load float64, known bool) int {
 	highest := -1
 	for i := range h.steps {
 		switch above := h.steps[i].Above; {

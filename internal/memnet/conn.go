@@ -24,7 +24,7 @@ func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Con
 }
 
 func (n *Net) pipeLocked(from, to *Host) *pipe {
-	p := &pipe{held: n.heldLocked(from.ip, to.ip), heldBack: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
+	p := &pipe{held: n.heldLocked(from.ip, to.ip), reverseHeld: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
 	p.host.from, p.host.to = from, to
 	p.change.L = &p.mu
 	n.pipes[p] = struct{}{}
@@ -43,7 +43,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, c.wrap("write", err)
 }
 
-// Close ends both directions. The other end still gets what was written before, if the link permits.
+// Close ends both directions. The other end still gets the bytes written before, if the link permits.
 func (c *Conn) Close() error {
 	c.once.Do(func() {
 		c.out.closeWrite()
@@ -51,7 +51,7 @@ func (c *Conn) Close() error {
 		c.net.mu.Lock()
 		defer c.net.mu.Unlock()
 		for _, p := range []*pipe{c.in, c.out} {
-			if p.done() {
+			if p.isClosed() {
 				delete(c.net.pipes, p)
 			}
 		}
@@ -59,7 +59,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends one direction: the other end gets what was written before, and then EOF.
+// CloseWrite ends one direction: the other end gets the bytes written before, and then EOF.
 func (c *Conn) CloseWrite() error {
 	c.out.closeWrite()
 	return nil
@@ -90,7 +90,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// wrap makes errors look like those of package net; io.EOF stays as it is.
+// wrap makes errors look like those of package net, except io.EOF.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

@@ -80,7 +80,7 @@ func (t *GossipTransport) acceptStreams() {
 	}
 }
 
-// FinalAdvertiseAddr returns the host's address, unless another is asked for.
+// FinalAdvertiseAddr returns ip and port if they are set, and otherwise the host's.
 func (t *GossipTransport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	if ip == "" {
 		return t.host.addr.AsSlice(), t.port, nil
@@ -121,7 +121,7 @@ func (t *GossipTransport) DialAddressTimeout(a memberlist.Address, timeout time.
 // PacketCh returns the channel of arriving packets.
 func (t *GossipTransport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
-// StreamCh returns the channel of streams that others open.
+// StreamCh returns the channel of incoming streams.
 func (t *GossipTransport) StreamCh() <-chan net.Conn { return t.streams }
 
 // Shutdown closes both sockets and waits for the goroutines.

@@ -28,7 +28,7 @@ type Host struct {
 	dead      bool
 	listeners map[int]*Listener
 	sockets   map[int]*PacketConn
-	port      int // the last one given to a dial or listener that asked for any
+	port      int // the last port picked for a dial or a listener
 }
 
 // IP returns the host's address.
@@ -115,8 +115,8 @@ func (l *Listener) Close() error {
 // Addr returns a *net.TCPAddr.
 func (l *Listener) Addr() net.Addr { return l.host.tcp(l.port) }
 
-// Dial connects to "ip:port". If there is no such host, or the link is cut, it waits until ctx ends. A host without
-// such a listener refuses.
+// Dial connects to "ip:port". If the host doesn't exist or the link is cut, it waits until ctx ends. A host without a
+// listener at port refuses.
 func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -152,7 +152,7 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 				return nil, err
 			}
 		} else if err := ctx.Err(); err != nil {
-			return nil, timeoutOf(err)
+			return nil, asNetTimeout(err)
 		}
 		c, again, err := h.connect(ip, port)
 		switch {
@@ -166,8 +166,8 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	}
 }
 
-// connect makes both ends. again means that the listener has no room. A nil Conn without an error means that the path
-// has closed meanwhile.
+// connect makes both ends. If the listener has no room, again is true. A nil Conn without an error means that the path has
+// been cut meanwhile.
 func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n := h.net
 	n.mu.Lock()
@@ -193,7 +193,7 @@ func waitFor(ctx context.Context, changed <-chan struct{}) error {
 	case <-changed:
 		return nil
 	case <-ctx.Done():
-		return timeoutOf(ctx.Err())
+		return asNetTimeout(ctx.Err())
 	}
 }
 
@@ -204,12 +204,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return timeoutOf(ctx.Err())
+		return asNetTimeout(ctx.Err())
 	}
 }
 
-// timeoutOf makes a deadline error look like one of package net.
-func timeoutOf(err error) error {
+// asNetTimeout makes a deadline error look like one of package net.
+func asNetTimeout(err error) error {
 	if err == context.DeadlineExceeded {
 		return os.ErrDeadlineExceeded
 	}

@@ -61,8 +61,8 @@ func read(t *testing.T, c net.Conn, want string) {
 	}
 }
 
-// silent checks that nothing arrives for a second.
-func silent(t *testing.T, c net.Conn) {
+// expectSilence checks that nothing arrives for a second.
+func expectSilence(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Second))
 	if n, err := c.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -110,11 +110,11 @@ func TestStreamIsBoundedAndOrdered(t *testing.T) {
 		near, far := connect(t, New())
 		_ = near.SetWriteDeadline(time.Now().Add(time.Second))
 		n, err := near.Write(make([]byte, 1<<20))
-		if n != buffered || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n != maxBuffered || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("wrote %d, %v", n, err)
 		}
 		_ = near.SetWriteDeadline(time.Time{})
-		read(t, far, string(make([]byte, buffered)))
+		read(t, far, string(make([]byte, maxBuffered)))
 		want := make([]byte, 3<<20)
 		for i := range want {
 			want[i] = byte(i * i >> 7)
@@ -185,7 +185,7 @@ func TestDelayBetween(t *testing.T) {
 	})
 }
 
-// With Backoff, after a cut a stream stalls for as long again as the cut lasted. A new one goes on at once.
+// With Backoff, a stream stalls after a cut for as long as the cut lasted. A new stream does not.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
@@ -205,7 +205,7 @@ func TestBackoff(t *testing.T) {
 		}
 		read(t, far, "held!")
 		if have := time.Since(began); have != 3*time.Second {
-			t.Errorf("the stream went on after %v, want 3s", have)
+			t.Errorf("the stream resumed after %v, want 3s", have)
 		}
 	})
 }
@@ -218,20 +218,20 @@ func TestCutsHoldAndHealDelivers(t *testing.T) {
 		n.CutOneWay(ipA, ipB)
 		read(t, far, "before")
 		write(t, near, "there")
-		silent(t, far)
+		expectSilence(t, far)
 		write(t, far, "back")
 		read(t, near, "back")
 		n.Cut(ipA, ipB)
 		write(t, far, "held")
-		silent(t, near)
+		expectSilence(t, near)
 		n.Heal(ipA, ipB)
 		read(t, far, "there")
 		read(t, near, "held")
 
 		n.Isolate(ipB)
 		near.Close()
-		silent(t, far)
-		write(t, far, "to nobody") // the writer can't know that it is lost
+		expectSilence(t, far)
+		write(t, far, "to nobody") // the writer can't know that the bytes are lost
 		n.HealAll()
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("have %v, want %v", err, io.EOF)
@@ -247,7 +247,7 @@ func TestFreeze(t *testing.T) {
 		defer l.Close()
 		n.Freeze(ipB)
 		write(t, near, "x")
-		silent(t, far)
+		expectSilence(t, far)
 		c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.2:1") // the kernel accepts
 		if err != nil {
 			t.Fatal(err)
@@ -343,7 +343,7 @@ func TestDials(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := a.Dial(ctx, "10.0.0.2:1"); err == nil {
-			t.Error("a listener that accepts nothing has room for ever")
+			t.Error("a listener that never accepts always has room")
 		}
 	})
 }
@@ -358,7 +358,7 @@ func TestIsolateAlsoFromLaterHosts(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := later.Dial(ctx, "10.0.0.2:1"); err == nil {
-			t.Error("an isolated host is reached")
+			t.Error("an isolated host is reachable")
 		}
 		n.Rejoin(ipB)
 		c, err := later.Dial(t.Context(), "10.0.0.2:1")

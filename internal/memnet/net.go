@@ -8,16 +8,16 @@ import (
 
 // Net is a network. Its zero value is not usable; call New.
 type Net struct {
-	mu      sync.Mutex                  // guards the rest; taken before the mutex of a pipe, socket or listener
-	hosts   map[string]*Host            // the live host of each IP
-	pipes   map[*pipe]struct{}          // every direction of every stream that is still open
-	cut     map[direction]struct{}      // directions that deliver nothing
-	alone   map[string]struct{}         // isolated hosts, cut off from future hosts too
-	frozen  map[string]struct{}         //
-	delay   time.Duration               // one way
-	delays  map[direction]time.Duration // of directions with a delay of their own
-	backoff bool                        // streams resume after a cut as TCP does
-	changed chan struct{}               // closed and replaced when anything above changes
+	mu       sync.Mutex                  // guards the rest; taken before the mutex of a pipe, socket or listener
+	hosts    map[string]*Host            // the live host of each IP
+	pipes    map[*pipe]struct{}          // every direction of every stream that is still open
+	cut      map[direction]struct{}      // directions that deliver nothing
+	isolated map[string]struct{}         // isolated hosts, cut off from future hosts too
+	frozen   map[string]struct{}         //
+	delay    time.Duration               // one way
+	delays   map[direction]time.Duration // of directions with a delay of their own
+	backoff  bool                        // streams resume after a cut as TCP does
+	changed  chan struct{}               // closed and replaced when anything above changes
 }
 
 type direction struct{ from, to string }
@@ -25,17 +25,17 @@ type direction struct{ from, to string }
 // New returns a network without hosts.
 func New() *Net {
 	return &Net{
-		hosts:   make(map[string]*Host),
-		pipes:   make(map[*pipe]struct{}),
-		cut:     make(map[direction]struct{}),
-		alone:   make(map[string]struct{}),
-		frozen:  make(map[string]struct{}),
-		delays:  make(map[direction]time.Duration),
-		changed: make(chan struct{}),
+		hosts:    make(map[string]*Host),
+		pipes:    make(map[*pipe]struct{}),
+		cut:      make(map[direction]struct{}),
+		isolated: make(map[string]struct{}),
+		frozen:   make(map[string]struct{}),
+		delays:   make(map[direction]time.Duration),
+		changed:  make(chan struct{}),
 	}
 }
 
-// Host returns the host with this IP. It creates the host on first use, and anew after a crash. It panics if ip is not
+// Host returns the host with this IP. It creates the host on first use, and again after a crash. It panics if ip is not
 // an IP address.
 func (n *Net) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
@@ -46,7 +46,7 @@ func (n *Net) Host(ip string) *Host {
 		return h
 	}
 	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener), sockets: make(map[int]*PacketConn), port: 40000}
-	for other := range n.alone {
+	for other := range n.isolated {
 		n.cutLocked(ip, other)
 		n.cutLocked(other, ip)
 	}
@@ -78,14 +78,14 @@ func (n *Net) Heal(a, b string) {
 func (n *Net) HealAll() {
 	n.change(func() {
 		clear(n.cut)
-		clear(n.alone)
+		clear(n.isolated)
 	})
 }
 
 // Isolate cuts a host off from all others, including future ones, until Rejoin or HealAll. Heal restores single links.
 func (n *Net) Isolate(ip string) {
 	n.change(func() {
-		n.alone[ip] = struct{}{}
+		n.isolated[ip] = struct{}{}
 		for other := range n.hosts {
 			n.cutLocked(ip, other)
 			n.cutLocked(other, ip)
@@ -96,7 +96,7 @@ func (n *Net) Isolate(ip string) {
 // Rejoin undoes every cut of a host, and its isolation.
 func (n *Net) Rejoin(ip string) {
 	n.change(func() {
-		delete(n.alone, ip)
+		delete(n.isolated, ip)
 		for d := range n.cut {
 			if d.from == ip || d.to == ip {
 				delete(n.cut, d)
@@ -121,12 +121,12 @@ func (n *Net) delayLocked(from, to string) time.Duration {
 	return n.delay
 }
 
-// Backoff makes a stream that had bytes in flight when its link was cut stall, after the link is healed, for as long
-// again as the cut lasted: TCP retransmits after pauses that double. New streams are not affected.
+// Backoff makes a stream with bytes in flight during a cut stall after the link is healed, for as long as the cut lasted,
+// because TCP retransmits after pauses that double. New streams don't stall.
 func (n *Net) Backoff() { n.change(func() { n.backoff = true }) }
 
-// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but connections to it can be
-// made and nothing breaks. Packets to it wait; those from it are lost.
+// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but others can connect to it and
+// no connection breaks. Packets to it wait; those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
 
 // Thaw undoes Freeze.
@@ -152,7 +152,7 @@ func (n *Net) Crash(ip string) {
 		}
 		for p := range n.pipes {
 			if p.host.from == h || p.host.to == h {
-				p.breakOff(p.host.from == h, p.host.to == h)
+				p.reset(p.host.from == h, p.host.to == h)
 			}
 		}
 	})
@@ -177,7 +177,7 @@ func (n *Net) Streams(ip string) int {
 	return count
 }
 
-// change runs f with the mutex held and wakes all waiters to look again.
+// change runs f with the mutex held and wakes all waiters.
 func (n *Net) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

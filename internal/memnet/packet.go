@@ -124,7 +124,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// take returns the oldest packet that has arrived or, if there is none, what to wait for.
+// take returns the oldest packet that has arrived or, without one, the channel and the time to wait for.
 func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

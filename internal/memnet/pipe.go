@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// buffered bounds the bytes that one direction of a stream holds before a write waits.
-const buffered = 256 << 10
+// maxBuffered bounds the bytes that one direction of a stream holds before a write waits.
+const maxBuffered = 256 << 10
 
 // pipe is one direction of a stream.
 type pipe struct {
 	host struct{ from, to *Host } // immutable
 
-	mu       sync.Mutex // guards the rest
-	segments []segment  // written but not read yet, oldest first
-	size     int        // bytes in segments
-	held     bool       // nothing arrives
-	since    time.Time  // when held began
-	heldBack bool       // nothing arrives in the other direction
-	stalled  time.Time  // nothing arrives before this, even if not held: see Net.Backoff
-	delay    time.Duration
-	finished time.Time // when EOF arrives, if the writer has closed
-	closed   bool      // the writer has closed
-	gone     bool      // the reader has closed
-	resetW   bool      // the writer's host has crashed
-	resetR   bool      // the reader's host has crashed
-	read     deadline
-	write    deadline
-	waiting  int         // the number of waiters for a change
-	change   sync.Cond   // uses mu
-	alarm    *time.Timer // broadcasts change at rings; nil until first needed
-	rings    time.Time   // zero: the alarm is not set
+	mu           sync.Mutex // guards the rest
+	segments     []segment  // written but not read yet, oldest first
+	size         int        // bytes in segments
+	held         bool       // nothing arrives
+	since        time.Time  // when held began
+	reverseHeld  bool       // nothing arrives in the other direction
+	stalled      time.Time  // nothing arrives before this, even if not held: see Net.Backoff
+	delay        time.Duration
+	finished     time.Time // when EOF arrives, if the writer has closed
+	closed       bool      // the writer has closed
+	readerClosed bool      // the reader has closed
+	resetW       bool      // the writer's host has crashed
+	resetR       bool      // the reader's host has crashed
+	read         deadline
+	write        deadline
+	waiting      int         // the number of waiters for a change
+	change       sync.Cond   // uses mu
+	alarm        *time.Timer // broadcasts change at alarmAt; nil until first needed
+	alarmAt      time.Time   // zero: the alarm is not set
 }
 
 // segment is the data of one write.
@@ -58,7 +58,7 @@ func (p *pipe) changedLocked() {
 func (p *pipe) wait(now time.Time, times ...time.Time) {
 	for _, t := range times {
 		if !t.IsZero() {
-			p.ringLocked(now, t)
+			p.wakeAtLocked(now, t)
 		}
 	}
 	p.waiting++
@@ -66,23 +66,23 @@ func (p *pipe) wait(now time.Time, times ...time.Time) {
 	p.waiting--
 }
 
-// ringLocked wakes the waiters at that time.
-func (p *pipe) ringLocked(now, at time.Time) {
-	if !p.rings.IsZero() && !at.Before(p.rings) {
+// wakeAtLocked wakes the waiters at that time.
+func (p *pipe) wakeAtLocked(now, at time.Time) {
+	if !p.alarmAt.IsZero() && !at.Before(p.alarmAt) {
 		return // waiters look again at that time, and wait anew
 	}
-	p.rings = at
+	p.alarmAt = at
 	if p.alarm == nil {
-		p.alarm = time.AfterFunc(at.Sub(now), p.ring)
+		p.alarm = time.AfterFunc(at.Sub(now), p.wakeWaiters)
 	} else {
 		p.alarm.Reset(at.Sub(now))
 	}
 }
 
-func (p *pipe) ring() {
+func (p *pipe) wakeWaiters() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rings = time.Time{}
+	p.alarmAt = time.Time{}
 	p.changedLocked()
 }
 
@@ -93,7 +93,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	for {
 		now := time.Now()
 		switch {
-		case p.gone:
+		case p.readerClosed:
 			return 0, net.ErrClosed
 		case p.resetR, p.resetW && !p.held:
 			return 0, syscall.ECONNRESET
@@ -110,18 +110,18 @@ func (p *pipe) Read(b []byte) (int, error) {
 		if !p.held {
 			switch {
 			case len(p.segments) > 0:
-				next = later(p.segments[0].at, p.stalled)
-			case p.closed && !now.Before(later(p.finished, p.stalled)):
+				next = laterOf(p.segments[0].at, p.stalled)
+			case p.closed && !now.Before(laterOf(p.finished, p.stalled)):
 				return 0, io.EOF
 			case p.closed:
-				next = later(p.finished, p.stalled)
+				next = laterOf(p.finished, p.stalled)
 			}
 		}
 		p.wait(now, p.read.at, next)
 	}
 }
 
-func later(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}
@@ -155,14 +155,14 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 		switch {
 		case p.closed:
 			return n, net.ErrClosed
-		case p.resetW, p.resetR && !p.held && !p.heldBack:
+		case p.resetW, p.resetR && !p.held && !p.reverseHeld:
 			return n, syscall.ECONNRESET
-		case p.gone && !p.held && !p.heldBack:
+		case p.readerClosed && !p.held && !p.reverseHeld:
 			return n, syscall.EPIPE
 		case p.write.over(now):
 			return n, os.ErrDeadlineExceeded
 		}
-		if room := min(buffered-p.size, len(b)); room > 0 {
+		if room := min(maxBuffered-p.size, len(b)); room > 0 {
 			p.segments = append(p.segments, segment{data: append([]byte(nil), b[:room]...), at: now.Add(p.delay)})
 			p.size += room
 			n += room
@@ -171,7 +171,7 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 			case p.delay == 0:
 				p.changedLocked()
 			case p.waiting > 0:
-				p.ringLocked(now, now.Add(p.delay))
+				p.wakeAtLocked(now, now.Add(p.delay))
 			}
 		}
 		if len(b) == 0 {
@@ -196,16 +196,16 @@ func (p *pipe) closeWrite() {
 func (p *pipe) closeRead() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone = true
+	p.readerClosed = true
 	p.segments, p.size = nil, 0
 	p.changedLocked()
 }
 
-// done reports whether both ends have closed.
-func (p *pipe) done() bool {
+// isClosed reports whether both ends have closed.
+func (p *pipe) isClosed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closed && p.gone
+	return p.closed && p.readerClosed
 }
 
 func (p *pipe) writerGone() bool {
@@ -214,8 +214,8 @@ func (p *pipe) writerGone() bool {
 	return p.closed
 }
 
-// breakOff is called when the writer's host, the reader's, or both crash.
-func (p *pipe) breakOff(writer, reader bool) {
+// reset is called when the writer's host, the reader's, or both crash.
+func (p *pipe) reset(writer, reader bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.resetW = p.resetW || writer
@@ -223,7 +223,7 @@ func (p *pipe) breakOff(writer, reader bool) {
 	p.changedLocked()
 }
 
-// setPath sets the state of the path.
+// setPath applies the state of the path: which directions are held, its delay, and Net.Backoff.
 func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,8 +237,8 @@ func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 			p.segments[i].arrived = !now.Before(p.segments[i].at)
 		}
 	}
-	if held != p.held || back != p.heldBack || delay != p.delay {
-		p.held, p.heldBack, p.delay = held, back, delay
+	if held != p.held || back != p.reverseHeld || delay != p.delay {
+		p.held, p.reverseHeld, p.delay = held, back, delay
 		p.changedLocked()
 	}
 }

@@ -10,9 +10,10 @@ import (
 
 // Pair is a lasting fault, and an event during it.
 //
-// The fault is a link or a disk. "link-both:owner-standby" is cut in both directions; with "link-out" the second does
-// not hear the first, with "link-in" the first does not hear the second. "disk-hung:leader" and "disk-full:owner" name
-// the disk's node. The ends of a move are called from and to, and the cut is made while partitions move.
+// The fault is a link or a disk. "link-both:owner-standby" is cut in both directions; with "link-out" the second node
+// receives nothing from the first, with "link-in" the first nothing from the second. "disk-hung:leader" and
+// "disk-full:owner" name the disk's node. The ends of a move are called from and to; their link is cut while partitions
+// move.
 //
 // The event is "kill:" and a role, or one of the words "write", "join", "leave", "restart".
 type Pair struct{ Fault, Event string }
@@ -25,13 +26,13 @@ func (p Pair) Broken() (what, where string) {
 	return what, where
 }
 
-// Happens splits the event into its kind and the role it hits; role is empty if any will do.
+// Happens splits the event into its kind and the role it hits; an empty role means any node.
 func (p Pair) Happens() (what, role string) {
 	what, role, _ = strings.Cut(p.Event, ":")
 	return what, role
 }
 
-// Number tells pairs apart, so that not all runs with one seed are alike.
+// Number returns a number for the pair, so that runs of different pairs with one seed differ.
 func (p Pair) Number() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(p.String()))
@@ -62,7 +63,7 @@ func All() (all []Pair) {
 	return all
 }
 
-// Choose picks n of some pairs. Consecutive seeds pick different ones, until every pair has had its turn.
+// Choose picks n pairs. Consecutive seeds pick different ones, until all have been picked.
 func Choose(seed uint64, n int, of []Pair) (list []Pair) {
 	order := rand.New(rand.NewPCG(15, 15)).Perm(len(of))
 	for i := range min(n, len(of)) {

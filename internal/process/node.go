@@ -53,7 +53,7 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	return n
 }
 
-// Stop sends the node a signal, and waits for its end.
+// Stop sends the node a signal, and waits until it exits.
 func (n *Node) Stop(s os.Signal) {
 	n.cmd.Process.Signal(s) // if it still runs
 	<-n.exited

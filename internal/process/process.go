@@ -1,4 +1,4 @@
-// Package process has what tests of running programs share: the node's program, what programs print, and waiting.
+// Package process helps tests to build and run the node's program, read its output, and wait.
 package process
 
 import (
@@ -15,8 +15,8 @@ import (
 // Patience bounds every wait of a test for another process.
 const Patience = 20 * time.Second
 
-// Build writes the node's program to path; flags are those of go build. It works from any folder of the module. The go
-// command keeps what it has linked for run, so that of all packages that need the program only the first one links it.
+// Build writes the node's program to path; flags are those of go build. It works from any folder of the module. It uses
+// go run, which caches the linked program, so that only the first of several packages links it.
 func Build(path string, flags ...string) error {
 	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
@@ -56,14 +56,14 @@ func (o *Output) Ready() (data, admin string, ok bool) {
 	return m[1], m[2], true
 }
 
-// Eventually polls until ok returns true, or fails the test after Patience.
+// Eventually polls until ok returns true. It fails the test after Patience.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Within(t, Patience, what, ok)
 }
 
-// Within is Eventually with another bound. The longer it has waited, the less often it polls: polls are requests that take
-// the processor from what is waited for.
+// Within is Eventually with another bound. The longer it waits, the less often it polls, because polls take processor time
+// from the program under test.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < bound; {

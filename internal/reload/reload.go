@@ -11,23 +11,23 @@ import (
 // Interval is the minimum time between two checks of the files by Current.
 const Interval = time.Second
 
-// Files holds what load makes of some files. A change within the last Interval is read only after a second look sees
-// the same state, so that no file is read while it is being written. Invalid files leave the old value in force.
+// Files holds the value that load reads from some files. It reads a change within the last Interval only after a second
+// look sees the same state, so that it reads no file that is being written. Invalid files leave the old value in force.
 type Files[T any] struct {
 	names  []string
 	load   func() (T, error)
-	report func(T, error) // is called for each change that was read
+	report func(T, error) // called for each change
 
-	mu      sync.Mutex // guards the rest
-	value   T
-	seen    []state   // of the files in force, or of those found invalid
-	pending []state   // of a change that was seen once; nil: none
-	looked  time.Time // when Current last checked
+	mu          sync.Mutex // guards the rest
+	value       T
+	seen        []fileState // of the files in force, or of those found invalid
+	pending     []fileState // of a change seen only once so far; nil: none
+	lastChecked time.Time   // when Current last checked
 }
 
 // Open loads the files, which must be valid at first.
 func Open[T any](load func() (T, error), report func(T, error), names ...string) (*Files[T], error) {
-	f := &Files[T]{names: names, load: load, report: report, looked: time.Now()}
+	f := &Files[T]{names: names, load: load, report: report, lastChecked: time.Now()}
 	f.seen = f.states()
 	var err error
 	f.value, err = load()
@@ -38,9 +38,9 @@ func Open[T any](load func() (T, error), report func(T, error), names ...string)
 func (f *Files[T]) Current(now time.Time) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now.Sub(f.looked) >= Interval {
-		f.looked = now
-		f.look()
+	if now.Sub(f.lastChecked) >= Interval {
+		f.lastChecked = now
+		f.checkFiles()
 	}
 	return f.value
 }
@@ -49,22 +49,22 @@ func (f *Files[T]) Current(now time.Time) T {
 func (f *Files[T]) Look() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.look()
+	f.checkFiles()
 }
 
-func (f *Files[T]) look() {
+func (f *Files[T]) checkFiles() {
 	now := f.states()
-	if same(now, f.seen) {
+	if sameStates(now, f.seen) {
 		f.pending = nil
 		return
 	}
-	if recent(now) && !same(now, f.pending) {
+	if anyRecent(now) && !sameStates(now, f.pending) {
 		f.pending = now
 		return
 	}
 	value, err := f.load()
-	if after := f.states(); !same(after, now) {
-		f.pending = after // they may still be being written
+	if after := f.states(); !sameStates(after, now) {
+		f.pending = after // a file may still be being written
 		return
 	}
 	f.seen, f.pending = now, nil
@@ -74,30 +74,30 @@ func (f *Files[T]) look() {
 	f.report(f.value, err)
 }
 
-// state identifies a version of a file.
-type state struct {
+// fileState identifies a version of a file.
+type fileState struct {
 	info os.FileInfo
-	err  string // why there is no info
+	err  string // why info is missing
 }
 
-func (f *Files[T]) states() []state {
-	all := make([]state, len(f.names))
+func (f *Files[T]) states() []fileState {
+	all := make([]fileState, len(f.names))
 	for i, name := range f.names {
 		info, err := os.Stat(name)
 		if all[i].info = info; err != nil {
-			all[i] = state{err: err.Error()}
+			all[i] = fileState{err: err.Error()}
 		}
 	}
 	return all
 }
 
-// recent reports whether one of the files may still be being written.
-func recent(all []state) bool {
-	return slices.ContainsFunc(all, func(s state) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
+// anyRecent reports whether one of the files changed so recently that a program may still be writing it.
+func anyRecent(all []fileState) bool {
+	return slices.ContainsFunc(all, func(s fileState) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
 }
 
-func same(a, b []state) bool {
-	return slices.EqualFunc(a, b, func(a, b state) bool {
+func sameStates(a, b []fileState) bool {
+	return slices.EqualFunc(a, b, func(a, b fileState) bool {
 		if a.info == nil || b.info == nil {
 			return a.info == nil && b.info == nil && a.err == b.err
 		}

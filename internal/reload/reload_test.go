@@ -21,7 +21,7 @@ func TestFiles(t *testing.T) {
 	load := func() (string, error) {
 		text, err := os.ReadFile(name)
 		if err == nil && string(text) == "bad" {
-			err = errors.New("it is no good")
+			err = errors.New("invalid")
 		}
 		return string(text), err
 	}
@@ -61,6 +61,6 @@ func TestFiles(t *testing.T) {
 	}
 	look("being written", 4, 2)
 	if _, err := Open(load, nil, name); err == nil {
-		t.Error("a missing file is opened")
+		t.Error("opened a missing file")
 	}
 }

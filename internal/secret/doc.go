@@ -1,4 +1,4 @@
-// Package secret derives everything that protects the nodes of a cluster from one shared secret.
+// Package secret derives all keys and certificates that protect the traffic between nodes from one shared secret.
 //
 // A secret is 32 random bytes. [Secret.GossipKey] encrypts gossip. A [Secret] is also the root of an Ed25519
 // certificate authority, whose certificate is the same wherever it is derived. Each node issues itself a certificate

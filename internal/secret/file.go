@@ -25,7 +25,7 @@ const maxFile = 4 << 10 // bytes
 // ErrStranger means that a certificate was not issued by a secret of this cluster, or was issued to another node.
 var ErrStranger = errors.New("it does not have this cluster's secret")
 
-// errUnrelated keeps a reload from cutting a node off from the others.
+// errUnrelated rejects a change that would cut the node off from the others.
 var errUnrelated = errors.New("it has none of the secrets in force: change it in three steps, old and new, new and old, new, " +
 	"each on every node before the next")
 
@@ -35,13 +35,13 @@ type File struct {
 	node    ring.NodeID
 	log     *slog.Logger
 	keyring *memberlist.Keyring
-	inForce atomic.Pointer[inForce]
-	files   *reload.Files[*inForce]
+	inForce atomic.Pointer[derivedKeys]
+	files   *reload.Files[*derivedKeys]
 }
 
-// inForce is what was derived from the file; it is immutable.
-type inForce struct {
-	secrets     []Secret     // the first is used, all are accepted
+// derivedKeys holds the values derived from the file. It is immutable.
+type derivedKeys struct {
+	secrets     []Secret     // the first one is used, all are accepted
 	authorities []*authority // one per secret
 	leaf        *tls.Certificate
 }
@@ -82,10 +82,10 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// prepare derives what comes into force. It keeps the certificate while the first secret stays, so connections that
-// use it stay valid.
-func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
-	made := &inForce{secrets: secrets}
+// deriveKeys derives the values to bring into force. It keeps the certificate while the first secret stays, so that
+// connections with it stay valid.
+func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, error) {
+	made := &derivedKeys{secrets: secrets}
 	for _, s := range secrets {
 		a, err := s.authority()
 		if err != nil {
@@ -114,7 +114,7 @@ func (f *File) Follow(ctx context.Context, changed func()) {
 }
 
 // load brings the file's secrets into force if they differ.
-func (f *File) load() (*inForce, error) {
+func (f *File) load() (*derivedKeys, error) {
 	secrets, err := Read(f.name)
 	if err != nil {
 		return nil, err
@@ -126,11 +126,11 @@ func (f *File) load() (*inForce, error) {
 	if old != nil && !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
 		return nil, errUnrelated
 	}
-	made, err := f.prepare(secrets, old)
+	made, err := f.deriveKeys(secrets, old)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.useKeys(old, secrets); err != nil {
+	if err := f.replaceGossipKeys(old, secrets); err != nil {
 		return nil, fmt.Errorf("change the keys of gossip: %w", err)
 	}
 	f.inForce.Store(made)
@@ -138,17 +138,17 @@ func (f *File) load() (*inForce, error) {
 }
 
 // report logs the outcome of a change of the file.
-func (f *File) report(_ *inForce, err error) {
+func (f *File) report(_ *derivedKeys, err error) {
 	if err != nil {
-		f.log.Error("the cluster's secret is not reloaded, the one in force stays", "file", f.name, "error", err)
+		f.log.Error("the cluster's secret can't be reloaded; the one in force stays", "file", f.name, "error", err)
 		return
 	}
 	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
 }
 
-// useKeys changes the gossip keys from those of before, nil at first, to those of next. The two share a secret, which
-// is used in between. It removes only the last key: memberlist would overwrite keys that others are reading.
-func (f *File) useKeys(before *inForce, next []Secret) (err error) {
+// replaceGossipKeys replaces the gossip keys of before, nil at first, with those of next. The two share a secret, which is
+// used in between. It removes only the last key, because memberlist would overwrite keys that other goroutines are reading.
+func (f *File) replaceGossipKeys(before *derivedKeys, next []Secret) (err error) {
 	if before == nil {
 		var keys [][]byte
 		for _, s := range next {
@@ -203,7 +203,7 @@ func (f *File) Server() *tls.Config {
 // Client returns the configuration for one handshake with a node that this one dials.
 func (f *File) Client() *tls.Config {
 	c := f.config()
-	c.InsecureSkipVerify = true // it would check the host name; VerifyConnection checks the chain
+	c.InsecureSkipVerify = true // skips only the host name: VerifyConnection checks the chain
 	return c
 }
 
@@ -217,8 +217,8 @@ func (f *File) config() *tls.Config {
 	}
 }
 
-// accept says what is wrong with the certificates that the remote has sent.
-func (f *inForce) accept(certs []*x509.Certificate) error {
+// accept returns an error unless one of the authorities has issued the remote's certificate.
+func (f *derivedKeys) accept(certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return ErrStranger
 	}
@@ -230,19 +230,19 @@ func (f *inForce) accept(certs []*x509.Certificate) error {
 	return ErrStranger
 }
 
-// Verify says what is wrong with the remote end of a connection that claims to be node.
+// Verify returns an error unless the remote end of a connection is node.
 func (f *File) Verify(s tls.ConnectionState, node ring.NodeID) error {
 	if err := f.inForce.Load().accept(s.PeerCertificates); err != nil {
 		return err
 	}
 	uris := s.PeerCertificates[0].URIs
 	if len(uris) != 1 || uris[0].String() != nodeURI(node).String() {
-		return fmt.Errorf("%w: its certificate is not that of node %s", ErrStranger, node)
+		return fmt.Errorf("%w: its certificate is not for node %s", ErrStranger, node)
 	}
 	return nil
 }
 
-// Current reports whether a connection uses what is in force. config made the connection, and s is its state.
+// Current reports whether a connection uses the values in force. config is what made the connection, and s its state.
 func (f *File) Current(s tls.ConnectionState, config *tls.Config) bool {
 	now := f.inForce.Load()
 	own := config.Certificates[0].Certificate[0]

@@ -41,7 +41,7 @@ var (
 	verifiedAt = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Secret is what all nodes of a cluster share, and no one else has.
+// Secret is known to all nodes of a cluster and to no one else.
 type Secret [size]byte
 
 // New returns a random secret.
@@ -71,7 +71,7 @@ func Parse(text []byte) ([]Secret, error) {
 		}
 		s := Secret(b)
 		if len(all) == maxLines {
-			return nil, fmt.Errorf("line %d is one too many: there may be %d secrets", i+1, maxLines)
+			return nil, fmt.Errorf("line %d is one too many: a file has at most %d secrets", i+1, maxLines)
 		}
 		if len(all) > 0 && all[0] == s {
 			return nil, fmt.Errorf("line %d is the same secret again", i+1)
@@ -79,7 +79,7 @@ func Parse(text []byte) ([]Secret, error) {
 		all = append(all, s)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("it holds no secret")
+		return nil, errors.New("it has no secret")
 	}
 	return all, nil
 }
@@ -87,7 +87,7 @@ func Parse(text []byte) ([]Secret, error) {
 // GossipKey returns the 32-byte key that encrypts gossip.
 func (s Secret) GossipKey() []byte { return s.derive(labelGossip, 32) }
 
-// derive derives n bytes from s by HKDF (RFC 5869) with SHA-256.
+// derive derives n bytes from s with HKDF (RFC 5869) and SHA-256.
 func (s Secret) derive(label string, n int) []byte {
 	b, err := hkdf.Key(sha256.New, s[:], nil, label, n)
 	if err != nil {
@@ -148,7 +148,7 @@ func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// verify says what is wrong with a certificate; nil: this authority issued it to a node.
+// verify returns an error unless this authority issued the certificate to a node.
 func (a *authority) verify(cert *x509.Certificate) error {
 	_, err := cert.Verify(x509.VerifyOptions{
 		Roots: a.pool, CurrentTime: verifiedAt, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},

@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: have %v, %v; want %v, %q", test.text, have, err, test.want, test.err)
 		}
 		if err != nil && strings.Contains(err.Error(), a[:8]) {
-			t.Errorf("%q: the error gives the secret away: %v", test.text, err)
+			t.Errorf("%q: the error reveals the secret: %v", test.text, err)
 		}
 	}
 	if a, b := New(), New(); a == b {
@@ -120,7 +120,7 @@ func TestChanges(t *testing.T) {
 		{name: "the new one is used", from: []Secret{first, second}, to: []Secret{second, first}},
 		{name: "the old one goes", from: []Secret{second, first}, to: []Secret{second}},
 		{name: "back", from: []Secret{second, first}, to: []Secret{first, second}},
-		{name: "a step too large, that can be made", from: []Secret{first, second}, to: []Secret{third, first}},
+		{name: "a large step that shares a secret", from: []Secret{first, second}, to: []Secret{third, first}},
 		{name: "the other one stays", from: []Secret{first, second}, to: []Secret{second, third}},
 		{name: "another cluster", from: []Secret{first}, to: []Secret{second}, unrelated: true},
 	} {
@@ -188,8 +188,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// shake makes a TLS connection between two nodes, and returns each end's state.
-func shake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
+// handshake makes a TLS connection between two nodes, and returns each end's state.
+func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,7 +203,7 @@ func shake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.Con
 			defer raw.Close()
 			c := tls.Server(raw, server)
 			if err = c.Handshake(); err == nil {
-				_, err = c.Write([]byte("x")) // the dialing side learns only by reading that its certificate is rejected
+				_, err = c.Write([]byte("x")) // the dialing side learns of a rejected certificate only when it reads
 			}
 			atServer = c.ConnectionState()
 		}
@@ -239,7 +239,7 @@ func TestHandshakes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s, _ := open(t, node, test.server...)
 			c, _ := open(t, other, test.client...)
-			atServer, atClient, err := shake(t, s.Server(), c.Client())
+			atServer, atClient, err := handshake(t, s.Server(), c.Client())
 			if (err != nil) != test.bad {
 				t.Fatalf("have %v", err)
 			}
@@ -250,7 +250,7 @@ func TestHandshakes(t *testing.T) {
 				t.Error(err)
 			}
 			if s.Verify(atServer, node) == nil || c.Verify(atClient, other) == nil {
-				t.Error("a node goes by another's certificate")
+				t.Error("a node passes with another's certificate")
 			}
 		})
 	}
@@ -286,22 +286,22 @@ func TestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	below.Certificate = append(below.Certificate, issued.Certificate[0])
-	for name, cert := range map[string]*tls.Certificate{"another authority by the same name": forged, "issued by a node": below} {
+	for name, cert := range map[string]*tls.Certificate{"another authority with the same name": forged, "issued by a node": below} {
 		config := f.Client()
 		config.Certificates = []tls.Certificate{*cert}
-		if _, _, err := shake(t, f.Server(), config); err == nil {
-			t.Errorf("%s: let in", name)
+		if _, _, err := handshake(t, f.Server(), config); err == nil {
+			t.Errorf("%s: accepted", name)
 		}
 	}
 	config := f.Client()
 	config.Certificates = nil
-	if _, _, err := shake(t, f.Server(), config); err == nil {
-		t.Error("no certificate: let in")
+	if _, _, err := handshake(t, f.Server(), config); err == nil {
+		t.Error("no certificate: accepted")
 	}
 	config = f.Client()
 	config.MaxVersion, config.MinVersion = tls.VersionTLS12, tls.VersionTLS12
-	if _, _, err := shake(t, f.Server(), config); err == nil {
-		t.Error("TLS 1.2: let in")
+	if _, _, err := handshake(t, f.Server(), config); err == nil {
+		t.Error("TLS 1.2: accepted")
 	}
 }
 

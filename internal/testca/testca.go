@@ -21,7 +21,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New returns an authority of that name.
+// New returns an authority with the given name.
 func New(t *testing.T, name string) *Authority {
 	t.Helper()
 	key := newKey(t)

@@ -1,4 +1,4 @@
-// Package tick repeats work at intervals until it is told to stop.
+// Package tick repeats work at intervals until a channel is closed.
 package tick
 
 import "time"

@@ -31,8 +31,8 @@ const (
 	// traceparentSize is the length of the only version of traceparent so far; longer ones belong to later versions.
 	traceparentSize = 55
 	maxTraceparent  = 512
-	// quietTime is the minimum time between two log lines about a failing collector.
-	quietTime = time.Minute
+	// failureLogInterval is the minimum time between two log lines about a failing collector.
+	failureLogInterval = time.Minute
 )
 
 // Config says where spans go.
@@ -193,7 +193,7 @@ func (t *Tracer) Record(r *Request) {
 	span.End(trace.WithTimestamp(r.Ended))
 }
 
-// failures logs the library's failures, at most once per quietTime.
+// failures logs the library's failures, at most once per failureLogInterval.
 type failures struct {
 	log  *slog.Logger
 	last atomic.Int64 // when the last line was logged, in nanoseconds
@@ -204,7 +204,7 @@ type failures struct {
 func (f *failures) Handle(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := time.Now().UnixNano(); now-f.last.Load() > int64(quietTime) {
+	if now := time.Now().UnixNano(); now-f.last.Load() > int64(failureLogInterval) {
 		f.last.Store(now)
 		f.log.Warn("spans are not sent", "error", err)
 	}

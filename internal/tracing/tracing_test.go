@@ -151,7 +151,7 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// A collector that hangs or refuses delays no one: spans beyond the queue are dropped, and stopping is bounded.
+// A collector that hangs or refuses delays no caller: spans beyond the queue are dropped, and stopping is bounded.
 func TestCollectorHangs(t *testing.T) {
 	release := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -178,12 +178,12 @@ func TestCollectorHangs(t *testing.T) {
 		runtime.Gosched()
 	}
 	if exporting() {
-		t.Error("it sends still")
+		t.Error("the tracer still sends")
 	}
 }
 
-// exporting reports whether a goroutine of a tracer is left: the one that sends batches, and the one that waits for it.
-// Once they are gone they stay gone. A message in flight is a weaker sign, as another may follow it.
+// exporting reports whether a goroutine of a tracer is left: the one that sends batches, or the one that waits for it.
+// Once they have ended, nothing follows; after a message in flight, another may.
 func exporting() bool {
 	b := make([]byte, 1<<20)
 	return strings.Contains(string(b[:runtime.Stack(b, true)]), "batchSpanProcessor")

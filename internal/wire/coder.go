@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Coder writes or reads a message. A type lists its fields once, in order, and that defines its format in both
-// directions. Reading validates, as a [Decoder] does; writing does not.
+// Coder writes or reads a message. A type lists its fields once, in order, which defines its format in both directions.
+// Reading validates, as a [Decoder] does; writing does not.
 type Coder struct {
 	In    Decoder // the input still to be read
 	Out   []byte  // the output so far
@@ -39,7 +39,7 @@ func Decode(body []byte, m Message, what string) error {
 // Reads reports whether c reads.
 func (c *Coder) Reads() bool { return c.reads }
 
-// Require makes the message malformed unless ok holds, when reading.
+// Require makes a message that is being read malformed unless ok is true.
 func (c *Coder) Require(ok bool) {
 	if !ok && c.reads {
 		c.In.Fail()

@@ -40,12 +40,12 @@ func (s *sample) Code(c *Coder) {
 	c.Require(s.number > 0)
 }
 
-func some() sample {
+func sampleValue() sample {
 	return sample{true, [8]bool{1: true, 7: true}, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second, -1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, []byte{9}}
 }
 
 func TestCoder(t *testing.T) {
-	want := some()
+	want := sampleValue()
 	b := Encode(nil, &want)
 	have := sample{list: []uint64{7, 7, 7}}
 	if err := Decode(b, &have, "sample"); err != nil || !reflect.DeepEqual(have, want) {
@@ -64,7 +64,7 @@ func TestCoder(t *testing.T) {
 		"texts":       func(s *sample) { s.texts = make([]string, 3) },
 		"list":        func(s *sample) { s.list = make([]uint64, 4) },
 	} {
-		s := some()
+		s := sampleValue()
 		spoil(&s)
 		if err := Decode(Encode(nil, &s), &have, "sample"); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: have %v", name, err)

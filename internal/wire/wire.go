@@ -1,6 +1,6 @@
-// Package wire reads, with one [Decoder], everything that other nodes send and that lies on disk. It writes
-// with the Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts; the
-// codec of a product type lives next to that type.
+// Package wire decodes everything that other nodes send and that lies on disk, with one [Decoder]. To encode,
+// callers use the Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts;
+// the codec of a product type lives next to that type.
 //
 // Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with
 // Big. A value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.
@@ -16,16 +16,16 @@ import (
 // ErrMalformed means that data is truncated, too long, or has impossible values.
 var ErrMalformed = errors.New("malformed")
 
-// Decoder takes a message apart from start to end. After the first failure the rest of the message is dropped
-// and every read returns zero, so callers check for errors once, at the end. It allocates nothing for a length
-// until it has seen that many bytes.
+// Decoder decodes a message from start to end. After the first failure it drops the rest of the message, and
+// every read returns zero, so callers check for errors once, at the end. It allocates nothing for a length until
+// it has seen that many bytes.
 type Decoder struct {
 	b   []byte
-	at  int // everything in b before it has been read
+	at  int // offset in b of the first byte not yet read
 	err error
 }
 
-// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, since they
+// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, because they
 // point into it.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 

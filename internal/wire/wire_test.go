@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// whole encodes one value of each type.
-func whole() []byte {
+// encodeAll encodes one value of each type.
+func encodeAll() []byte {
 	b := AppendBool([]byte{7}, true)
 	b = binary.LittleEndian.AppendUint16(b, 1)
 	b = binary.LittleEndian.AppendUint32(b, 2)
@@ -28,7 +28,7 @@ func whole() []byte {
 	return AppendTexts(b, []string{"", strings.Repeat("x", 200)})
 }
 
-func readWhole(d *Decoder) bool {
+func decodeAll(d *Decoder) bool {
 	return d.Byte() == 7 && d.Bool() && d.Uint16() == 1 && d.Uint32() == 2 && d.Uint64() == 3 && d.BigUint16() == 4 &&
 		d.BigUint32() == 5 && d.BigUint64() == 6 && d.Uvarint() == math.MaxUint64 && d.Varint() == math.MinInt64 &&
 		d.Varint() == 300 && d.Text(4) == "text" && bytes.Equal(d.View(9), []byte{0, 255}) && d.ShortText(5) == "short" &&
@@ -36,18 +36,18 @@ func readWhole(d *Decoder) bool {
 }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
-	b := whole()
+	b := encodeAll()
 	d := NewDecoder(b)
-	if !readWhole(d) || d.Done("it") != nil || d.More() {
+	if !decodeAll(d) || d.Done("it") != nil || d.More() {
 		t.Errorf("%v, %d bytes are left", d.Err(), d.Len())
 	}
 	for n := range b {
-		if d := NewDecoder(b[:n]); readWhole(d) || !d.Failed() || !errors.Is(d.Done("it"), ErrMalformed) {
+		if d := NewDecoder(b[:n]); decodeAll(d) || !d.Failed() || !errors.Is(d.Done("it"), ErrMalformed) {
 			t.Errorf("%d of %d bytes are read: %v", n, len(b), d.Err())
 		}
 	}
 	d = NewDecoder(append(b, 0))
-	if !readWhole(d) || !errors.Is(d.Done("it"), ErrMalformed) {
+	if !decodeAll(d) || !errors.Is(d.Done("it"), ErrMalformed) {
 		t.Errorf("a byte too many is read: %v", d.Err())
 	}
 }
@@ -55,7 +55,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 func TestWhatCantBeIsRefused(t *testing.T) {
 	for name, read := range map[string]func(d *Decoder){
 		"a flag of 2":              func(d *Decoder) { d.Byte(); d.Bool() },
-		"a needless byte":          func(d *Decoder) { d.Bytes(2); d.Uvarint() },
+		"a redundant byte":         func(d *Decoder) { d.Bytes(2); d.Uvarint() },
 		"a number of ten bytes":    func(d *Decoder) { d.Bytes(5); d.Uvarint() },
 		"a number too large":       func(d *Decoder) { d.Byte(); d.UpTo(1) },
 		"too many":                 func(d *Decoder) { d.Byte(); d.Count(1, 1) },
@@ -76,7 +76,7 @@ func TestWhatCantBeIsRefused(t *testing.T) {
 
 // FuzzDecoder reads arbitrary data in arbitrary order. Encoding what it read must give the same bytes.
 func FuzzDecoder(f *testing.F) {
-	f.Add(whole(), []byte{0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6, 7, 8})
+	f.Add(encodeAll(), []byte{0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6, 7, 8})
 	f.Fuzz(func(t *testing.T, b, kinds []byte) {
 		d := NewDecoder(b)
 		var again []byte

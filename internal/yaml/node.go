@@ -19,7 +19,7 @@ const (
 	List
 )
 
-// String names the kind as a person would in "X expected, Y found".
+// String names the kind for messages such as "X expected, Y found".
 func (k Kind) String() string {
 	return [...]string{"nothing", "true or false", "an integer", "a number with a fraction", "text", "a mapping", "a list"}[k]
 }
@@ -30,7 +30,7 @@ const (
 	MaxNodes = 2_000_000 // nodes, with aliases expanded
 )
 
-// Pos is a position in the text. Both numbers count from 1, the column in characters. The zero Pos is no position.
+// Pos is a position in the text. Both numbers count from 1, the column in characters. The zero Pos means unknown.
 type Pos struct{ Line, Column int32 }
 
 // Node is a scalar, a map or a list.
@@ -46,13 +46,13 @@ type Node struct {
 	bytes int64 // of the scalars' text in this tree, aliases expanded
 }
 
-// SyntaxError is text that is not YAML, or that this package refuses.
+// SyntaxError reports text that is not YAML, or that this package refuses.
 type SyntaxError struct {
 	Pos
 	Message string
 }
 
-// Error returns the position and what is wrong there.
+// Error returns the position and the message.
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
 
 // Pairs yields the keys and values of a map.
@@ -74,8 +74,8 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// resolve returns the kind of a plain scalar.
-func resolve(s string) Kind {
+// plainKind returns the kind of a plain scalar.
+func plainKind(s string) Kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
 		return Null

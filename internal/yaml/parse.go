@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Bounds far above what rules need. They protect against texts that are short but expensive.
+// Bounds far above what rules need. They protect against short but expensive texts.
 const (
-	// maxItems bounds the marks that begin or end an item: commas, opening brackets, line ends. The library takes seconds
-	// and gigabytes for millions of empty values, and would finish parsing before they could be counted.
+	// maxItems bounds the characters that begin or end an item: commas, opening brackets, line ends. The library takes
+	// seconds and gigabytes for millions of empty values, and would finish parsing before this package could count them.
 	maxItems = 1_000_000
 	// maxBytes bounds the text of all scalars, with aliases expanded.
 	maxBytes = 16 << 20
@@ -37,12 +37,12 @@ func Parse(src string) (*Node, error) {
 		if errors.Is(err, io.EOF) {
 			return &Node{Kind: Null, Pos: Pos{1, 1}, size: 1}, nil
 		}
-		return nil, inside(src, err)
+		return nil, clampPosition(src, err)
 	}
 	if err := load(loader, &second); err == nil {
-		return nil, &SyntaxError{pos(&second), "only one document is expected"}
+		return nil, &SyntaxError{positionOf(&second), "only one document is expected"}
 	} else if !errors.Is(err, io.EOF) {
-		return nil, inside(src, err)
+		return nil, clampPosition(src, err)
 	}
 	c := converter{done: make(map[*yaml.Node]*Node)}
 	root, err := c.node(&document, 0)
@@ -52,8 +52,8 @@ func Parse(src string) (*Node, error) {
 	return root, nil
 }
 
-// load reads the next document. Any error but io.EOF is a *SyntaxError, even for a panic of the library: rules are
-// written over the network, and no text may crash a node.
+// load reads the next document. Any error but io.EOF is a *SyntaxError, even after a panic of the library: rules come
+// over the network, and no text may crash a node.
 func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,8 +74,8 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	}
 }
 
-// inside moves a position past the text, where the library notices that something is missing, to the text's end.
-func inside(src string, err error) error {
+// clampPosition moves an error's position to the end of the text if it is beyond, where the library notices a missing token.
+func clampPosition(src string, err error) error {
 	var e *SyntaxError
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
 	if errors.As(err, &e) && int(e.Line) > len(lines) {
@@ -107,14 +107,14 @@ func checkCharacters(src string) error {
 	return nil
 }
 
-// converter converts the library's nodes to ours. An alias shares the node that it stands for, so that a small text
-// makes a small tree; its size counts each time.
+// converter converts the library's nodes to ours. An alias shares its anchor's node, so that a small text makes a small
+// tree; its size counts each time.
 type converter struct {
 	done  map[*yaml.Node]*Node // nodes with an anchor; nil while they are being converted
 	nodes int
 }
 
-func pos(n *yaml.Node) Pos {
+func positionOf(n *yaml.Node) Pos {
 	for n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		n = n.Content[0]
 	}
@@ -123,7 +123,7 @@ func pos(n *yaml.Node) Pos {
 
 func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	fail := func(format string, args ...any) (*Node, error) {
-		return nil, &SyntaxError{pos(n), fmt.Sprintf(format, args...)}
+		return nil, &SyntaxError{positionOf(n), fmt.Sprintf(format, args...)}
 	}
 	if depth > MaxDepth {
 		return fail("more than %d levels of nesting", MaxDepth)
@@ -131,13 +131,13 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	switch n.Kind {
 	case yaml.DocumentNode:
 		if len(n.Content) == 0 {
-			return &Node{Kind: Null, Pos: pos(n), size: 1}, nil
+			return &Node{Kind: Null, Pos: positionOf(n), size: 1}, nil
 		}
 		return c.node(n.Content[0], depth)
 	case yaml.AliasNode:
 		return c.alias(n, depth)
 	}
-	out := &Node{Pos: pos(n), size: 1}
+	out := &Node{Pos: positionOf(n), size: 1}
 	if n.Anchor != "" {
 		c.done[n] = nil
 		defer func() { c.done[n] = out }()
@@ -164,10 +164,10 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 	for i, item := range n.Content {
 		if out.Kind == Map && i%2 == 0 && item.Kind != yaml.ScalarNode {
-			return &SyntaxError{pos(item), "a key must be plain text"}
+			return &SyntaxError{positionOf(item), "a key must be plain text"}
 		}
 		if out.Kind == Map && i%2 == 0 && item.Value == "<<" && item.ShortTag() == "!!merge" {
-			return &SyntaxError{pos(item), "merge keys are not supported"}
+			return &SyntaxError{positionOf(item), "merge keys are not supported"}
 		}
 		child, err := c.node(item, depth+1)
 		if err != nil {
@@ -175,10 +175,10 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 		}
 		out.Items = append(out.Items, child)
 		if out.size += child.size; out.size > MaxNodes {
-			return &SyntaxError{pos(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
+			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
 		}
 		if out.bytes += child.bytes; out.bytes > maxBytes {
-			return &SyntaxError{pos(item), fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
+			return &SyntaxError{positionOf(item), fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
 		}
 	}
 	return nil
@@ -189,10 +189,10 @@ func (c *converter) alias(n *yaml.Node, depth int) (*Node, error) {
 	switch {
 	case target != nil:
 		shared := *target
-		shared.Pos = pos(n)
+		shared.Pos = positionOf(n)
 		return &shared, nil
 	case begun:
-		return nil, &SyntaxError{pos(n), fmt.Sprintf("the alias *%s stands inside what it stands for", n.Value)}
+		return nil, &SyntaxError{positionOf(n), fmt.Sprintf("the alias *%s stands inside what it stands for", n.Value)}
 	}
 	return c.node(n.Alias, depth)
 }
@@ -204,11 +204,11 @@ func (c *converter) scalar(n *yaml.Node, out *Node) (*Node, error) {
 	case tagged && n.ShortTag() == "!!str":
 		out.Kind = String
 	case tagged:
-		return nil, &SyntaxError{pos(n), fmt.Sprintf("the tag %s is not supported", n.Tag)}
+		return nil, &SyntaxError{positionOf(n), fmt.Sprintf("the tag %s is not supported", n.Tag)}
 	case n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		out.Kind = String
 	default:
-		out.Kind = resolve(n.Value)
+		out.Kind = plainKind(n.Value)
 	}
 	return out, nil
 }

@@ -18,13 +18,13 @@ func NewMap() *Node { return &Node{Kind: Map} }
 // NewList returns a list of items.
 func NewList(items ...*Node) *Node { return &Node{Kind: List, Items: items} }
 
-// OnOneLine makes n be written in brackets, on one line.
+// OnOneLine sets that n is written in brackets, on one line.
 func (n *Node) OnOneLine() *Node {
 	n.Flow = true
 	return n
 }
 
-// Set appends a pair to a map; a nil value is left out.
+// Set appends a pair to a map unless the value is nil.
 func (n *Node) Set(key string, value *Node) {
 	if value != nil {
 		n.Items = append(n.Items, Text(key), value)
@@ -115,10 +115,10 @@ func appendText(b []byte, s string) []byte {
 	return appendQuoted(b, s)
 }
 
-// plainSafe reports whether s needs no quotes. It excludes more than it must, including what YAML 1.1 took for booleans
-// and numbers.
+// plainSafe reports whether s needs no quotes. It is stricter than necessary, and excludes the booleans and numbers of
+// YAML 1.1.
 func plainSafe(s string) bool {
-	if s == "" || len(s) > 200 || resolve(s) != String {
+	if s == "" || len(s) > 200 || plainKind(s) != String {
 		return false
 	}
 	switch s {
@@ -137,7 +137,7 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// appendQuoted appends s in double quotes, by rules that YAML and JSON share.
+// appendQuoted appends s in double quotes, with escapes that YAML and JSON share.
 func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')

@@ -9,16 +9,16 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// answerTask makes a worker that answers every request with the same bytes: what a server on the same library costs
-// that decides nothing.
+// answerTask makes a worker that answers every request with the same bytes: the cost of a server on the same library that decides
+// nothing.
 type answerTask struct {
 	Address     string
 	ContentType string
-	Headers     [][2]string // but for those that the library writes
+	Headers     [][2]string // except those that the library writes
 	Body        string
 }
 
-// serveAnswer is that worker. The library reads each request whole, its body too; nobody looks at it.
+// serveAnswer is that worker. The library reads each request whole, including its body, which the worker ignores.
 func serveAnswer(c *conversation) error {
 	var task answerTask
 	if ok, err := c.next(&task); !ok {
@@ -38,7 +38,7 @@ func serveAnswer(c *conversation) error {
 	if err := c.answer("listening"); err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, c.r) // until it is told to end
+	_, _ = io.Copy(io.Discard, c.r) // until the bench closes it
 	_ = ln.Close()
 	return <-served
 }
@@ -63,7 +63,7 @@ func (t *answerTask) handler() fasthttp.RequestHandler {
 	}
 }
 
-// answerLike is a task whose worker answers as a server did.
+// answerLike returns a task whose worker answers like a given server.
 func answerLike(address string, header map[string][]string, body []byte) answerTask {
 	t := answerTask{Address: address, Body: string(body)}
 	for name, values := range header {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepAwake keeps all processors busy, with threads that run only when nothing else does, until the returned function is
-// called. A virtual processor with nothing to do gives its core back, and takes long to wake up.
+// keepAwake keeps all processors busy, with threads that run only when nothing else does, until the caller calls the returned
+// function. An idle virtual processor gives its core back, and takes long to wake up.
 func (b *bench) keepAwake(ctx context.Context) (rest func(), err error) {
 	w, err := b.procs.startWorker(ctx, "awake", "awake", struct{}{}, &struct{}{})
 	if err != nil {
@@ -20,7 +20,7 @@ func (b *bench) keepAwake(ctx context.Context) (rest func(), err error) {
 	return w.close, nil
 }
 
-// stayAwake is a worker that uses whatever time is left.
+// stayAwake is a worker that uses up idle time.
 func stayAwake(c *conversation) error {
 	if _, err := c.next(&struct{}{}); err != nil {
 		return err

@@ -23,14 +23,14 @@ type checkpoint struct {
 	counters     float64
 }
 
-// since is about how many counters it wrote from a time on.
+// since estimates how many counters it has written since a time.
 func (c checkpoint) since(t time.Time) float64 {
 	whole := c.ended.Sub(c.began)
 	return c.counters * min(1, max(0, float64(c.ended.Sub(t))/float64(max(whole, 1))))
 }
 
-// underCheckpoints measures S8: checks on one node while a checkpoint of many changed counters runs, beside the same just
-// before, when checkpoints hold no more than what these checks change.
+// underCheckpoints measures S8: checks on one node during a checkpoint of many changed counters, compared with checks just
+// before, when checkpoints hold only what these checks change.
 func (b *bench) underCheckpoints(ctx context.Context) error {
 	n, err := b.startOne(ctx, b.program, "saving", b.host(1))
 	if err != nil {
@@ -61,7 +61,7 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// saving is a node whose checkpoints are watched.
+// saving is a node whose checkpoints are observed.
 type saving struct {
 	*bench
 	node   *node
@@ -69,11 +69,11 @@ type saving struct {
 	all    sweep  // changes every counter
 
 	without, during, written, took series
-	withoutCPU, duringCPU          series // microseconds a check
+	withoutCPU, duringCPU          series // microseconds per check
 }
 
-// round measures without and with a large checkpoint. The load begins when all counters have changed, twice: the first time a
-// checkpoint begins when some have, the next one, while that still writes, finds nearly all.
+// round measures without and with a large checkpoint. Before the load begins, all counters change twice: the first checkpoint
+// begins when some have changed; the next one, while that still writes, finds nearly all.
 func (s *saving) round(ctx context.Context) error {
 	if err := s.node.awaitSmallCheckpoint(ctx, s.changed/20); err != nil {
 		return err
@@ -104,15 +104,14 @@ func (s *saving) round(ctx context.Context) error {
 	return nil
 }
 
-// moment is how many checks had been answered at a time, and what processor time that took.
+// moment is a time, with the number of checks answered by then and the processor time used.
 type moment struct {
 	at     time.Time
 	checks int64
 	cpu    time.Duration // of the node
 }
 
-// load loads the node until done, which is given the checkpoints that ended under the load. It returns these, and how many
-// checks were answered when.
+// load loads the node until done, which gets the checkpoints that ended under the load. It returns these, and the moments.
 func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]checkpoint, []moment, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -133,8 +132,8 @@ func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]chec
 	return seen, moments, err
 }
 
-// watch is the part of load that watches. It asks the node for its metrics, which costs some of its speed, so that all that
-// is compared has to be watched.
+// watch is the observing part of load. It asks the node for its metrics, which costs some speed, so both loads of a comparison
+// have to be watched.
 func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]checkpoint) bool) (seen []checkpoint, moments []moment, err error) {
 	begin := time.Now()
 	tick := time.NewTicker(watchInterval)
@@ -164,14 +163,14 @@ func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]ch
 	return seen, moments, nil
 }
 
-// largeAndSmall reports whether there was a large checkpoint, and the last one is small.
+// largeAndSmall reports whether a large checkpoint was followed by a small one.
 func (s *saving) largeAndSmall(seen []checkpoint) bool {
-	large := func(c checkpoint) bool { return c.counters >= float64(s.changed)/8 } // changing all takes a while, so that several may share them
+	large := func(c checkpoint) bool { return c.counters >= float64(s.changed)/8 } // changing all takes a while, so several checkpoints may share them
 	return slices.ContainsFunc(seen, large) && !large(seen[len(seen)-1])
 }
 
-// between is the rate of checks from one time to another, as far as moments reach, and the node's processor time by the check,
-// in microseconds.
+// between returns the rate of checks between two times, as far as moments reach, and the node's processor time per check, in
+// microseconds.
 func between(moments []moment, from, to time.Time) (rate, cpu float64) {
 	first, last := 0, 0
 	for i, m := range moments {
@@ -187,7 +186,7 @@ func between(moments []moment, from, to time.Time) (rate, cpu float64) {
 	return checks / b.at.Sub(a.at).Seconds(), micros(b.cpu-a.cpu) / checks
 }
 
-// lastCheckpoint is the last one that the node has completed.
+// lastCheckpoint returns the last checkpoint that the node has completed.
 func (n *node) lastCheckpoint(ctx context.Context) (checkpoint, error) {
 	m, err := n.metrics(ctx)
 	if err != nil {
@@ -204,7 +203,7 @@ func (n *node) lastCheckpoint(ctx context.Context) (checkpoint, error) {
 	}, nil
 }
 
-// awaitSmallCheckpoint waits for a checkpoint that begins from now on and has fewer than most counters to write.
+// awaitSmallCheckpoint waits for a checkpoint that begins from now on and writes fewer counters than most.
 func (n *node) awaitSmallCheckpoint(ctx context.Context, most int) error {
 	var err error
 	begin := time.Now()

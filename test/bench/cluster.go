@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// clusterKeys are asked for at all three nodes: so few that each node sees each of them often enough in a lease's life
-	// for leases to be worth it, and so many that no lock is fought over.
+	// clusterKeys are checked at all three nodes: few enough that each node sees each of them often enough for leases to pay, and
+	// enough that no lock is contended.
 	clusterKeys = 1000
-	refusedKeys = 1000 // over their limit, owned by other nodes than the one that is asked
+	refusedKeys = 1000 // over their limit, owned by other nodes than the one that gets the checks
 	idleKeys    = 100
 	clusterSize = 3
 )
 
-// fleet is three nodes that make a cluster, and one by itself.
+// fleet is a cluster of three nodes, and a lone node.
 type fleet struct {
 	*bench
 	one   *node
@@ -55,20 +55,20 @@ func (b *bench) inCluster(ctx context.Context) error {
 type traffic struct {
 	name    string
 	targets []target
-	asked   []*node // whose decisions are looked at
+	asked   []*node // nodes whose decisions are counted
 	rule    string
-	refused bool // all answers are to be refusals, rather than none
+	refused bool // all answers must be refusals, rather than none
 
 	rates    series
 	p50, p99 series
-	cpu      series             // of one and three together, microseconds a check
+	cpu      series             // of one and three nodes together, microseconds per check
 	decided  map[string]float64 // by decided_by
 	share    float64            // of refusals, in the last round
-	idle     series             // of the other nodes meanwhile, as part of a processor
+	idle     series             // load of the other nodes meanwhile, as a fraction of a processor
 }
 
-// round loads once. The warm-up is a long one: leases and remembered refusals of the last round are over by now, and what
-// counts is how it goes on.
+// round loads once. The warm-up is long, because leases and remembered refusals of the last round have expired, and only the
+// steady state counts.
 func (t *traffic) round(ctx context.Context, f *fleet) error {
 	before, err := t.decisions(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *traffic) round(ctx context.Context, f *fleet) error {
 	return nil
 }
 
-// processorTimes are of the nodes under load, and of those that only stand beside.
+// processorTimes are the times of the loaded nodes, and of the others.
 type processorTimes struct{ asked, others time.Duration }
 
 func (f *fleet) used(others []*node) (processorTimes, error) {
@@ -136,7 +136,7 @@ func (t *traffic) decisions(ctx context.Context) (map[string]float64, error) {
 	return total, nil
 }
 
-// ways says how checks were decided, most of them first.
+// ways lists how checks were decided, the most frequent way first.
 func (t *traffic) ways() string {
 	total, text := 0.0, ""
 	for _, n := range t.decided {
@@ -161,7 +161,7 @@ func (f *fleet) newTraffic(name, rule string, asked []*node, requests [][]byte) 
 	return t
 }
 
-// underLoad measures S4 and S7, beside S2's load on one node.
+// underLoad measures S4 and S7, compared with S2's load on one node.
 func (f *fleet) underLoad(ctx context.Context) error {
 	single := f.newTraffic("one node", "plenty", []*node{f.one}, checks(plenty, keysUpTo(singleKeys)))
 	all := []*traffic{single}
@@ -224,7 +224,7 @@ func (f *fleet) reportS7(single, window, bucket *traffic) {
 	}
 }
 
-// overLimit is traffic of subjects that the first node does not own, all of them over their limits.
+// overLimit is traffic of subjects that the first node does not own and that are over their limits.
 func (f *fleet) overLimit(ctx context.Context, name, rule, attribute string) (*traffic, error) {
 	f.progress(name + ": filling up")
 	keys, err := f.three[0].keysBy(ctx, attribute, "forward", refusedKeys)
@@ -250,7 +250,7 @@ func (f *fleet) overLimit(ctx context.Context, name, rule, attribute string) (*t
 	return nil, fmt.Errorf("after %d s of checks some subjects are not over their limit", most)
 }
 
-// useUp takes all that the small limits allow, with a check for each subject.
+// useUp uses up the small limits, with a check for each subject.
 func (f *fleet) useUp(ctx context.Context, attribute string, keys []string) error {
 	for from := 0; from < len(keys); from += batchSize {
 		var bodies []string
@@ -267,7 +267,7 @@ func (f *fleet) useUp(ctx context.Context, attribute string, keys []string) erro
 // idle measures S5: one caller that waits for each answer.
 func (f *fleet) idle(ctx context.Context) error {
 	n := f.three[0]
-	// Each way as it comes, and with processors that don't fall asleep in between.
+	// Each path without changes, and with processors that never sleep.
 	var all []*traffic
 	var turns []contender
 	for _, by := range []string{"owner", "forward"} {
@@ -298,7 +298,7 @@ func (f *fleet) idle(ctx context.Context) error {
 	return nil
 }
 
-// idleRound asks one check after another.
+// idleRound makes one check after another.
 func (f *fleet) idleRound(ctx context.Context, t *traffic, awake bool) error {
 	if awake {
 		rest, err := f.keepAwake(ctx)

@@ -20,10 +20,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// What all of them decide by: a bucket that is never empty, and seldom full when it is asked.
+// The limit that all contestants apply: a bucket that is never empty, and seldom full when checked.
 const (
 	bucketBurst = 100_000_000
-	bucketRate  = 10_000 // a day
+	bucketRate  = 10_000 // per day
 	bucketDay   = 24 * time.Hour
 )
 
@@ -36,13 +36,13 @@ const (
 	throttle = "throttled GCRA memory store"
 )
 
-// contestantNames are in the order of the table.
+// contestantNames are the names, in the order of the table.
 func contestantNames() []string { return append([]string{ownCheck, ownTake, ownNode}, peerNames()...) }
 
 func peerNames() []string { return []string{timeRate, goLim, throttle} }
 
-// contestants make a function that decides about key number i of so many, and reports whether it is allowed. All but ownTake
-// begin with the key's string, which lies somewhere on the heap.
+// contestants return a function that decides about key number i of n, and reports whether it is allowed. All but ownTake start
+// from the key's string, which lies somewhere on the heap.
 func contestants() map[string]func(keys int) (func(i int) bool, error) {
 	return map[string]func(int) (func(int) bool, error){
 		ownCheck: newOwnCheck,
@@ -54,10 +54,10 @@ func contestants() map[string]func(keys int) (func(i int) bool, error) {
 	}
 }
 
-// tableBound is the default of --max-counters, and more where that is needed.
+// tableBound returns the default of --max-counters, or more if needed.
 func tableBound(keys int) int64 { return max(10_000_000, int64(keys)*5/4) }
 
-// ownRules are rlnode's.
+// ownRules are the rules for rlnode.
 func ownRules() []byte {
 	return fmt.Appendf(nil, `version: 1
 rules:
@@ -67,7 +67,7 @@ rules:
 `, bucketRate, bucketBurst)
 }
 
-// newOwnNode is a whole node that is embedded, by itself: every subject is its own.
+// newOwnNode is a whole embedded node, alone, which owns every subject.
 func newOwnNode(count int) (func(int) bool, error) {
 	ctx := context.Background()
 	n, err := rlnode.Start(ctx, rlnode.Config{Rules: ownRules(), MaxCounters: tableBound(count)}) // ends with the process
@@ -84,7 +84,7 @@ func newOwnNode(count int) (func(int) bool, error) {
 	}, nil
 }
 
-// newOwnCheck is a node's limiter, as it is behind its API.
+// newOwnCheck is a node's limiter, as it runs behind the API.
 func newOwnCheck(count int) (func(int) bool, error) {
 	doc, err := rules.Parse(ownRules())
 	if err != nil {
@@ -94,7 +94,7 @@ func newOwnCheck(count int) (func(int) bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile the rules: %w", err)
 	}
-	l := limiter.New(counters.New(tableBound(count)), limiter.NewClock()) // for as long as the process lives
+	l := limiter.New(counters.New(tableBound(count)), limiter.NewClock()) // lives as long as the process
 	l.Use(set)
 	keys := keysUpTo(count)
 	query := limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
@@ -105,7 +105,7 @@ func newOwnCheck(count int) (func(int) bool, error) {
 	}, nil
 }
 
-// newOwnTake is the table alone: keys are hashed already, the limit is at hand, the clock is read each time.
+// newOwnTake is the table alone: with hashed keys and a known limit; it reads the clock for each Take.
 func newOwnTake(count int) (func(int) bool, error) {
 	table, clock := counters.New(tableBound(count)), limiter.NewClock()
 	keys := make([]counters.Key, count)
@@ -122,7 +122,7 @@ func newOwnTake(count int) (func(int) bool, error) {
 	}, nil
 }
 
-// scattered is key number i, as evenly spread as a hash.
+// scattered returns key number i, spread as evenly as a hash.
 func scattered(i uint64) counters.Key { return counters.Key{Hi: mix(2*i + 1), Lo: mix(2*i + 2)} }
 
 // mix is the finalizer of SplitMix64.
@@ -133,7 +133,7 @@ func mix(n uint64) uint64 {
 	return n ^ n>>31
 }
 
-// newTimeRate looks a limiter up by its key, and makes it the first time.
+// newTimeRate looks up a limiter by its key, and creates it on first use.
 func newTimeRate(count int) (func(int) bool, error) {
 	var limiters sync.Map
 	keys := keysUpTo(count)
@@ -147,7 +147,7 @@ func newTimeRate(count int) (func(int) bool, error) {
 	}, nil
 }
 
-// newGoLimiter has buckets that are filled as a whole once an interval.
+// newGoLimiter has buckets that are refilled completely once per interval.
 func newGoLimiter(count int) (func(int) bool, error) {
 	store, err := memorystore.New(&memorystore.Config{
 		Tokens: bucketBurst, Interval: bucketDay, SweepInterval: math.MaxInt64, InitialAlloc: count,
@@ -163,7 +163,7 @@ func newGoLimiter(count int) (func(int) bool, error) {
 	}, nil
 }
 
-// newThrottled has a store without a bound: with one it would keep a list of what was used last.
+// newThrottled has a store without a bound: with one, it would keep a list of recently used keys.
 func newThrottled(count int) (func(int) bool, error) {
 	store, err := memstore.NewCtx(0)
 	if err != nil {

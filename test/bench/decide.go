@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// decideTask makes a worker that decides in process, by one of contestants, over so many keys.
+// decideTask makes a worker that decides in process, with one of the contestants, over n keys.
 type decideTask struct {
 	Contestant string
 	Keys       int
 }
 
-// decided is what a worker has measured.
+// decided is a worker's measurement.
 type decided struct {
 	Checks int64
-	Nanos  int64 // of processor time: of an idle processor as much as passes, and of a busy one not what others take
+	Nanos  int64 // processor time, which excludes what other processes take of a busy processor
 	Allocs uint64
 }
 
-// serveDecisions is that worker. Each question is how many nanoseconds to go on for. It has one processor, so what the
-// collector does for a store counts as the store's.
+// serveDecisions is that worker. Each request says how many nanoseconds to run for. The worker has one processor, so the store
+// pays for its garbage collection.
 func serveDecisions(c *conversation) error {
 	runtime.GOMAXPROCS(1)
 	var task decideTask
@@ -64,7 +64,7 @@ func serveDecisions(c *conversation) error {
 
 // decideFor decides about keys drawn evenly.
 func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error) {
-	const stride = 512 // checks between two looks at the clock
+	const stride = 512 // checks between two readings of the clock
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -91,14 +91,14 @@ func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error
 	return decided{Checks: checks, Nanos: int64(used), Allocs: after.Mallocs - before.Mallocs}, nil
 }
 
-// ownProcessorTime is what this process has used so far.
+// ownProcessorTime returns the processor time of this process.
 func ownProcessorTime() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for no reason but wrong arguments
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for invalid arguments
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// inProcess measures S1: for each number of keys all contestants, each in a process of its own, take turns.
+// inProcess measures S1: for each number of keys, all contestants take turns, each in its own process.
 func (b *bench) inProcess(ctx context.Context) error {
 	for _, keys := range b.keys {
 		if err := b.decideOver(ctx, keys); err != nil {
@@ -120,7 +120,7 @@ func (b *bench) decideOver(ctx context.Context, keys int) error {
 		defer w.close()
 		turns = append(turns, contender{name, func(ctx context.Context) error {
 			var d decided
-			// A quarter of the time of a load: there are many of these, and nothing but the processor in their way.
+			// A quarter of a load's time: this has many parts, and only the processor limits it.
 			if err := w.ask(ctx, int64(b.time/4), &d); err != nil {
 				return err
 			}
@@ -145,11 +145,11 @@ func (b *bench) reportDecided(keys int, nanos, allocs map[string]series) {
 		}
 	}
 	most := atMost(1, "≤ 1")
-	if keys <= 10_000 { // all of it in the processor's caches
+	if keys <= 10_000 { // fits in the processor's caches
 		most = atMost(2, "≤ 2")
 	}
 	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", most, over(nanos[ownCheck], nanos[best]), best)
-	// What the runtime allocates for itself meanwhile is not the decisions': they are millions.
+	// Ignores what the runtime allocates for itself: over millions of decisions, that rounds to nothing.
 	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), asRatio(allocs[ownCheck]), "")
 	hot := noGoal()
 	if keys <= 10_000 {

@@ -1,9 +1,9 @@
-// Command bench measures rlnode beside what a user would pick instead, and prints a table of ratios: one decision in
-// process, checks over HTTP on one node and on three, memory, and checkpoints under load.
+// Command bench compares rlnode with what users would pick instead, and prints a table of ratios: one decision in process, checks
+// over HTTP on one node and on three, memory, and checkpoints under load.
 //
-// What is compared runs in one go and takes turns, several rounds long, each in a process of its own: machines are noisy,
-// and figures of different runs are not to be compared. The bench itself loads the servers, all of them by the same code.
-// docs/performance.md says what each row measures.
+// All contenders run in one session and take turns for several rounds, each in its own process: machines are noisy, and figures
+// of different runs are not comparable. The bench itself loads all servers, with the same code. docs/performance.md explains each
+// row.
 //
-// It is a module of its own, so that what it compares with is no dependency of the product. `make bench` runs it.
+// It is a separate module, so that the product does not depend on its contenders. `make bench` runs it.
 package main

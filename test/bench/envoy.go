@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// envoyRules limit descriptors by a bucket that is never empty.
+// envoyRules limit descriptors with a bucket that is never empty.
 const envoyRules = `version: 1
 rules: [{name: other, key: [ip], limits: [{limit: 1, per: 1h}]}]
 envoy:
@@ -27,7 +27,7 @@ envoy:
       - {key: user, rate_limit: {unit: hour, requests_per_unit: 10000, algorithm: token-bucket, burst: 1000000000}}
 `
 
-// peerRules limit the same descriptors by a window that is never full, for the reference server.
+// peerRules limit the same descriptors for the reference server, with a window that is never full.
 const peerRules = `domain: bench
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
@@ -35,10 +35,10 @@ descriptors:
 
 const (
 	envoyMethod      = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-	envoyConnections = 8 // each with a part of the connections' callers
+	envoyConnections = 8 // each with a part of the callers
 )
 
-// envoyRequest is a request about one descriptor of one entry, as it goes over the wire.
+// envoyRequest is an encoded request about one descriptor with one entry.
 func envoyRequest(value string) []byte {
 	text := func(b []byte, field protowire.Number, s []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), s)
@@ -47,7 +47,7 @@ func envoyRequest(value string) []byte {
 	return text(text(nil, 1, []byte("bench")), 2, text(nil, 1, entry))
 }
 
-// asBytes hands messages over as they are.
+// asBytes passes messages through unchanged.
 type asBytes struct{}
 
 func (asBytes) Name() string { return "proto" }
@@ -63,7 +63,7 @@ func (asBytes) Unmarshal(data mem.BufferSlice, v any) error {
 
 var _ encoding.CodecV2 = asBytes{}
 
-// serveEmptyUnary is a worker: a server of grpc-go whose handler answers each call with the same bytes.
+// serveEmptyUnary is a worker: a grpc-go server whose handler answers each call with the same bytes.
 func serveEmptyUnary(c *conversation) error {
 	var task struct {
 		Address string
@@ -89,7 +89,7 @@ func serveEmptyUnary(c *conversation) error {
 	if err := c.answer("listening"); err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, c.r) // until it is told to end
+	_, _ = io.Copy(io.Discard, c.r) // until the bench closes it
 	server.Stop()
 	return <-served
 }
@@ -132,10 +132,10 @@ func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, dura
 	return counted.Load(), total.Load(), ctx.Err()
 }
 
-// noLimit is what is answered to a descriptor that nothing limits.
+// noLimit is the answer for a descriptor without a limit.
 var noLimit = []byte{8, 1, 18, 2, 8, 1}
 
-// askOnce sends one request on a connection of its own, and returns the answer.
+// askOnce sends one request on its own connection, and returns the answer.
 func askOnce(ctx context.Context, address string, request []byte) (answer []byte, err error) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
 	if err != nil {
@@ -213,7 +213,7 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	return nil
 }
 
-// startPeer starts the reference server with a Redis of its own. It returns nil and why, if one of them is missing.
+// startPeer starts the reference server with its own Redis. If one of them is missing, it returns nil and the reason.
 func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err error) {
 	if b.peer == "" {
 		return nil, "-ratelimit was not given", nil
@@ -237,7 +237,7 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 	if err != nil {
 		return nil, "", fmt.Errorf("write the reference server's rules: %w", err)
 	}
-	// It is as it comes, but for as many connections to Redis as there are callers, and figures that go nowhere.
+	// It has its default configuration, but with as many connections to Redis as callers, and without sending metrics.
 	p, err := b.procs.start("ratelimit", nil, nil, "/usr/bin/env", "HOST="+host, "GRPC_HOST="+host, "DEBUG_HOST="+host, "GRPC_PORT=8082",
 		"RUNTIME_ROOT="+folder, "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+store.client.Options().Addr,
 		fmt.Sprint("REDIS_POOL_SIZE=", connections), "USE_STATSD=false", "LOG_LEVEL=error", b.peer)
@@ -260,7 +260,7 @@ func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err e
 	return s, "", nil
 }
 
-// used is the processor time that a server has used, with what it asks.
+// used returns the processor time of a server and of the servers it asks.
 func (s *server) used() (time.Duration, error) {
 	used, err := s.process.cpu()
 	if err != nil || s.with == nil {

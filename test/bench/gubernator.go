@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// gubernatorPart is what gubernator did over HTTP, as a part of an empty handler on fasthttp: 8,300 checks a second against
-// 113,000, both measured on one machine of two cores in one session. It stands in where gubernator is not measured.
+// gubernatorPart is gubernator's rate over HTTP as a fraction of an empty fasthttp handler's: 8,300 checks per second versus
+// 113,000, both measured on one machine with two cores in one session. It stands in where gubernator is not measured.
 const gubernatorPart = 8_300.0 / 113_000
 
 // gubernatorChecks are requests for single checks of a leaky bucket that never runs dry, one for each key.

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	octaveParts = 64 // buckets for each doubling: a quantile is right to 1.6 %
+	octaveParts = 64 // buckets per doubling: a quantile is accurate to 1.6 %
 	octaves     = 34 // up to 18 minutes
 )
 
@@ -22,16 +22,16 @@ func (l *latencies) add(d time.Duration) {
 	l.count++
 }
 
-// bucketOf is linear up to octaveParts, and from there on logarithmic.
+// bucketOf returns the bucket of n: linear up to octaveParts, logarithmic beyond.
 func bucketOf(n uint64) int {
 	if n < octaveParts {
 		return int(n)
 	}
-	octave := bits.Len64(n) - bits.Len64(octaveParts) // how often n is to be halved until it is below 2 × octaveParts
+	octave := bits.Len64(n) - bits.Len64(octaveParts) // how many times to halve n until it is below 2 × octaveParts
 	return min((octave+1)*octaveParts+int(n>>octave)-octaveParts, octaves*octaveParts-1)
 }
 
-// middleOf is the middle of a bucket.
+// middleOf returns the middle of a bucket.
 func middleOf(bucket int) time.Duration {
 	if bucket < octaveParts {
 		return time.Duration(bucket)
@@ -41,7 +41,7 @@ func middleOf(bucket int) time.Duration {
 	return time.Duration(low + uint64(1)<<octave/2)
 }
 
-// merge adds what other has counted.
+// merge adds the counts of other.
 func (l *latencies) merge(other *latencies) {
 	for i, n := range other.buckets {
 		l.buckets[i] += n
@@ -49,7 +49,7 @@ func (l *latencies) merge(other *latencies) {
 	l.count += other.count
 }
 
-// quantile is the duration that a part q of all was not above; 0 if nothing was counted.
+// quantile returns the q-quantile: a fraction q of all durations is at most that long. It returns 0 without any.
 func (l *latencies) quantile(q float64) time.Duration {
 	if l.count == 0 {
 		return 0

@@ -13,37 +13,37 @@ import (
 	"time"
 )
 
-// target is a server and what it is asked, ready to be sent.
+// target is a server and its encoded requests.
 type target struct {
 	address  string
 	requests [][]byte
 }
 
-// load is a closed loop: each connection has one request under way, drawn evenly from its target's.
+// load is a closed loop: each connection has one request in flight, drawn evenly from its target's.
 type load struct {
 	targets     []target // connection i belongs to target i mod len
 	connections int
 	duration    time.Duration
-	warm        time.Duration // goes before, and is not counted
-	progress    *atomic.Int64 // nil, or counts answers while it runs, in steps of some
+	warm        time.Duration // warm-up, not counted
+	progress    *atomic.Int64 // if not nil, counts answers during the run, in batches
 }
 
-// outcome is what a load has seen.
+// outcome is the result of a load.
 type outcome struct {
 	latencies
-	all     int64 // requests with those of the warm-up
-	refused int64 // of those counted, with status 429
-	bytes   int64 // of the answers counted
+	all     int64 // requests, including the warm-up's
+	refused int64 // counted requests with status 429
+	bytes   int64 // of the counted answers
 	took    time.Duration
 }
 
-// rate is in requests a second.
+// rate returns requests per second.
 func (o *outcome) rate() float64 { return float64(o.count) / o.took.Seconds() }
 
-// stallTime is how long an answer may take before a load gives up.
+// stallTime is how long to wait for an answer before the load gives up.
 const stallTime = 20 * time.Second
 
-// run opens the connections, sends until the time is over, and returns what was answered.
+// run opens the connections, sends requests until the time is over, and returns the outcome.
 func (l *load) run(ctx context.Context) (*outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -64,7 +64,7 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 	for _, one := range lanes {
 		group.Go(func() {
 			if err := one.run(ctx, from, to); err != nil {
-				cancel(err) // the others have nothing to go on for
+				cancel(err) // without this connection, the others' figures are useless
 			}
 		})
 	}
@@ -85,7 +85,7 @@ func (l *load) run(ctx context.Context) (*outcome, error) {
 	return total, nil
 }
 
-// lane is one connection. It does as little as it can: it shares the processors with the servers that it loads.
+// lane is one connection. It does as little as possible, because it shares the processors with the servers under load.
 type lane struct {
 	outcome
 	conn     net.Conn
@@ -107,14 +107,14 @@ func newLane(ctx context.Context, seed uint64, t *target, progress *atomic.Int64
 	}, nil
 }
 
-// run sends until to, and counts what is answered from then on.
+// run sends requests until to, and counts answers from the end of the warm-up.
 func (l *lane) run(ctx context.Context, from, to time.Time) error {
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })()
 	if err := l.conn.SetDeadline(to.Add(stallTime)); err != nil {
 		return fmt.Errorf("set a deadline: %w", err)
 	}
-	const step = 16 // answers between two additions to progress
+	const step = 16 // answers per update of progress
 	for sent := time.Now(); sent.Before(to); {
 		request := l.requests[l.rng.Uint64()%uint64(len(l.requests))]
 		if _, err := l.conn.Write(request); err != nil {
@@ -143,16 +143,16 @@ func (l *lane) run(ctx context.Context, from, to time.Time) error {
 	return nil
 }
 
-// replyReader reads answers of HTTP/1.1 with a length, as far as a load needs them.
+// replyReader reads HTTP/1.1 answers with a length, as far as a load needs them.
 type replyReader struct {
 	buf        []byte
-	start, end int // of what is in buf and not read yet
+	start, end int // range of buf that is not read yet
 	reply      []byte
 }
 
 var errReply = errors.New("no answer of HTTP/1.1 with a Content-Length")
 
-// last is the answer that was read last, until the next one is read.
+// last returns the answer read last; it is valid until the next one is read.
 func (r *replyReader) last() []byte { return r.reply }
 
 // read reads one answer and returns its status and its size.
@@ -171,7 +171,7 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 			}
 			return status, size, nil
 		}
-		if r.start > 0 { // an answer is never more than the buffer, but two may be
+		if r.start > 0 { // one answer always fits the buffer, but two may not
 			r.end = copy(r.buf, have)
 			r.start = 0
 		}
@@ -185,8 +185,8 @@ func (r *replyReader) read(conn interface{ Read([]byte) (int, error) }) (status,
 	}
 }
 
-// parseHead returns the status and the size, head and body, of the answer that b begins with; size is 0 as long as not all of
-// the head is there.
+// parseHead returns the status of the answer at the start of b, and the size of its head and body; the size is 0 until the head
+// is complete.
 func parseHead(b []byte) (status, size int, err error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {

@@ -33,7 +33,7 @@ func TestQuantiles(t *testing.T) {
 	empty.add(-1)
 }
 
-// Each bucket holds its own middle, and buckets follow one another.
+// Each bucket contains its own middle, and buckets are contiguous.
 func TestBuckets(t *testing.T) {
 	for i := range octaves*octaveParts - octaveParts {
 		if have := bucketOf(uint64(middleOf(i))); have != i {
@@ -107,7 +107,7 @@ func TestLoadCounts(t *testing.T) {
 	}
 }
 
-// serveInTurns answers 200 and 429 in turns.
+// serveInTurns answers 200 and 429 alternately.
 func serveInTurns(conn net.Conn, request []byte) {
 	defer conn.Close()
 	buf := make([]byte, len(request))
@@ -175,7 +175,7 @@ func TestProcessorTime(t *testing.T) {
 	}
 }
 
-// Every key has one place among the batches of a sweep.
+// Every key occurs once in the batches of a sweep.
 func TestSweepHasEachKeyOnce(t *testing.T) {
 	const keys = 2*sweepBatch + 95
 	s := sweep{"", plenty, keys}
@@ -190,7 +190,7 @@ func TestSweepHasEachKeyOnce(t *testing.T) {
 	}
 }
 
-// All contestants admit what they are asked for in the bench.
+// All contestants admit the checks of the bench.
 func TestContestantsAdmit(t *testing.T) {
 	for name, build := range contestants() {
 		decide, err := build(100)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// machine is where and when it was measured.
+// machine says where and when the bench ran.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -21,7 +21,7 @@ type machine struct {
 	Date   string `json:"date"`
 }
 
-// thisMachine describes the machine, and the checkout at root. What can't be found out stays "unknown".
+// thisMachine describes the machine, and the checkout at root. Unknown values stay "unknown".
 func thisMachine(ctx context.Context, root string) machine {
 	m := machine{
 		CPU: "unknown", Cores: runtime.NumCPU(), Memory: "unknown", Kernel: "unknown", Go: runtime.Version(), Commit: "unknown",
@@ -44,7 +44,7 @@ func thisMachine(ctx context.Context, root string) machine {
 	return m
 }
 
-// field is the value of the first line "name: value" of a file, or "".
+// field returns the value of the first line "name: value" of a file, or "".
 func field(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -39,7 +39,7 @@ func main() {
 // bench is one run.
 type bench struct {
 	settings
-	dir      string // for everything that is written; removed at the end
+	dir      string // for all files written; removed at the end
 	program  string // the rlnode under test
 	procs    *processes
 	caller   *caller
@@ -47,16 +47,16 @@ type bench struct {
 	progress func(string)
 }
 
-// warm is how long a load goes on before it counts.
+// warm is how long a load runs before it counts.
 func (b *bench) warm() time.Duration { return max(b.time/10, 50*time.Millisecond) }
 
-// host is an address of the loopback network, the same for the same server in each run.
+// host returns a loopback address, the same for the same server in each run.
 func (b *bench) host(i int) string { return fmt.Sprintf("%s.%d", b.loopback, i) }
 
-// wants reports whether a row was asked for.
+// wants reports whether a row was requested.
 func (b *bench) wants(row string) bool { return len(b.only) == 0 || slices.Contains(b.only, row) }
 
-// experiment measures rows that share what they need.
+// experiment measures rows that share a setup.
 type experiment struct {
 	rows []string
 	run  func(*bench, context.Context) error
@@ -75,7 +75,7 @@ func experiments() []experiment {
 	}
 }
 
-// run measures and prints. What fails is told and does not keep the rest from being measured.
+// run measures and prints. It reports failures, and continues with the other experiments.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	b := &bench{report: &report{}, caller: newCaller()}
 	if b.settings, err = parseSettings(args, stderr); err != nil {
@@ -111,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	return nil
 }
 
-// measure runs the experiments that were asked for, one after another.
+// measure runs the requested experiments, one after another.
 func (b *bench) measure(ctx context.Context) (failed bool) {
 	for _, e := range experiments() {
 		rows := slices.DeleteFunc(slices.Clone(e.rows), func(r string) bool { return !b.wants(r) })
@@ -131,7 +131,7 @@ func (b *bench) measure(ctx context.Context) (failed bool) {
 	return failed
 }
 
-// build makes the program that is measured, unless one was given.
+// build builds the program to measure, unless one was given.
 func (b *bench) build(ctx context.Context) error {
 	if b.program = b.given; b.program != "" {
 		return nil
@@ -141,7 +141,7 @@ func (b *bench) build(ctx context.Context) error {
 	return b.compile(ctx, b.root, b.program, "./cmd/rlnode")
 }
 
-// how says how long it was measured.
+// how describes the duration and rounds of the measurement.
 func (b *bench) how(took time.Duration) string {
 	return fmt.Sprintf("%d rounds in turns, %v for each load; medians. The whole run took %v.", b.rounds, b.time, took.Round(time.Second))
 }

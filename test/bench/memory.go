@@ -17,11 +17,11 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// memoryTask makes a worker that fills a table with so many counters.
+// memoryTask makes a worker that fills a table with n counters.
 type memoryTask struct{ Counters int }
 
-// memoryUse is what it has seen: resident bytes that the counters took, and how long forced collections stopped the
-// program, in microseconds.
+// memoryUse is its measurement: the resident bytes of the counters, and how long forced collections stopped the program, in
+// microseconds.
 type memoryUse struct {
 	Grown       int64
 	PauseMedian float64
@@ -54,7 +54,7 @@ func serveMemory(c *conversation) error {
 	return c.answer(use)
 }
 
-// fill makes counters of the four algorithms whose state has one size, in turn. None of them is fresh again for hours.
+// fill makes counters of the four algorithms with fixed-size state, in turn. None of them expires for hours.
 func fill(table *counters.Table, count int) error {
 	var limits []algorithms.Limit
 	for _, kind := range []algorithms.Kind{
@@ -74,7 +74,7 @@ func fill(table *counters.Table, count int) error {
 	return nil
 }
 
-// residentNow is this process's resident memory in bytes, without what the collector would give back.
+// residentNow returns this process's resident memory in bytes, without garbage.
 func residentNow() (int64, error) {
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -92,7 +92,7 @@ func residentNow() (int64, error) {
 	return pages * int64(os.Getpagesize()), nil
 }
 
-// pauses forces collections, and returns for how many microseconds they stopped the program: the median and the longest.
+// pauses forces collections, and returns for how many microseconds they stopped the program: the median and the maximum.
 func pauses() (median, longest float64) {
 	const collections = 50
 	for range collections {
@@ -107,7 +107,7 @@ func pauses() (median, longest float64) {
 	return all.median(), all.max()
 }
 
-// memory measures S6: workers with an empty table and with full ones, in turns.
+// memory measures S6: workers with an empty table and with full ones, in turn.
 func (b *bench) memory(ctx context.Context) error {
 	sizes := append([]int{0}, b.counters...)
 	slices.Sort(sizes)
@@ -127,7 +127,7 @@ func (b *bench) memory(ctx context.Context) error {
 			return nil
 		}})
 	}
-	if err := takeTurns(ctx, min(b.rounds, 3), turns, b.progress); err != nil { // memory hardly differs from round to round
+	if err := takeTurns(ctx, min(b.rounds, 3), turns, b.progress); err != nil { // memory hardly varies between rounds
 		return err
 	}
 	if err := b.memoryOfNode(ctx); err != nil {
@@ -147,7 +147,7 @@ func (b *bench) memory(ctx context.Context) error {
 	return nil
 }
 
-// memoryOfNode is the other half of S6: a whole node, with its data directory and checkpoints.
+// memoryOfNode is the second part of S6: a whole node, with its data directory and checkpoints.
 func (b *bench) memoryOfNode(ctx context.Context) error {
 	for _, size := range b.counters {
 		var grown, anonymous, mapped series
@@ -170,7 +170,7 @@ func (b *bench) memoryOfNode(ctx context.Context) error {
 	return nil
 }
 
-// fillNode starts a node, makes counters by batches, and returns its memory before and when the counters are on disk.
+// fillNode starts a node, creates counters with batches, and returns its memory before, and after the counters are on disk.
 func (b *bench) fillNode(ctx context.Context, name string, size int) (before, after residence, err error) {
 	n, err := b.startNode(b.program, name, b.host(1), "--max-counters", strconv.FormatInt(tableBound(size), 10))
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *bench) fillNode(ctx context.Context, name string, size int) (before, af
 	return before, after, err
 }
 
-// residence is a process's resident memory, in bytes.
+// residence returns a process's resident memory, in bytes.
 type residence struct{ anonymous, mapped int64 }
 
 func (r residence) resident() int64 { return r.anonymous + r.mapped }

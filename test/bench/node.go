@@ -22,7 +22,7 @@ type node struct {
 	call  *caller
 }
 
-// startNode starts a program as a node on an address of the loopback network, without waiting until it is ready.
+// startNode starts a program as a node on a loopback address, without waiting until it is ready.
 func (b *bench) startNode(program, name string, address string, more ...string) (*node, error) {
 	rules := filepath.Join(b.dir, name+".yaml")
 	if err := os.WriteFile(rules, []byte(benchRules), 0o644); err != nil {
@@ -38,7 +38,7 @@ func (b *bench) startNode(program, name string, address string, more ...string) 
 	return &node{process: p, name: name, data: address + ":8080", admin: "http://" + address + ":8081", call: b.caller}, nil
 }
 
-// startOne starts a node by itself and waits until it is ready.
+// startOne starts a lone node and waits until it is ready.
 func (b *bench) startOne(ctx context.Context, program, name, address string) (*node, error) {
 	n, err := b.startNode(program, name, address)
 	if err != nil {
@@ -58,7 +58,7 @@ func (n *node) awaitReady(ctx context.Context) error {
 	})
 }
 
-// startCluster starts nodes that make one cluster, and waits until each has its part of the ring.
+// startCluster starts nodes of one cluster, and waits until each owns its part of the ring.
 func (b *bench) startCluster(ctx context.Context, addresses []string) (nodes []*node, err error) {
 	defer func() {
 		if err != nil {
@@ -96,7 +96,7 @@ func stopAll(nodes []*node) {
 	}
 }
 
-// awaitRing waits until the node knows a ring in which so many nodes have partitions.
+// awaitRing waits until the node knows a ring in which n nodes have partitions.
 func (n *node) awaitRing(ctx context.Context, members int) error {
 	return n.await(ctx, "every node has its part of the ring", func() bool {
 		var cluster struct {
@@ -120,7 +120,7 @@ func (n *node) awaitRing(ctx context.Context, members int) error {
 	})
 }
 
-// decidedBy says how the node decides a check, without taking anything.
+// decidedBy returns how the node decides a check, without taking anything.
 func (n *node) decidedBy(ctx context.Context, attribute, key string) (string, error) {
 	body := strings.TrimSuffix(checkBody(attribute, key), "}") + `,"peek":true}`
 	_, text, err := n.call.post(ctx, n.data, postRequest("/v1/check", body))
@@ -136,7 +136,7 @@ func (n *node) decidedBy(ctx context.Context, attribute, key string) (string, er
 	return answer.DecidedBy, nil
 }
 
-// keysBy finds so many keys that the node decides as it is asked for: "owner", "forward".
+// keysBy finds n keys that the node decides in a given way: "owner", "forward".
 func (n *node) keysBy(ctx context.Context, attribute, decidedBy string, count int) ([]string, error) {
 	var found []string
 	for i := 0; len(found) < count; i++ {
@@ -154,7 +154,7 @@ func (n *node) keysBy(ctx context.Context, attribute, decidedBy string, count in
 	return found, nil
 }
 
-// metrics are the values of /metrics, by name and labels as they stand there.
+// metrics returns the values of /metrics, by name and labels as written there.
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	text, err := n.call.get(ctx, n.admin+"/metrics")
 	if err != nil {
@@ -179,7 +179,7 @@ func parseMetrics(text []byte) map[string]float64 {
 	return values
 }
 
-// decisions are checks by decided_by, of all rules or of one.
+// decisions returns the number of checks by decided_by, of all rules or of one.
 func decisions(metrics map[string]float64, rule string) map[string]float64 {
 	by := make(map[string]float64)
 	for name, v := range metrics {
@@ -194,7 +194,7 @@ func decisions(metrics map[string]float64, rule string) map[string]float64 {
 	return by
 }
 
-// processorTimeOf is what so many processes have used together.
+// processorTimeOf returns the total processor time of several processes.
 func processorTimeOf(nodes []*node) (total time.Duration, err error) {
 	for _, n := range nodes {
 		used, err := n.cpu()

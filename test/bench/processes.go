@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// processes starts programs and ends them all. They end with this process too, however it ends: the kernel kills a
-// process when the thread that started it is gone, so one thread, which stays, starts them all.
+// processes starts programs and ends them all. They also end with this process, in any case: the kernel kills a process when the
+// thread that started it ends, so one permanent thread starts them all.
 type processes struct {
-	dir      string // for what they print
+	dir      string // for their output
 	requests chan startRequest
-	done     sync.WaitGroup // of the starter, and of who waits for each process
+	done     sync.WaitGroup // of the starter, and of the goroutines that wait for a process
 
 	mu  sync.Mutex // guards all
 	all []*process
@@ -42,21 +42,21 @@ func newProcesses(dir string) *processes {
 	return p
 }
 
-// process is a program that was started.
+// process is a started program.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
-	log    string        // file with what it printed, standard output only if it had no other use
-	exited chan struct{} // closed at its end
+	log    string        // file with its output; standard output only if it is not used otherwise
+	exited chan struct{} // closed when it exits
 }
 
-// start starts a program. stdin and stdout may be nil; then there is no input, and output goes to the log.
+// start starts a program. stdin and stdout may be nil: then it has no input, and its output goes to the log.
 func (p *processes) start(name string, stdin, stdout *os.File, program string, args ...string) (*process, error) {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
 		return nil, fmt.Errorf("create a log for %s: %w", name, err)
 	}
-	defer log.Close() // the process has its own
+	defer log.Close() // the process has its own descriptor
 	if stdout == nil {
 		stdout = log
 	}
@@ -67,7 +67,7 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 	cmd.Stdout, cmd.Stderr = stdout, log
 	cmd.Env = cleanEnvironment()
 	cmd.Dir = p.dir
-	// A group of its own: Ctrl-C in a terminal goes to this program, which then ends the others.
+	// In its own group, so that Ctrl-C in a terminal goes only to this program, which then ends the others.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	request := startRequest{cmd: cmd, reply: make(chan error, 1)}
 	p.requests <- request
@@ -80,12 +80,12 @@ func (p *processes) start(name string, stdin, stdout *os.File, program string, a
 	p.mu.Unlock()
 	p.done.Go(func() {
 		defer close(one.exited)
-		_ = cmd.Wait() // most of them are killed
+		_ = cmd.Wait() // most processes are killed
 	})
 	return one, nil
 }
 
-// cleanEnvironment is the environment without settings of rlnode, and of what would change how a Go program runs.
+// cleanEnvironment returns the environment without rlnode's settings and without variables that change how Go programs run.
 func cleanEnvironment() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -97,7 +97,7 @@ func cleanEnvironment() []string {
 	return env
 }
 
-// close kills everything and waits for it. Nothing that was started has data that somebody needs.
+// close kills all processes and waits for them. None has data to keep.
 func (p *processes) close() {
 	p.mu.Lock()
 	all := p.all
@@ -112,19 +112,19 @@ func (p *processes) close() {
 // kill ends the process at once.
 func (p *process) kill() {
 	select {
-	case <-p.exited: // its number may be another's
+	case <-p.exited: // another process may have its ID now
 	default:
 		_ = p.cmd.Process.Kill()
 	}
 }
 
-// stop kills the process and waits for its end.
+// stop kills the process and waits until it exits.
 func (p *process) stop() {
 	p.kill()
 	<-p.exited
 }
 
-// cpu is the processor time that the process has used so far.
+// cpu returns the processor time that the process has used.
 func (p *process) cpu() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -135,7 +135,7 @@ func (p *process) cpu() (time.Duration, error) {
 
 // processorTime reads fields 14 and 15 of a /proc/<pid>/stat.
 func processorTime(stat []byte) (time.Duration, error) {
-	const ticks = 100 // a second, on every architecture that Go runs on
+	const ticks = 100 // per second, on every architecture that Go supports
 	name := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[name+1:])
 	if name < 0 || len(fields) < 13 {
@@ -148,7 +148,7 @@ func processorTime(stat []byte) (time.Duration, error) {
 	return time.Duration(user+system) * time.Second / ticks, nil
 }
 
-// failed is an error with the end of what the process has printed.
+// failed returns an error with the end of the process's output.
 func (p *process) failed(what string) error {
 	text, _ := os.ReadFile(p.log)
 	const most = 1500
@@ -158,7 +158,7 @@ func (p *process) failed(what string) error {
 	return fmt.Errorf("%s %s; its last words:\n%s", p.name, what, bytes.TrimSpace(text))
 }
 
-// await asks again and again until ready says yes, the process ends, or a minute is over.
+// await polls until ready returns true, the process ends, or a minute is over.
 func (p *process) await(ctx context.Context, what string, ready func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bucketScript is a token bucket in Redis, as it is usually written: two fields of a hash, the server's clock.
-// KEYS[1] is the counter; ARGV are the burst, the tokens that come in a second, and the cost.
+// bucketScript is a typical token bucket in Redis: two fields of a hash, and the server's clock. KEYS[1] is the counter; ARGV are
+// the burst, the tokens per second, and the cost.
 const bucketScript = `
 local burst, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local clock = redis.call('TIME')
@@ -34,7 +34,7 @@ redis.call('PEXPIRE', KEYS[1], math.ceil(math.min(burst / rate, 86400) * 1000))
 return {allowed, math.floor(tokens), wait}
 `
 
-// redisBucket is a Redis with that script, and a client for it.
+// redisBucket is a Redis with that script, and its client.
 type redisBucket struct {
 	server *process
 	client *redis.Client
@@ -42,7 +42,7 @@ type redisBucket struct {
 	keys   []string
 }
 
-// startRedis starts a server that keeps nothing on disk. It returns nil if there is no redis-server.
+// startRedis starts a server without persistence. It returns nil if redis-server is not installed.
 func (b *bench) startRedis(ctx context.Context, address string, keys []string) (*redisBucket, error) {
 	program, err := exec.LookPath("redis-server")
 	if errors.Is(err, exec.ErrNotFound) {
@@ -75,7 +75,7 @@ func (r *redisBucket) close() {
 	r.server.stop()
 }
 
-// load checks keys drawn evenly from so many goroutines, each with one check under way.
+// load checks keys drawn evenly from n goroutines, each with one check in flight.
 func (r *redisBucket) load(ctx context.Context, callers int, warm, duration time.Duration) (*outcome, error) {
 	from := time.Now().Add(warm)
 	to := from.Add(duration)

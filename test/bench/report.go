@@ -11,19 +11,19 @@ import (
 	"sync"
 )
 
-// goal is a bound on a ratio, or on a figure that has no other beside it.
+// goal is a bound on a ratio, or on a figure without a counterpart.
 type goal struct {
-	text    string // as it stands in the table
+	text    string // as printed in the table
 	bound   float64
-	atLeast bool // else at most
-	none    bool // nothing is asked for: the row only tells
+	atLeast bool // otherwise at most
+	none    bool // no bound: the row is informative only
 }
 
 func atLeast(bound float64, text string) goal { return goal{text: text, bound: bound, atLeast: true} }
 func atMost(bound float64, text string) goal  { return goal{text: text, bound: bound} }
 func noGoal() goal                            { return goal{text: "–", none: true} }
 
-// met reports whether v is within the goal. What is NaN is not.
+// met reports whether v is within the goal. NaN is not.
 func (g goal) met(v float64) bool {
 	if g.atLeast {
 		return v >= g.bound
@@ -36,16 +36,16 @@ type row struct {
 	ID       string `json:"id"`
 	What     string `json:"what"`
 	Goal     string `json:"goal"`
-	Measured *ratio `json:"measured,omitempty"` // nil: could not be measured, as Note says
+	Measured *ratio `json:"measured,omitempty"` // nil: not measured, for the reason in Note
 	Met      string `json:"met"`
 	Note     string `json:"note,omitempty"`
 }
 
-// figure is an absolute value; it says something only beside others of the same run.
+// figure is an absolute value, meaningful only beside others of the same run.
 type figure struct {
 	ID     string    `json:"id"`
 	What   string    `json:"what"`
-	Kind   string    `json:"kind,omitempty"` // such as p50; "" is the one that the ratio is of
+	Kind   string    `json:"kind,omitempty"` // such as p50; "" is the one used in the ratio
 	Unit   string    `json:"unit"`
 	Median float64   `json:"median"`
 	Min    float64   `json:"min"`
@@ -55,14 +55,14 @@ type figure struct {
 
 // report collects rows and figures.
 type report struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	rows     []row
 	figures  []figure
 	notes    []string
 	failures []string
 }
 
-// add puts a row into the table. note may be empty.
+// add adds a row to the table. note may be empty.
 func (r *report) add(id, what string, g goal, measured ratio, note string) {
 	if math.IsNaN(measured.Median) || math.IsInf(measured.Median, 0) {
 		r.missing(id, what, g, "too little was measured")
@@ -80,7 +80,7 @@ func (r *report) add(id, what string, g goal, measured ratio, note string) {
 	r.rows = append(r.rows, row{ID: id, What: what, Goal: g.text, Measured: &measured, Met: met, Note: note})
 }
 
-// derived marks the last row: it follows from others and was not measured itself.
+// derived marks the last row as computed from others rather than measured.
 func (r *report) derived() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *report) derived() {
 	last.Met += " (derived)"
 }
 
-// missing puts a row without a figure into the table.
+// missing adds a row without a figure to the table.
 func (r *report) missing(id, what string, g goal, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *report) figure(id, what, kind, unit string, values series) {
 	})
 }
 
-// note puts a sentence under the table.
+// note adds a sentence below the table.
 func (r *report) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *report) fail(rows []string, err error) {
 	r.failures = append(r.failures, fmt.Sprintf("%s: %v", strings.Join(rows, ", "), err))
 }
 
-// sort puts rows and figures in the order of their numbers; those of one number stay as they came.
+// sort sorts rows and figures by number, and keeps the order within a number.
 func (r *report) sort() {
 	slices.SortStableFunc(r.rows, func(a, b row) int { return strings.Compare(a.ID, b.ID) })
 	slices.SortStableFunc(r.figures, func(a, b figure) int { return strings.Compare(a.ID, b.ID) })
@@ -172,7 +172,7 @@ func (r *report) writeRows(b *strings.Builder) {
 	}
 }
 
-// writeFigures writes a line for each thing that was measured, with all that was measured of it.
+// writeFigures writes a line for each contender, with all its measurements.
 func (r *report) writeFigures(b *strings.Builder) {
 	if len(r.figures) == 0 {
 		return
@@ -198,7 +198,7 @@ func (r *report) writeFigures(b *strings.Builder) {
 	b.WriteString(" |\n")
 }
 
-// short writes three digits that count, and thousands with commas.
+// short formats a number with three significant digits, and commas between thousands.
 func short(v float64) string {
 	switch size := math.Abs(v); {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -213,7 +213,7 @@ func short(v float64) string {
 		return fmt.Sprintf("%.1f", v)
 	case size < 10_000:
 		return thousands(int64(math.Round(v)))
-	default: // of large figures the last digits are noise
+	default: // the last digits of large figures are noise
 		unit := math.Pow(10, math.Floor(math.Log10(size))-2)
 		return thousands(int64(math.Round(v/unit) * unit))
 	}

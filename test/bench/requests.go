@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// benchRules are the rules that nodes are started with. Each has an attribute of its own, so that a check is decided by one of
-// them.
+// benchRules are the rules of the nodes. Each has its own attribute, so that one rule decides a check.
 //
-// Those that nothing is refused by are buckets that are never empty and, since they refill slowly, never full either:
-// every check changes a counter that is worth keeping, as it is in real use.
+// The rules that never refuse are buckets that are never empty and, because they refill slowly, never full either: every check
+// changes a counter that must be kept, as in real use.
 const benchRules = `version: 1
 rules:
   - name: plenty
@@ -33,10 +32,10 @@ rules:
     limits: [{limit: 30, per: 24h, algorithm: token-bucket}]
 `
 
-// smallLimit is that of the two rules that are to refuse: enough for leases, and soon used up.
+// smallLimit is the limit of the two rules that have to refuse: enough for leases, and soon used up.
 const smallLimit = 30
 
-// The attributes that the rules' keys are made of.
+// The key attributes of the rules.
 const (
 	plenty      = "user"
 	exact       = "account"
@@ -44,20 +43,20 @@ const (
 	smallBucket = "device"
 )
 
-// keyName is key number i as the caller writes it.
+// keyName returns key number i as callers write it.
 func keyName(i int) string { return fmt.Sprintf("key-%07d", i) }
 
-// checkBody is a check of one attribute.
+// checkBody returns a check of one attribute.
 func checkBody(attribute, key string) string {
 	return `{"attributes":{"` + attribute + `":"` + key + `"}}`
 }
 
-// inlineBody is a check with a limit of its own, that of the rule plenty.
+// inlineBody returns a check with an inline limit, that of the rule plenty.
 func inlineBody(key string) string {
 	return `{"key":"` + key + `","limits":[{"limit":10000,"per":"1h","algorithm":"token-bucket","burst":1000000000}]}`
 }
 
-// checks are requests for single checks, one for each key.
+// checks returns requests with a single check, one for each key.
 func checks(attribute string, keys []string) [][]byte {
 	all := make([][]byte, len(keys))
 	for i, key := range keys {
@@ -66,7 +65,7 @@ func checks(attribute string, keys []string) [][]byte {
 	return all
 }
 
-// inlineChecks are requests for single checks with limits of their own, one for each key.
+// inlineChecks returns requests with a single check and an inline limit, one for each key.
 func inlineChecks(keys []string) [][]byte {
 	all := make([][]byte, len(keys))
 	for i, key := range keys {
@@ -75,7 +74,7 @@ func inlineChecks(keys []string) [][]byte {
 	return all
 }
 
-// batches are n requests for size checks each, of keys drawn evenly. body returns the check of a key.
+// batches returns n requests for size checks each, of keys drawn evenly. body returns the check of a key.
 func batches(n, size int, keys []string, body func(key string) string) [][]byte {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
 	all := make([][]byte, n)
@@ -93,13 +92,13 @@ func batchRequest(bodies []string) []byte {
 	return postRequest("/v1/check/batch", `{"checks":[`+strings.Join(bodies, ",")+`]}`)
 }
 
-// postRequest is a request as it goes over the wire.
+// postRequest returns an encoded request.
 func postRequest(path, body string) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: rlnode.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		path, len(body), body)
 }
 
-// keysUpTo are the names of the first n keys.
+// keysUpTo returns the names of the first n keys.
 func keysUpTo(n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -108,14 +107,14 @@ func keysUpTo(n int) []string {
 	return all
 }
 
-// caller asks a server now and then, where speed is of no matter.
+// caller makes occasional requests to a server, when speed does not matter.
 type caller struct{ http.Client }
 
 func newCaller() *caller {
 	return &caller{http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
 }
 
-// get returns the body of an answer of status 200.
+// get returns the body of an answer with status 200.
 func (c *caller) get(ctx context.Context, url string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -125,7 +124,7 @@ func (c *caller) get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// post returns headers and body of an answer of status 200. The request's body is the part of raw behind its head.
+// post returns headers and body of an answer with status 200. The request's body is the part of raw after its head.
 func (c *caller) post(ctx context.Context, address string, raw []byte) (http.Header, []byte, error) {
 	head, body, _ := bytes.Cut(raw, []byte("\r\n\r\n"))
 	path := string(bytes.Fields(head)[1])

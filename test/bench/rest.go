@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	restAfter = 15 * time.Second // until what follows a start is over: the ring, hand-offs, the first checkpoints
-	restFor   = 10 * time.Second // each round, since processor time comes in hundredths of a second
+	restAfter = 15 * time.Second // until the aftermath of a start is over: the ring, hand-offs, the first checkpoints
+	restFor   = 10 * time.Second // per round, because processor time has a resolution of 10 ms
 )
 
-// atRest measures S11: three nodes that nobody asks.
+// atRest measures S11: three nodes without checks.
 func (b *bench) atRest(ctx context.Context) error {
 	var addresses []string
 	for i := range clusterSize {
@@ -26,7 +26,7 @@ func (b *bench) atRest(ctx context.Context) error {
 	if err := pause(ctx, restAfter); err != nil {
 		return err
 	}
-	var cpu, written series // each a node's
+	var cpu, written series // per node
 	for range b.rounds {
 		before := make([]spent, len(nodes))
 		for i, n := range nodes {
@@ -54,10 +54,10 @@ func (b *bench) atRest(ctx context.Context) error {
 	return nil
 }
 
-// spent is what a process has used so far.
+// spent is the resources that a process has used.
 type spent struct {
 	cpu     time.Duration
-	written int64 // bytes that it caused to be written to the disk
+	written int64 // bytes that it caused to be written to disk
 }
 
 func (p *process) spent() (u spent, err error) {

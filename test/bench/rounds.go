@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// series is what was measured of one thing, a value for each round.
+// series holds the measurements of one quantity, one per round.
 type series []float64
 
-// median is NaN for an empty series.
+// median returns NaN for an empty series.
 func (s series) median() float64 {
 	if len(s) == 0 {
 		return math.NaN()
@@ -37,17 +37,17 @@ func (s series) max() float64 {
 	return slices.Max(s)
 }
 
-// ratio is one series over another: of their medians, and the least and the most that one round showed.
+// ratio is one series divided by another: of the medians, and the minimum and maximum over rounds.
 type ratio struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// asRatio is of figures that are not divided by others.
+// asRatio returns a ratio for figures without a divisor.
 func asRatio(s series) ratio { return ratio{s.median(), s.min(), s.max()} }
 
-// over divides a by b. Round i of one stands beside round i of the other.
+// over divides a by b. Round i of one is compared with round i of the other.
 func over(a, b series) ratio {
 	var each series
 	for i := range min(len(a), len(b)) {
@@ -56,17 +56,17 @@ func over(a, b series) ratio {
 	return ratio{Median: a.median() / b.median(), Min: each.min(), Max: each.max()}
 }
 
-// times multiplies all of r.
+// times multiplies r by a factor.
 func (r ratio) times(f float64) ratio { return ratio{r.Median * f, r.Min * f, r.Max * f} }
 
-// contender is one of several things that are measured in turns.
+// contender is one of several things that take turns.
 type contender struct {
 	name string
 	run  func(ctx context.Context) error // one round
 }
 
-// takeTurns lets each contender run once a round. Who begins changes from round to round, so that nobody always comes
-// after the same other one.
+// takeTurns runs each contender once per round. The first one changes from round to round, so that none always follows the same
+// other.
 func takeTurns(ctx context.Context, rounds int, all []contender, progress func(string)) error {
 	for r := range rounds {
 		for i := range all {

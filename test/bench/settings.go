@@ -43,7 +43,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	var s settings
 	var only, keys, counters string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // a mistake is told once, by whoever gets the error
+	f.SetOutput(io.Discard) // the caller reports mistakes, once
 	f.Usage = func() {}
 	f.StringVar(&only, "only", "", "measure only these `rows`, such as S1,S4")
 	f.DurationVar(&s.time, "time", 2*time.Second, "how long each load goes on")
@@ -85,7 +85,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	return s, errors.Join(append(errs, s.check(), s.complete())...)
 }
 
-// check looks at what needs nothing but itself.
+// check checks the settings that depend on nothing else.
 func (s *settings) check() error {
 	address, err := netip.ParseAddr(s.loopback + ".1")
 	switch {
@@ -103,7 +103,7 @@ func (s *settings) check() error {
 	return nil
 }
 
-// complete finds the checkout, and makes paths absolute: processes have a working directory of their own.
+// complete finds the checkout, and makes paths absolute, because processes have their own working directories.
 func (s *settings) complete() error {
 	for _, path := range []*string{&s.given, &s.beside, &s.peer, &s.gubernator} {
 		if *path == "" {
@@ -138,7 +138,7 @@ func (s *settings) complete() error {
 	}
 }
 
-// parseRows reads the rows that are asked for.
+// parseRows parses the requested rows.
 func parseRows(text string) ([]string, error) {
 	var rows []string
 	if text == "" {
@@ -155,7 +155,7 @@ func parseRows(text string) ([]string, error) {
 	return rows, nil
 }
 
-// parseCounts reads numbers from 1 to a hundred million.
+// parseCounts parses numbers from 1 to a hundred million.
 func parseCounts(flag, text string) ([]int, error) {
 	var counts []int
 	for part := range strings.SplitSeq(text, ",") {

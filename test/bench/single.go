@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// How much runs at once over HTTP, and over how many keys it spreads.
+// The concurrency over HTTP, and the number of keys.
 const (
 	connections = 32
 	singleKeys  = 10_000
 	batchSize   = 100
-	batchKinds  = 500 // different requests
+	batchKinds  = 500 // number of different requests
 )
 
-// server is a process under load, with what was measured of it, a value a round.
+// server is a process under load and its measurements, one value per round.
 type server struct {
 	*process
-	with     *process // what it asks itself; nil: nothing
-	end      func()   // nil: whoever started it ends it
+	with     *process // the server it asks itself; nil for none
+	end      func()   // nil: the starter ends it
 	name     string
 	target   target
-	perReply float64 // checks that an answer decides
+	perReply float64 // checks decided per answer
 	rates    series
 	p50, p99 series // in microseconds
-	cpu      series // microseconds a check
+	cpu      series // microseconds per check
 	size     float64
 }
 
@@ -60,7 +60,7 @@ func (s *server) contender(b *bench) contender {
 	return contender{name: s.name, run: func(ctx context.Context) error { return s.round(ctx, b) }}
 }
 
-// figures puts what was measured into the report.
+// figures adds the measurements to the report.
 func (s *server) figures(r *report, id string) {
 	r.figure(id, s.name, "", "checks/s", s.rates)
 	r.figure(id, s.name, "p50", "µs", s.p50)
@@ -93,7 +93,7 @@ func (b *bench) overHTTP(ctx context.Context) error {
 	return nil
 }
 
-// rivals are the node and a server that answers the same, under the same requests; and another node, if there is one.
+// rivals are the node and a server that gives the same answers to the same requests; and another node, if there is one.
 func (b *bench) rivals(ctx context.Context, n, beside *node, empty, address string, requests [][]byte, perReply float64) ([]*server, error) {
 	header, body, err := n.call.post(ctx, n.data, requests[0])
 	if err != nil {
@@ -154,7 +154,7 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 	return nil
 }
 
-// inlineBeside is the node of s under requests whose checks bring their limits.
+// inlineBeside is the node of s with requests whose checks bring their limits.
 func inlineBeside(s *server, requests [][]byte) *server {
 	return &server{process: s.process, name: "rlnode, limits with the call", target: target{s.target.address, requests}, perReply: s.perReply}
 }
@@ -212,7 +212,7 @@ func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
 	}
 }
 
-// sizesDiffer tells when the two did not answer about as many bytes.
+// sizesDiffer notes if the answers of the two differ much in size.
 func sizesDiffer(a, b *server) string {
 	if d := a.size/b.size - 1; d > 0.02 || d < -0.02 {
 		return fmt.Sprintf("answers of %.0f and %.0f bytes", a.size, b.size)

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// fromDisk measures S9: from the start of a node's process until it is ready, with many counters in its data directory. The
-// same node is measured before, with none.
+// fromDisk measures S9: the time from the start of a node's process until it is ready, with many counters in its data directory,
+// compared with the same node without any.
 func (b *bench) fromDisk(ctx context.Context) error {
 	const name = "stored"
 	start := func(ctx context.Context) (*node, float64, error) {
@@ -24,7 +24,7 @@ func (b *bench) fromDisk(ctx context.Context) error {
 		}
 		return n, time.Since(begin).Seconds(), err
 	}
-	// The first start founds the cluster, which is no part of what is measured.
+	// The first start founds the cluster, which must not count.
 	n, _, err := start(ctx)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (b *bench) fromDisk(ctx context.Context) error {
 	return nil
 }
 
-// store writes so many counters into the data directory of a node that has stopped, as a clean stop would.
+// store writes n counters into the data directory of a stopped node, like a clean stop.
 func store(ctx context.Context, dir string, count int) error {
 	table := counters.New(tableBound(count))
 	defer table.Close()

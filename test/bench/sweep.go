@@ -13,22 +13,22 @@ import (
 const (
 	sweepBatch = 1000
 	sweepLanes = 8
-	// sweepCost is more than the rule plenty gives back in six minutes. So what a sweep changes is worth keeping for long
-	// enough to be written to disk and measured.
+	// sweepCost is more than the rule plenty gives back in six minutes. So the counters of a sweep have to be kept long enough to
+	// be written to disk and measured.
 	sweepCost = 1000
 )
 
-// sweep checks each of so many keys of an attribute once.
+// sweep checks each of n keys of an attribute once.
 type sweep struct {
 	address   string
 	attribute string
 	keys      int
 }
 
-// batches is how many requests that takes.
+// batches returns the number of requests of the sweep.
 func (s sweep) batches() int { return (s.keys + sweepBatch - 1) / sweepBatch }
 
-// request is batch i. It is made when it is sent, since ten million checks would take a gigabyte.
+// request returns batch i. It is built when sent, because ten million checks would take a gigabyte.
 func (s sweep) request(i int) []byte {
 	var bodies []string
 	for key := i * sweepBatch; key < min((i+1)*sweepBatch, s.keys); key++ {
@@ -37,7 +37,7 @@ func (s sweep) request(i int) []byte {
 	return batchRequest(bodies)
 }
 
-// run sends all batches, as fast as it goes.
+// run sends all batches as fast as possible.
 func (s sweep) run(ctx context.Context) error {
 	errs := make([]error, sweepLanes)
 	var next atomic.Int64
@@ -49,7 +49,7 @@ func (s sweep) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// send sends one batch after another over one connection, as long as there are some that nobody has sent.
+// send sends batches over one connection, while any are left.
 func (s sweep) send(ctx context.Context, next *atomic.Int64) error {
 	l, err := newLane(ctx, 0, &target{address: s.address}, nil)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// A worker is this program once more, as a process of its own: with a heap of its own, and nothing else on its
-// processor. It reads lines of JSON, does what they ask, and answers each with a line of JSON. It ends with its input.
+// A worker is another process of this program: with its own heap, and nothing else on its processor. It reads requests as lines
+// of JSON, and answers each with a line of JSON. It ends at the end of its input.
 
-// worker is the side that asks.
+// worker is the side of the bench.
 type worker struct {
 	*process
 	in  *os.File // to the worker
@@ -21,7 +21,7 @@ type worker struct {
 	r   *bufio.Reader
 }
 
-// startWorker starts a worker of a kind of workerKinds, and sends it its task. ready takes the answer; it may be nil.
+// startWorker starts a worker of a kind in workerKinds, and sends it its task. ready receives the answer; it may be nil.
 func (p *processes) startWorker(ctx context.Context, name, kind string, task, ready any) (*worker, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -40,7 +40,7 @@ func (p *processes) startWorker(ctx context.Context, name, kind string, task, re
 	w := &worker{in: inWrite, out: outRead, r: bufio.NewReader(outRead)}
 	w.process, err = p.start(name, inRead, outWrite, self, "worker", kind)
 	_ = inRead.Close()
-	_ = outWrite.Close() // or its end would not be seen
+	_ = outWrite.Close() // otherwise the end of the output would go unnoticed
 	if err != nil {
 		w.closePipes()
 		return nil, err
@@ -52,7 +52,7 @@ func (p *processes) startWorker(ctx context.Context, name, kind string, task, re
 	return w, nil
 }
 
-// ask sends a line and waits for the answer. When ctx ends first the worker is killed.
+// ask sends a line and waits for the answer. If ctx ends first, it kills the worker.
 func (w *worker) ask(ctx context.Context, question, answer any) error {
 	defer context.AfterFunc(ctx, w.kill)()
 	line, err := json.Marshal(question)
@@ -93,7 +93,7 @@ func (w *worker) closePipes() {
 	_ = w.out.Close()
 }
 
-// workerKinds is what a worker can be.
+// workerKinds are the kinds of workers.
 func workerKinds() map[string]func(*conversation) error {
 	return map[string]func(*conversation) error{
 		"answer": serveAnswer,
@@ -104,13 +104,13 @@ func workerKinds() map[string]func(*conversation) error {
 	}
 }
 
-// conversation is the side that answers.
+// conversation is the side of the worker.
 type conversation struct {
 	r *bufio.Reader
 	w io.Writer
 }
 
-// runWorker is main in a worker.
+// runWorker is the main function of a worker.
 func runWorker(args []string) error {
 	kind := strings.Join(args, " ")
 	serve, ok := workerKinds()[kind]
@@ -120,7 +120,7 @@ func runWorker(args []string) error {
 	return serve(&conversation{r: bufio.NewReader(os.Stdin), w: os.Stdout})
 }
 
-// next reads a question. It is false at the end.
+// next reads a request. It returns false at the end.
 func (c *conversation) next(question any) (bool, error) {
 	line, err := c.r.ReadBytes('\n')
 	if err == io.EOF {

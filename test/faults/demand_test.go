@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// quota is a rule of one fixed window or bucket, over all regions or, to compare, in each region by itself.
+// quota is a rule with one fixed window or bucket, over all regions or, for comparison, in each region separately.
 type quota struct {
 	rule
 	regional bool
-	parts    string // regions: as text; "": equal shares
+	parts    string // regions: as text; "" for equal shares
 	demands  []demand
 }
 
-// demand is how much is asked for about one subject, in units a second, by region.
+// demand is the requested cost for one subject, in units per second, by region.
 type demand struct {
 	key  string
 	rate [3]float64
-	late [3]bool // nothing is asked for in the first part of each window
+	late [3]bool // no demand in the first part of each window
 }
 
-// lateness is that part, in which a region that is late may lend its share.
+// lateness is the part of a window in which a late region has no demand, and may lend its share.
 const lateness = 4500 * time.Millisecond
 
 // tenth is the window of the quotas that are judged many times in a run.
 const tenth = 10 * time.Second
 
-// quotasText are quotas as a document, with a number in them that tells one version from another.
+// quotasText returns a document with the quotas. A number in it distinguishes versions.
 func quotasText(number int, list []quota) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
@@ -68,7 +68,7 @@ func versionIn(answer string) (int64, error) {
 	return a.Version, nil
 }
 
-// share is a region's part of a quota whose shares are equal: whole units, the first regions by name have what is left over.
+// share returns a region's part of a quota with equal shares, in whole units. The first regions by name get the remainder.
 func (q *quota) share(region int) int64 {
 	n := int64(len(regionNames))
 	s := q.limit / n
@@ -84,7 +84,7 @@ func (q *quota) share(region int) int64 {
 	return s
 }
 
-// pattern is how a quota is asked for: by a seed of its own.
+// pattern returns a random demand for a quota. Each quota has its own seed.
 func pattern(q *quota, seed uint64) demand {
 	random := rand.New(rand.NewPCG(seed, 5))
 	d := demand{key: fmt.Sprintf("%s-%d-%d", q.name, seed, random.IntN(1<<20))}
@@ -92,11 +92,11 @@ func pattern(q *quota, seed uint64) demand {
 	switch random.IntN(4) {
 	case 0: // all of it in one region
 		d.rate[random.IntN(3)] = 1.5 * unit
-	case 1: // in all of them, each more than its share
+	case 1: // in all regions, each more than its share
 		for i := range d.rate {
 			d.rate[i] = (0.5 + 0.2*random.Float64()) * unit
 		}
-	case 2: // in two of them
+	case 2: // in two regions
 		quiet := random.IntN(3)
 		for i := range d.rate {
 			if i != quiet {
@@ -111,13 +111,13 @@ func pattern(q *quota, seed uint64) demand {
 	return d
 }
 
-// busy reports whether a region asks for clearly more than its share.
+// busy reports whether a region demands clearly more than its share.
 func (q *quota) busy(d *demand, region int) bool {
 	return d.rate[region]*q.per.Seconds() > 1.25*float64(q.share(region))
 }
 
-// exhausted reports whether a demand surely uses up all of a quota: regions that ask for anything ask for more than their
-// share, and together for more than there is.
+// exhausted reports whether a demand surely uses up a whole quota: all regions with demand exceed their shares, and together the
+// quota.
 func (q *quota) exhausted(d *demand) bool {
 	sum := 0.0
 	for region, rate := range d.rate {
@@ -129,29 +129,29 @@ func (q *quota) exhausted(d *demand) bool {
 	return sum*q.per.Seconds() > 1.25*float64(q.limit)
 }
 
-// seen is what clients saw of one subject of one quota. A hit's node is its place among all nodes of the world.
+// seen is what clients observed of one subject of one quota. A hit's node is its index among all nodes of the world.
 type seen struct {
 	quota   *quota
 	demand  *demand
-	mu      sync.Mutex // guards what follows
-	hits    []hit      // that were admitted
+	mu      sync.Mutex // guards the fields below
+	hits    []hit      // admitted ones
 	refused []hit
-	lost    int // answers
+	lost    int // lost answers
 }
 
-// market is the demand for all quotas in all regions, each stream at its own pace.
+// market generates the demand for all quotas in all regions. Each stream has its own pace.
 type market struct {
 	globe  *globe
 	all    []*seen
 	stop   chan struct{}
 	done   sync.WaitGroup
-	watch  load // only looks whether the tests themselves run
+	watch  load // only records when the tests themselves run
 	begun  int64
 	closed int64
 	books  []book
 }
 
-// book is what a region said of a subject shortly before a window ended.
+// book is what a region reported for a subject shortly before a window ended.
 type book struct {
 	seen     *seen
 	region   int
@@ -179,7 +179,7 @@ func (g *globe) market() *market {
 	return m
 }
 
-// stream asks about one subject in one region, at random nodes of it.
+// stream makes checks of one subject in one region, at random nodes.
 func (m *market) stream(s *seen, region int, random *rand.Rand) {
 	size := len(m.globe.regions[region].nodes)
 	clients := make([]*http.Client, size)
@@ -189,13 +189,13 @@ func (m *market) stream(s *seen, region int, random *rand.Rand) {
 	}
 	next := time.Now()
 	for {
-		cost := int64(1) // often, so that a limit is used up to the last unit
+		cost := int64(1) // often 1, so that a limit is used up to the last unit
 		if s.quota.cost > 1 && random.IntN(3) == 0 {
 			cost += random.Int64N(s.quota.cost)
 		}
 		pause := time.Duration(float64(cost) / s.demand.rate[region] * float64(time.Second))
 		if next = next.Add(pause); time.Until(next) < -time.Second {
-			next = time.Now() // what a slow machine could not ask is not made up for
+			next = time.Now() // don't make up for checks that a slow machine missed
 		}
 		select {
 		case <-m.stop:
@@ -230,7 +230,7 @@ func (m *market) ask(client *http.Client, s *seen, at int, cost int64) {
 	}
 }
 
-// end stops asking, and says how it went.
+// end stops the checks and logs how they went.
 func (m *market) end() {
 	m.globe.t.Helper()
 	close(m.stop)
@@ -250,17 +250,17 @@ func (m *market) end() {
 	}
 }
 
-// stalled reports whether the tests themselves stood still in a time.
+// stalled reports whether the tests themselves did not run in a span of time.
 func (m *market) stalled(from, to int64) bool {
 	return slices.ContainsFunc(m.watch.stalls, func(s [2]int64) bool { return from < s[1] && s[0] < to })
 }
 
-// spent is what a node says of a subject in its own region.
+// spent is what a node reports for a subject in its own region.
 type spent struct {
 	Share, Used, Own, Lent, Borrowed, Remaining int64
 }
 
-// spentIn asks for what a region has counted of a subject. The node asks the other regions too, in vain if they are away.
+// spentIn returns what a region has counted for a subject. The node also asks the other regions, in vain if they are cut off.
 func (n *node) spentIn(region, rule, key string) (s spent, err error) {
 	var u struct {
 		Regions map[string]struct {
@@ -276,7 +276,7 @@ func (n *node) spentIn(region, rule, key string) (s spent, err error) {
 	return s, fmt.Errorf("%s: usage of %s %s in %s: %+v", n.name, rule, key, region, u)
 }
 
-// read asks each region that is busy with a subject of a fixed window what it has counted. It is asked before a window ends.
+// read asks each region with demand for a subject of a fixed window what it has counted, shortly before a window ends.
 func (m *market) read() {
 	m.globe.t.Helper()
 	var all sync.WaitGroup
@@ -306,7 +306,7 @@ func (m *market) read() {
 	}
 }
 
-// judgeBooks looks that regions could spend their shares less what they had lent, in windows in which they were cut off.
+// judgeBooks checks that regions could spend their shares, less what they had lent, in windows in which they were cut off.
 func (m *market) judgeBooks() {
 	t := m.globe.t
 	t.Helper()
@@ -326,16 +326,16 @@ func (m *market) judgeBooks() {
 	t.Logf("%d times a region was busy as ways were cut: %d lent and %d borrowed by then", len(m.books), lent, borrowed)
 }
 
-// turn waits for the next turn of a window, and so long after it; what is negative is before it.
+// turn waits until the next window turns, and for a time after that; a negative time is before the turn.
 func (g *globe) turn(per, then time.Duration) {
 	now := time.Duration(time.Now().UnixNano())
 	g.pass(max(0, per-now%per+then))
 }
 
-// between is a random time.
+// between returns a random duration.
 func (g *globe) between(from, to time.Duration) time.Duration { return g.regions[0].between(from, to) }
 
-// pass lets time go by under load: what happens meanwhile is what is tested.
+// pass waits under load: the events meanwhile are what is tested.
 func (g *globe) pass(d time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disks gives each node a file system of its own.
+// disks gives each node its own file system.
 func (f *fleet) disks(give func(*node)) {
 	f.t.Helper()
-	f.t.Cleanup(func() { // after the processes have ended: cleanups run last things first
+	f.t.Cleanup(func() { // after the processes have ended: cleanups run in reverse order
 		for _, n := range f.nodes {
-			_ = unix.Unmount(n.dir, unix.MNT_DETACH) // all of it ends with the tests at the latest
+			_ = unix.Unmount(n.dir, unix.MNT_DETACH) // the mount ends with the tests at the latest
 		}
 		os.RemoveAll(f.dir)
 	})
@@ -27,7 +27,7 @@ func (f *fleet) disks(give func(*node)) {
 	}
 }
 
-// ownDisk gives the node's data a file system of its own, in a file.
+// ownDisk gives the node's data its own file system, in a file.
 func (n *node) ownDisk() {
 	n.t.Helper()
 	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
@@ -54,7 +54,7 @@ func (n *node) ownDisk() {
 	}
 }
 
-// freeze makes all writes to the node's disk wait, and returns what ends that.
+// freeze blocks all writes to the node's disk, and returns a function that unblocks them.
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	d, err := os.Open(n.dir)
@@ -73,7 +73,7 @@ func (n *node) freeze() (thaw func()) {
 	}
 }
 
-// TestHungDisk: the leader's disk hangs, and the leader goes on sending heartbeats. Another has to lead.
+// TestHungDisk: the leader's disk hangs, but the leader keeps sending heartbeats. Another node has to lead.
 func TestHungDisk(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
@@ -86,7 +86,7 @@ func TestHungDisk(t *testing.T) {
 		thaw := leader.freeze()
 		t.Logf("%s: the disk of %s hangs", clockTime(), leader.name)
 		for _, n := range f.nodes {
-			f.suspect(cutOff, n, at) // as long as there is no leader
+			f.suspect(cutOff, n, at) // until there is a new leader
 		}
 		defer thaw()
 		began := time.Now()
@@ -103,7 +103,7 @@ func TestHungDisk(t *testing.T) {
 	})
 }
 
-// smallDisk gives the node's data a file system of its own, in memory, that is soon full.
+// smallDisk gives the node's data its own small file system, in memory.
 func (n *node) smallDisk() {
 	n.t.Helper()
 	err := os.MkdirAll(n.dir, 0o700)
@@ -115,7 +115,7 @@ func (n *node) smallDisk() {
 	}
 }
 
-// fill leaves no room on the node's disk, and empty undoes that.
+// fill uses up all space on the node's disk; empty frees it.
 func (n *node) fill() {
 	n.t.Helper()
 	f, err := os.OpenFile(n.filler(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -142,7 +142,7 @@ func (n *node) empty() {
 
 func (n *node) filler() string { return filepath.Join(n.dir, "filler") }
 
-// TestDiskFull: a node has no room for its log and its checkpoints, and goes on deciding.
+// TestDiskFull: a node has no space for its log and its checkpoints, and keeps deciding.
 func TestDiskFull(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
@@ -158,10 +158,10 @@ func TestDiskFull(t *testing.T) {
 		t.Logf("%s: the disk of %s is full (it leads: %v)", clockTime(), n.name, n == leader)
 		for _, other := range f.nodes {
 			if n == leader || n == other {
-				f.suspect(cutOff, other, at) // as long as there is no leader, and n as long as it can't follow one
+				f.suspect(cutOff, other, at) // until there is a new leader, and n follows it
 			}
 		}
-		// The ballast is given up, so the rest is filled too.
+		// The node gives up its ballast, so fill that space, too.
 		for range 10 {
 			f.pass(time.Second)
 			n.fill()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// long is how long what is meant to last does: d, or less in a short run.
+// long returns how long a lasting fault lasts: d, or less in a short run.
 func long(d time.Duration) time.Duration {
 	if testing.Short() {
 		return d / 5
@@ -15,7 +15,7 @@ func long(d time.Duration) time.Duration {
 	return d
 }
 
-// onlyLong leaves a scenario out of a short run.
+// onlyLong skips a scenario in a short run.
 func onlyLong(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -23,7 +23,7 @@ func onlyLong(t *testing.T) {
 	}
 }
 
-// ownerAndStandby are those of a random subject.
+// ownerAndStandby returns the owner and the standby of a random subject.
 func (f *fleet) ownerAndStandby(l *load) (owner, standby *node) {
 	f.t.Helper()
 	o, s, err := f.any().ownerOf("ten", l.keys[f.random.IntN(len(l.keys)/2)])
@@ -33,8 +33,8 @@ func (f *fleet) ownerAndStandby(l *load) (owner, standby *node) {
 	return f.nodes[f.byName(o)], f.nodes[f.byName(s)]
 }
 
-// noneBy fails if checks were decided in one of these ways. Where the machine stood still, nodes may take each other for
-// dead, so nothing follows.
+// noneBy fails if checks were decided in one of these ways. It allows them while the machine stalled, because nodes may then take
+// each other for dead.
 func (l *load) noneBy(ways ...string) {
 	l.fleet.t.Helper()
 	for _, way := range ways {
@@ -47,7 +47,7 @@ func (l *load) noneBy(ways ...string) {
 	}
 }
 
-// ownerAndAnother are the owner of a hot subject, and a node that can only lease from it.
+// ownerAndAnother returns the owner of a hot subject, and a node that can only lease from it.
 func (f *fleet) ownerAndAnother(l *load) (owner, other *node) {
 	f.t.Helper()
 	name, _, err := f.any().ownerOf("hot", l.keys[0])
@@ -64,7 +64,7 @@ func (l *load) stalled() bool {
 	return len(l.stalls) > 0
 }
 
-// TestG1_Calm is the rig's own test too: without faults, nothing is decided without an owner.
+// TestG1_Calm also tests the rig itself: without faults, no check is decided without its owner.
 func TestG1_Calm(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
@@ -81,7 +81,7 @@ func TestG5_OwnerKilled(t *testing.T) {
 	})
 }
 
-// A node that is killed and comes back before it was ended has lost its memory, and looks for it at the standbys.
+// A node that is killed and returns before its eviction has lost its memory, and recovers it from the standbys.
 func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
@@ -95,7 +95,7 @@ func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
 	})
 }
 
-// With two of five killed at once, what both had begins anew; the others are still a majority.
+// If two of five are killed at once, partitions that only they had begin anew. The other nodes are still a majority.
 func TestG5_OwnerAndHolderKilled(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 5, func(f *fleet, l *load) {
@@ -123,7 +123,7 @@ func TestOwnerAndHolderPaused(t *testing.T) {
 	})
 }
 
-// What the last checkpoints have comes back.
+// The counters of the last checkpoints come back.
 func TestG7_AllKilled(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
@@ -159,11 +159,11 @@ func TestLeaderPaused(t *testing.T) {
 	})
 }
 
-// Pauses about as long as authority lasts.
+// Pauses are about as long as authority lasts.
 func TestPausedAgainAndAgain(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
-		f.fewest = 2 // the next one may be paused before the last one has its partitions again
+		f.fewest = 2 // the next node may be paused before the last one has its partitions again
 		for range 8 {
 			f.pause(f.any())
 			f.pass(f.between(100*time.Millisecond, 4*time.Second))
@@ -173,8 +173,8 @@ func TestPausedAgainAndAgain(t *testing.T) {
 	})
 }
 
-// cutTime is how long nodes are cut off: two windows that begin when there is no authority left, and those in which
-// others are to have the whole limit again.
+// cutTime is how long nodes are cut off: two windows that begin without any authority left, and those in which the other nodes
+// must have the whole limit again.
 func cutTime() time.Duration {
 	if testing.Short() {
 		return 13 * time.Second
@@ -184,14 +184,14 @@ func cutTime() time.Duration {
 
 func TestG4_CutOff(t *testing.T) {
 	f := newFleet(t, 3)
-	f.after = window + 2*time.Second // to see that nobody is locked out
+	f.after = window + 2*time.Second // to check that no subject is locked out
 	f.run(func(f *fleet, l *load) {
 		f.cut(f.any(), f.random.IntN(2) == 0)
 		f.pass(cutTime())
 	})
 }
 
-// TestG4_Halves: there is no majority.
+// TestG4_Halves: no part has a majority.
 func TestG4_Halves(t *testing.T) {
 	onlyLong(t)
 	f := newFleet(t, 4)
@@ -209,7 +209,7 @@ func TestG4_Halves(t *testing.T) {
 	})
 }
 
-// TestG4_EachAlone: every node is by itself.
+// TestG4_EachAlone: every node is alone.
 func TestG4_EachAlone(t *testing.T) {
 	onlyLong(t)
 	f := newFleet(t, 3)
@@ -267,7 +267,7 @@ func TestG6_RollingRestarts(t *testing.T) {
 	}
 }
 
-// TestG9_RulesUnderFaults: clients on all nodes read and write rules while leaders come and go.
+// TestG9_RulesUnderFaults: clients on all nodes read and write rules while leaders change.
 func TestG9_RulesUnderFaults(t *testing.T) {
 	nodes := 5
 	if testing.Short() {
@@ -298,7 +298,7 @@ func TestG9_RulesUnderFaults(t *testing.T) {
 	h.judge()
 }
 
-// TestRandom does one thing after another to a larger cluster.
+// TestRandom causes one random fault after another in a larger cluster.
 func TestRandom(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 5, func(f *fleet, l *load) {
@@ -312,7 +312,7 @@ func TestRandom(t *testing.T) {
 	})
 }
 
-// disturb does something to a random node; a minority is away at any time.
+// disturb disturbs a random node. At most a minority is disturbed at any time.
 func (f *fleet) disturb() {
 	n := f.any()
 	if f.random.IntN(3) == 0 {

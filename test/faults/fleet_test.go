@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// fleet is a cluster of real processes, each in a namespace of its own.
+// fleet is a cluster of real processes, each in its own namespace.
 type fleet struct {
 	t      *testing.T
 	net    *network
@@ -27,10 +27,10 @@ type fleet struct {
 	rings  rings
 	faults []fault
 	steps  []step
-	fewest int // nodes that a ring may have had as something was done; 0: all
+	fewest int // least number of nodes that a ring may have had during a fault; 0: all
 	seen   *load
-	after  time.Duration // how long the load goes on when all is healed; 0: a second
-	agree  time.Duration // how long after that all may take to say the same; 0: agreeTime
+	after  time.Duration // how long the load continues after recovery; 0: a second
+	agree  time.Duration // how long after that the nodes may take to agree; 0: agreeTime
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster with rules.
@@ -42,7 +42,7 @@ func newFleet(t *testing.T, n int) *fleet {
 	return f
 }
 
-// emptyFleet has n nodes that are not started.
+// emptyFleet returns a fleet of n nodes that are not started.
 func emptyFleet(t *testing.T, n int) *fleet {
 	t.Helper()
 	f := &fleet{t: t, net: newNetwork(t), random: randomFor(t), rules: commonRules()}
@@ -68,7 +68,7 @@ func (f *fleet) open() {
 	f.rings.watch(f)
 }
 
-// spare makes a node that is started later, and joins.
+// spare adds a node that starts and joins later.
 func (f *fleet) spare() {
 	founders := 0
 	for _, n := range f.nodes {
@@ -81,7 +81,7 @@ func (f *fleet) spare() {
 	f.nodes = append(f.nodes, n)
 }
 
-// started are the nodes that have been.
+// started returns the nodes that have been started.
 func (f *fleet) started() (list []*node) {
 	for _, n := range f.nodes {
 		if n.state.Load() != 0 {
@@ -103,7 +103,7 @@ func (f *fleet) node(i, expect int) *node {
 	return n
 }
 
-// secretFile is the file with the secret of all nodes below dir.
+// secretFile returns the file with the secret of all nodes below dir.
 func secretFile(t *testing.T, dir string) string {
 	name := filepath.Join(dir, "cluster.secret")
 	if _, err := os.Stat(name); err == nil {
@@ -115,7 +115,7 @@ func secretFile(t *testing.T, dir string) string {
 	return name
 }
 
-// newNode is a node on a host, with its files below dir. It is not started.
+// newNode returns a node on a host, with its files below dir, without starting it.
 func newNode(t *testing.T, h *host, dir string) *node {
 	n := &node{host: h, t: t, dir: filepath.Join(dir, h.name), program: program}
 	n.wall = n.dir + ".wall"
@@ -131,7 +131,7 @@ func (f *fleet) close() {
 	f.rings.end()
 	for _, n := range f.nodes {
 		if n.cmd != nil && n.exited != nil {
-			_ = n.cmd.Process.Kill() // it may have ended
+			_ = n.cmd.Process.Kill() // it may have ended already
 			<-n.exited
 		}
 		n.client.CloseIdleConnections()
@@ -144,7 +144,7 @@ func (f *fleet) close() {
 	}
 }
 
-// save keeps a node's log, and prints its end.
+// save keeps a node's log, and prints its tail.
 func (f *fleet) save(n *node) {
 	text := n.log.String()
 	if dir := os.Getenv("FAULTS_LOGS"); dir != "" {
@@ -159,7 +159,7 @@ func (f *fleet) save(n *node) {
 	f.t.Logf("log of %s:\n%s", n.name, text)
 }
 
-// write writes rules at some node, and waits until all have them.
+// write writes rules at some node, and waits until all nodes have them.
 func (f *fleet) write(text string) {
 	f.t.Helper()
 	status, _, answer, err := f.any().call("PUT", 8081, "/v1/rules", text, nil)
@@ -169,11 +169,11 @@ func (f *fleet) write(text string) {
 	f.whole(patience)
 }
 
-// comeback is longer than any node that was taken out of the ring, though it lives, has to do well before it is taken in again:
-// ten seconds after the first time, and at most ten minutes.
+// comeback exceeds the time that a live node which was evicted must behave well before it is readmitted: ten seconds after the
+// first eviction, at most ten minutes.
 const comeback = 11 * time.Minute
 
-// whole waits until all nodes are in the ring, are ready, and say the same: so long, and for those that have to do well first.
+// whole waits until all nodes are in the ring, are ready and agree. It waits longer for nodes that must behave well first.
 func (f *fleet) whole(d time.Duration) {
 	f.t.Helper()
 	began := time.Now()
@@ -203,7 +203,7 @@ func (f *fleet) whole(d time.Duration) {
 	f.t.Logf("whole after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// strange says why c is not what a whole cluster says.
+// strange returns how c differs from the state of a whole cluster.
 func (f *fleet) strange(c clusterState) string {
 	sum := 0
 	for _, m := range c.Members {
@@ -228,7 +228,7 @@ func (f *fleet) byName(name string) int {
 	return slices.IndexFunc(f.nodes, func(n *node) bool { return n.name == name })
 }
 
-// leader is the node that leads, as one of those that are live says.
+// leader returns the leader that the live nodes report.
 func (f *fleet) leader() *node {
 	f.t.Helper()
 	var leads *node
@@ -248,7 +248,7 @@ func (f *fleet) leader() *node {
 	return leads
 }
 
-// any is a random node.
+// any returns a random node.
 func (f *fleet) any() *node {
 	nodes := f.started()
 	return nodes[f.random.IntN(len(nodes))]
@@ -264,7 +264,7 @@ func (f *fleet) kill(n *node) {
 	f.fault(killed, n, at)
 }
 
-// killTogether kills nodes at one time.
+// killTogether kills nodes at the same time.
 func (f *fleet) killTogether(kind faultKind, nodes ...*node) {
 	at := boottime()
 	for _, n := range nodes {
@@ -276,7 +276,7 @@ func (f *fleet) killTogether(kind faultKind, nodes ...*node) {
 	}
 }
 
-// pauseTogether stops nodes at one time.
+// pauseTogether pauses nodes at the same time.
 func (f *fleet) pauseTogether(nodes ...*node) {
 	at := boottime()
 	for _, n := range nodes {
@@ -288,7 +288,7 @@ func (f *fleet) pauseTogether(nodes ...*node) {
 	}
 }
 
-// pause stops a node in the middle of whatever it does.
+// pause stops a node's process at a random point.
 func (f *fleet) pause(n *node) {
 	at := boottime()
 	n.pause()
@@ -296,7 +296,7 @@ func (f *fleet) pause(n *node) {
 	f.fault(killed, n, at)
 }
 
-// cut cuts a node off from all others: by filters, or by pulling its cable.
+// cut cuts a node off from all others: with filters, or by pulling its cable.
 func (f *fleet) cut(n *node, cable bool) {
 	at := boottime()
 	if cable {
@@ -328,7 +328,7 @@ func (f *fleet) islands(groups ...[]*node) {
 	}
 }
 
-// part cuts the link between two nodes, or only what a hears of b.
+// part cuts the link between two nodes, or only the direction from b to a.
 func (f *fleet) part(a, b *node, oneWay bool) {
 	at := boottime()
 	if oneWay {
@@ -341,18 +341,18 @@ func (f *fleet) part(a, b *node, oneWay bool) {
 	f.fault(apart, a, at)
 }
 
-// fault notes what was done to n since at, and lasts.
+// fault records a fault of n since at, which lasts.
 func (f *fleet) fault(kind faultKind, n *node, at int64) {
 	f.suspect(kind, n, at)
 	f.faults[len(f.faults)-1].observed = true
 }
 
-// suspect notes what may be wrong with n since at.
+// suspect records a possible fault of n since at.
 func (f *fleet) suspect(kind faultKind, n *node, at int64) {
 	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, made: boottime(), to: 1 << 62})
 }
 
-// heal undoes all that was done to the network and to processes, and waits until all is well.
+// heal undoes all faults of the network and of processes, and waits until the cluster has recovered.
 func (f *fleet) heal() {
 	f.t.Helper()
 	for i := range f.faults {
@@ -376,11 +376,12 @@ func (f *fleet) heal() {
 
 func clockTime() string { return time.Now().UTC().Format("15:04:05.000") }
 
-// rings notes when which epoch was seen, and when no node was connected.
+// rings records when which epoch was seen, and when no node was connected.
 type rings struct {
 	mu    sync.Mutex // guards moves
 	moves []move
-	// alone are the times in which none had authority: no leader for longer than it lasts. Read after end.
+	// alone are the spans in which no node had authority, because there was no leader for longer than it lasts. Read it after
+	// end.
 	alone [][2]int64
 	stop  chan struct{}
 	done  sync.WaitGroup
@@ -421,7 +422,7 @@ func (r *rings) watch(f *fleet) {
 	})
 }
 
-// add notes a new epoch; settle, that all have taken it up.
+// add records a new epoch; settle, that all nodes have taken it up.
 func (r *rings) add(at int64) {
 	r.settle(at)
 	r.mu.Lock()

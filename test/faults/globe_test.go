@@ -13,38 +13,38 @@ import (
 	"time"
 )
 
-// globe is regions of real nodes, each a cluster of its own, with a router between them. The first is the primary.
+// globe is several regions of real nodes, each a separate cluster, with a router between them. The first is the primary.
 type globe struct {
 	t       *testing.T
 	net     *network
 	random  *rand.Rand
 	regions []*fleet
 	nodes   []*node // of all regions, one region after another
-	home    []int   // by place in nodes: of regions
+	home    []int   // by index in nodes: index of the region
 	rules   []quota
-	notes   []note // what was cut, in order
-	eras    []era  // of limits that were changed, in order
+	notes   []note // cuts, in order
+	eras    []era  // changes of limits, in order
 	next    map[string]int64
 	shift   int64 // from boottime to the wall clock
 }
 
-// era is what limits are from a time on, as far as a window may admit that much. Before the first they are the rules'.
+// era is what the limits are from a time on: the most that a window may admit. Before the first era, they are the rules'.
 type era struct {
 	from    int64
 	limits  map[string]int64
-	settled bool // no other is in force anywhere
+	settled bool // no other version is in force anywhere
 }
 
-// regionNames are the regions' names, the primary's first.
+// regionNames are the names of the regions, the primary's first.
 var regionNames = []string{"eu", "us", "ap"}
 
-// note is a time in which ways between regions were cut.
+// note is a span in which directions between regions were cut.
 type note struct {
-	cut      map[[2]int]bool // ways, by place in regions: from, to
+	cut      map[[2]int]bool // directions, by index in regions: from, to
 	from, to int64           // surely cut, on boottime
 }
 
-// newGlobe starts three regions with so many nodes each, and waits until they are one world with rules.
+// newGlobe starts three regions with n nodes each, and waits until they see each other and have rules.
 func newGlobe(t *testing.T, size int, list []quota) *globe {
 	t.Helper()
 	g := emptyGlobe(t, size, list)
@@ -110,8 +110,8 @@ func (g *globe) write(at *node, text string) int64 {
 	return version
 }
 
-// whole waits until all regions are whole, see each other, and count by the same version of the rules, which every one is
-// known to honour.
+// whole waits until all regions are whole, see each other, and use the same version of the rules, which every region is known to
+// honour.
 func (g *globe) whole(d time.Duration) {
 	g.t.Helper()
 	began := time.Now()
@@ -140,7 +140,7 @@ func (g *globe) whole(d time.Duration) {
 	g.t.Logf("the world is whole after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// strangeRegions says why c is not what a node of a region says while all regions see each other.
+// strangeRegions returns how c differs from what a node reports while all regions see each other.
 func strangeRegions(c clusterState, home int) string {
 	if len(c.Regions) != len(regionNames) {
 		return fmt.Sprintf("%d regions: %+v", len(c.Regions), c.Regions)
@@ -158,7 +158,7 @@ func strangeRegions(c clusterState, home int) string {
 	return ""
 }
 
-// putRules writes rules at a node. The error has the answer.
+// putRules writes rules at a node. The error contains the answer.
 func putRules(n *node, text string) (version int64, err error) {
 	status, _, answer, err := n.call("PUT", 8081, "/v1/rules", text, nil)
 	if err != nil || status != 200 {
@@ -167,7 +167,7 @@ func putRules(n *node, text string) (version int64, err error) {
 	return versionIn(answer)
 }
 
-// cut does something to ways between regions, and notes what is cut from now on.
+// cut changes cuts between regions, and records which directions are cut from now on.
 func (g *globe) cut(what string, do func(r *router)) {
 	g.settle()
 	do(g.net.router)
@@ -195,7 +195,7 @@ func (g *globe) mend() {
 	g.t.Logf("%s: mended", clockTime())
 }
 
-// alone reports whether a region was cut off from all others in both directions during a whole time.
+// alone reports whether a region was cut off from all others, in both directions, during a whole span.
 func (g *globe) alone(region int, from, to int64) bool {
 	for _, n := range g.notes {
 		if n.from > from || n.to < to {
@@ -212,7 +212,7 @@ func (g *globe) alone(region int, from, to int64) bool {
 	return false
 }
 
-// calm reports whether nothing was cut in a time, nor for so long before.
+// calm reports whether nothing was cut in a span, nor shortly before.
 func (g *globe) calm(from, to int64, before time.Duration) bool {
 	for _, n := range g.notes {
 		if n.from < to && from < n.to+int64(before) {
@@ -229,7 +229,7 @@ func (g *globe) calm(from, to int64, before time.Duration) bool {
 	return true
 }
 
-// limitNow is a quota's limit as it was last written.
+// limitNow returns a quota's limit as last written.
 func (g *globe) limitNow(q *quota) int64 {
 	if g.next == nil {
 		return q.limit
@@ -237,7 +237,7 @@ func (g *globe) limitNow(q *quota) int64 {
 	return g.next[q.name]
 }
 
-// limitIn is the most that a quota's limit was in a time, and whether that was it all the time.
+// limitIn returns the largest limit of a quota in a span, and whether the limit was constant.
 func (g *globe) limitIn(q *quota, from, to int64) (limit int64, settled bool) {
 	limit, settled = q.limit, true
 	for _, e := range g.eras {

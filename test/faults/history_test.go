@@ -24,7 +24,7 @@ type rulesOp struct {
 	value int   // written
 }
 
-// rulesResult is how it went.
+// rulesResult is the outcome of a rulesOp.
 type rulesResult struct {
 	unknown  bool
 	conflict bool
@@ -32,13 +32,13 @@ type rulesResult struct {
 	value    int // read
 }
 
-// rulesState is what the rules are: a version and the number in it.
+// rulesState is the state of the rules: a version and the number in it.
 type rulesState struct {
 	version int64
 	value   int
 }
 
-// rulesModel is what the rules should behave like: one document in one place.
+// rulesModel is the expected behaviour of the rules: a single document in one place.
 func rulesModel(begin rulesState) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return begin },
@@ -54,7 +54,7 @@ func rulesModel(begin rulesState) porcupine.Model {
 			case !fits && (out.unknown || out.conflict):
 				return true, s
 			}
-			return false, s // a write whose outcome is unknown and that was never made comes last of all
+			return false, s // a write with unknown outcome that was never made is ordered last
 		},
 		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v → %+v", input, output) },
 	}
@@ -67,7 +67,7 @@ type history struct {
 	stop  chan struct{}
 	done  sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	ops     []porcupine.Operation
 	acked   map[int64]int // version → value
 	value   int
@@ -75,7 +75,7 @@ type history struct {
 	unknown int
 }
 
-// history starts clients, one or two a node.
+// history starts clients, one or two per node.
 func (f *fleet) history(clients int) *history {
 	f.t.Helper()
 	h := &history{fleet: f, stop: make(chan struct{}), acked: map[int64]int{}}
@@ -91,7 +91,7 @@ func (f *fleet) history(clients int) *history {
 	return h
 }
 
-// client reads and writes at its node; a node that is down or paused keeps it waiting, and it goes to another.
+// client reads and writes at its node. If the node is down or paused, the client waits and then turns to another one.
 func (h *history) client(c int, random *rand.Rand) {
 	known := h.begin.version
 	for i := 0; ; i++ {
@@ -115,7 +115,7 @@ func (h *history) client(c int, random *rand.Rand) {
 	}
 }
 
-// readRules reads the rules at n: the version, and the number in it.
+// readRules reads the rules at n. It returns the version, and the number in it.
 func readRules(n *node) (version int64, value int, stale bool, err error) {
 	status, header, text, err := n.callFor(4*time.Second, "GET", 8081, "/v1/rules", "", nil)
 	if err != nil || status != 200 {
@@ -128,7 +128,7 @@ func readRules(n *node) (version int64, value int, stale bool, err error) {
 	return version, value, header.Get("Rlnode-Stale") == "true", err
 }
 
-// numberIn finds what rulesText put in.
+// numberIn finds the number that rulesText has written.
 func numberIn(text string) (int, error) {
 	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || '9' < r }) {
 		if n, err := strconv.Atoi(word); err == nil && n >= 1_000_000 && n < 2_000_000 {
@@ -147,7 +147,7 @@ func (h *history) read(c int, n *node) int64 {
 		h.stale++
 	}
 	if err != nil || stale {
-		return 0 // says nothing
+		return 0 // tells nothing
 	}
 	h.add(c, rulesOp{}, rulesResult{version: version, value: value}, sent)
 	return version
@@ -188,7 +188,7 @@ func (h *history) write(c int, n *node, match int64) int64 {
 	return answer.Version
 }
 
-// add notes an operation that ends now, or, if its outcome is unknown, at some time. The caller holds mu.
+// add records an operation that ends now or, if its outcome is unknown, at some later time. The caller holds mu.
 func (h *history) add(c int, op rulesOp, result rulesResult, sent int64) {
 	o := porcupine.Operation{ClientId: c, Input: op, Call: sent, Output: result, Return: boottime()}
 	if result.unknown {
@@ -203,7 +203,7 @@ func (h *history) end() {
 	h.done.Wait()
 }
 
-// judge reads at all nodes once more, and looks for a way that all of it may have happened one after another.
+// judge reads at all nodes once more, and checks that all operations can have happened in some sequence.
 func (h *history) judge() {
 	t := h.fleet.t
 	t.Helper()
@@ -217,7 +217,7 @@ func (h *history) judge() {
 	}
 	h.judgeVersions()
 	for i := range h.ops {
-		h.ops[i].ClientId = i // a client goes on after an unknown outcome, so each operation has its own
+		h.ops[i].ClientId = i // a client continues after an unknown outcome, so each operation needs its own ID
 	}
 	t.Logf("%d operations, %d writes acknowledged, %d of unknown outcome, %d reads marked stale", len(h.ops), len(h.acked), h.unknown, h.stale)
 	result, info := porcupine.CheckOperationsVerbose(rulesModel(h.begin), h.ops, time.Minute)
@@ -230,7 +230,7 @@ func (h *history) judge() {
 	}
 }
 
-// explain saves the picture that porcupine draws, or prints what it knows.
+// explain saves porcupine's visualization, or prints what it knows.
 func (h *history) explain(info porcupine.LinearizationInfo) {
 	if dir := os.Getenv("FAULTS_LOGS"); dir != "" {
 		path := filepath.Join(dir, h.fleet.t.Name()+".html")
@@ -242,8 +242,8 @@ func (h *history) explain(info porcupine.LinearizationInfo) {
 	}
 }
 
-// judgeVersions looks for acknowledged writes among the last versions of each node. A read waits for an entry of Raft's,
-// so the nodes are asked side by side.
+// judgeVersions looks for acknowledged writes among the last versions of each node. Each read waits for an entry of Raft's log,
+// so it asks the nodes concurrently.
 func (h *history) judgeVersions() {
 	var all sync.WaitGroup
 	for _, n := range h.fleet.nodes {

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	insideEnv = "FAULTS_INSIDE" // set in the process that runs the tests: the working folder
+	insideEnv = "FAULTS_INSIDE" // set in the process that runs the tests, to the working folder
 	seedEnv   = "FAULTS_SEED"
-	timeEnv   = "FAULTS_TIME" // how long the random scenario lasts
+	timeEnv   = "FAULTS_TIME" // duration of the random scenario
 )
 
 var (
-	workDir string // of this run: the program, nodes' data, records
+	workDir string // of this run: has the program, nodes' data and records
 	program string
 	seed    uint64
 	runs    = map[string]uint64{} // so far, by test
 )
 
-// TestMain starts this binary again in namespaces of its own, which end with it, whatever happens.
+// TestMain restarts this binary in its own namespaces, which end with it in any case.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if workDir = os.Getenv(insideEnv); workDir == "" {
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// outside builds the program and runs the tests inside. The seed is printed before anything can go wrong.
+// outside builds the program and runs the tests inside. It prints the seed first, before anything can fail.
 func outside() (code int, err error) {
 	if os.Getenv(seedEnv) == "" {
 		os.Setenv(seedEnv, fmt.Sprint(rand.Uint32()))
@@ -88,10 +88,10 @@ func outside() (code int, err error) {
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	// Tests and nodes go before other work, so that a busy machine is not taken for a fault. The priority is the thread's,
-	// and the process inherits it.
+	// Tests and nodes run at a higher priority than other work, so that a busy machine does not look like a fault. The priority
+	// belongs to the thread, and the process inherits it.
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10) // it may not be allowed
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10) // fails without permission
 	if err := self.Start(); err != nil {
 		return 1, err
 	}
@@ -110,9 +110,9 @@ func build(to, tags string) error {
 	return nil
 }
 
-// settle makes the namespaces fit to live in.
+// settle prepares the namespaces.
 func settle() error {
-	unix.CloseOnExec(thawPipe) // a node that hangs must not keep it open
+	unix.CloseOnExec(thawPipe) // a hung node must not keep it open
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -125,17 +125,17 @@ func settle() error {
 	if err := unix.Mount("tmpfs", "/run/netns", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run/netns: %w", err)
 	}
-	// Nodes' files are in memory, so that a busy disk is not taken for a fault.
+	// Nodes' files are in memory, so that a busy disk does not look like a fault.
 	if err := unix.Mount("tmpfs", filesDir(), "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount a tmpfs: %w", err)
 	}
 	return run("ip", "link", "set", "lo", "up")
 }
 
-// filesDir is where nodes have their files.
+// filesDir is the directory of the nodes' files.
 func filesDir() string { return filepath.Join(workDir, "files") }
 
-// run runs a tool of the system.
+// run runs a system tool.
 func run(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
@@ -143,8 +143,8 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// randomFor is a scenario's own source of chance, so that scenarios can be run alone with the same outcome. With -count,
-// each run of a test takes the next seed.
+// randomFor returns a scenario's own random source, so that a scenario gives the same outcome when run alone. With -count, each
+// run of a test uses the next seed.
 func randomFor(t *testing.T) *rand.Rand {
 	mine := seed + runs[t.Name()]
 	runs[t.Name()]++
@@ -156,7 +156,7 @@ func randomFor(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(mine, h))
 }
 
-// lasting is how long the random scenario lasts.
+// lasting returns the duration of the random scenario.
 func lasting() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(timeEnv)); err == nil {
 		return d
@@ -164,7 +164,7 @@ func lasting() time.Duration {
 	return 90 * time.Second
 }
 
-// boottime reads the clock that the records are on.
+// boottime reads the clock that the records use.
 func boottime() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -173,10 +173,10 @@ func boottime() int64 {
 	return t.Nano()
 }
 
-// patience bounds waits for what is only expected to happen at some time.
+// patience bounds waits for events that must happen eventually.
 const patience = 30 * time.Second
 
-// within polls until ok returns "", or fails the test with what it returned last.
+// within polls until ok returns "". On timeout it fails the test with the last result.
 func within(t *testing.T, d time.Duration, what string, ok func() string) {
 	t.Helper()
 	began, last := time.Now(), ""

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// leaseRules are hammered from all nodes, in bursts, at different costs.
+// leaseRules are checked at all nodes, in bursts, at different costs.
 func leaseRules() []rule {
 	return []rule{
 		{name: "year", algorithm: "fixed-window", limit: yearRule.limit, per: yearRule.per, keys: 24, weight: 2, cost: 1},
@@ -21,7 +21,7 @@ func leaseRules() []rule {
 	}
 }
 
-// TestG2_Exactly: never one more, and, since all is asked for until the window ends, never one less.
+// TestG2_Exactly: every window admits exactly its limit, because demand lasts until it ends.
 func TestG2_Exactly(t *testing.T) {
 	f := emptyFleet(t, 3)
 	f.rules = leaseRules()
@@ -34,8 +34,7 @@ func TestG2_Exactly(t *testing.T) {
 	f.exactly(f.seen, "hot", "dear")
 }
 
-// exactly fails if windows that nothing was wrong in did not admit the limit to the last unit. That they did not admit more
-// is judged anyway.
+// exactly fails if windows without a fault admitted less than the limit. Another check finds those that admitted more.
 func (f *fleet) exactly(l *load, names ...string) {
 	f.t.Helper()
 	for i := range l.rules {
@@ -57,7 +56,7 @@ func (f *fleet) exactly(l *load, names ...string) {
 	}
 }
 
-// TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without debiting them, and asks whether that is seen.
+// TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without debiting them, and checks that the checkers notice.
 func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
 	if err := build(wrong, "faults,nodebit"); err != nil {
@@ -76,7 +75,7 @@ func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
 	found := map[string]int{}
 	for _, err := range f.judgeLimits(l) {
 		if strings.Contains(err.Error(), "no owner was away") {
-			continue // on a loaded machine a node may seem to be
+			continue // on a loaded machine, a node may look disturbed
 		}
 		name, _, _ := strings.Cut(err.Error(), " ")
 		if found[name]++; found[name] == 1 {

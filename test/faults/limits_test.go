@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// limitCheck says what may be admitted of a fixed window.
+// limitCheck computes what a fixed window may admit.
 type limitCheck struct{ promise }
 
 // windowUse is the cost admitted in a window.
 type windowUse struct {
 	owned   int64         // decided by the owner, or spent from its leases
-	alone   map[int]int64 // decided without it, by node
+	alone   map[int]int64 // decided without the owner, by node
 	standby int64         // decided by a standby
-	tail    int64         // of owned: by owners that were killed, just before that
+	tail    int64         // of owned: by owners that were killed just afterwards
 	cut     int64         // of owned: by cut-off nodes, as owners, while their authority lasted
 	before  int64         // of owned: before the counters began anew
 }
@@ -31,8 +31,8 @@ func (u *windowUse) sum() int64 {
 	return sum
 }
 
-// check looks at the admitted hits of one subject. A hit whose window is not certain counts in none, so all of it is
-// proof; it counts where two windows are taken together.
+// check judges the admitted hits of one subject. A hit whose window is uncertain counts in none, so that a violation is proven.
+// It counts where two windows are judged together.
 func (c *limitCheck) check(hits []hit) error {
 	c.see(hits)
 	windows := map[int64]*windowUse{}
@@ -72,8 +72,8 @@ func (c *limitCheck) check(hits []hit) error {
 	return nil
 }
 
-// excused is how much of what was admitted in between two windows need not be in their limits, beyond what they are
-// allowed: a node that decided alone just then has its share in either.
+// excused returns how much of what was admitted between two windows may exceed both limits: a node that decided alone just then
+// has its share in either.
 func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 	share := c.share(c.rule.limit)
 	n := between.tail + between.cut + min(between.before, c.rule.limit) + min(between.standby, share)
@@ -89,7 +89,8 @@ func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 	return n
 }
 
-// windowsOf are the windows that h may have been in, by the clock of who decided; not known if that one was just stepped.
+// windowsOf returns the windows in which h may have been counted, by the clock of the deciding node; none if that clock was just
+// stepped.
 func (p *promise) windowsOf(h hit) (first, last int64, known bool) {
 	from, ok := p.wallOf(h, h.sent-int64(edge))
 	to, fine := p.wallOf(h, h.got+int64(edge))
@@ -97,7 +98,7 @@ func (p *promise) windowsOf(h hit) (first, last int64, known bool) {
 	return from / w, to / w, ok && fine
 }
 
-// add counts h, and what it may be excused by.
+// add counts h under the reason that may excuse it.
 func (c *limitCheck) add(u *windowUse, h hit) {
 	switch h.by {
 	case "fallback":
@@ -126,18 +127,18 @@ func (c *limitCheck) name(w int64) string {
 	return "window at " + time.Unix(0, w*int64(c.rule.per)).UTC().Format("15:04:05")
 }
 
-// judge returns how much may be admitted in a window.
+// judge returns how much a window may admit.
 func (c *limitCheck) judge(w int64, u *windowUse) (int64, error) {
 	from, to := w*int64(c.rule.per)-c.wall, (w+1)*int64(c.rule.per)-c.wall
 	limit := c.rule.limit
 	what := fmt.Sprintf("%s: %+v of %d", c.name(w), *u, limit)
-	disturbed, nobody, cut := false, false, map[int]bool{} // nobody: there may be neither owner nor standby
+	disturbed, nobody, cut := false, false, map[int]bool{} // nobody: the subject may have neither owner nor standby
 	for _, f := range c.faults {
-		// A debt of what was decided without the owner reaches it within settling.
+		// A debt from a decision without the owner reaches it within settling.
 		if f.from < to && from < f.to+int64(settling) && f.kind != apart && f.kind != stepped {
 			disturbed = true
 			cut[f.node] = cut[f.node] || f.kind == cutOff || f.kind == split
-			// A node that was killed and is back at once looks for its memory; meanwhile it can't decide, and its standby may
+			// A node that was killed and has just restarted recovers its memory. Meanwhile it can't decide, and its standby may
 			// take it for the owner.
 			back := f.kind == killed && f.eased > 0 && f.eased < to
 			nobody = nobody || f.kind == together || f.kind == neither || back
@@ -157,7 +158,7 @@ func (c *limitCheck) judge(w int64, u *windowUse) (int64, error) {
 	}
 	may := limit + u.tail + u.cut + min(u.before, limit) + int64(len(u.alone))*share
 	if disturbed && u.standby > 0 {
-		// There is another standby only after another fault.
+		// A new standby exists only after another fault.
 		may += min(share*int64(max(1, c.faultsBefore(to)-c.faultsBefore(from))), u.standby)
 	}
 	if sum := u.sum(); sum > may {

@@ -19,20 +19,20 @@ import (
 
 const (
 	slowCheck = time.Second // a check that takes longer counts as undecided
-	// stall is how late the tests themselves may run before a slow check says nothing about the node.
+	// stall is how late the tests themselves may run before a slow check proves nothing about the node.
 	stall = 200 * time.Millisecond
-	// lag is how late they may run before that is noted. The nodes, with the same priority on the same processors, wait for
-	// them as long.
+	// lag is how late they may run before that is recorded. The nodes, with the same priority on the same processors, wait as
+	// long.
 	lag = 10 * time.Millisecond
-	// workers ask all the time, each after a pause of about pace.
+	// workers make checks continuously, with pauses of about pace.
 	workers = 15
 	pace    = 8 * time.Millisecond
-	// turnEdge is how near the turn of a window some subjects are left alone, so that each of their hits is known to be of
-	// one. Others are hammered right through it.
+	// turnEdge is the time around the turn of a window in which some subjects are not checked, so that the window of each of
+	// their hits is known. Other subjects are checked through it.
 	turnEdge = 30 * time.Millisecond
 )
 
-// hit is a check that was decided, as its client saw it.
+// hit is a decided check, as its client saw it.
 type hit struct {
 	rule, key int
 	node      int
@@ -42,7 +42,7 @@ type hit struct {
 	sent, got int64 // on boottime
 }
 
-// load asks about subjects through all nodes all the time, by all rules, in bursts and alone.
+// load makes checks of subjects through all nodes continuously, by all rules, in bursts and singly.
 type load struct {
 	fleet *fleet
 	keys  []string
@@ -57,14 +57,14 @@ type load struct {
 	began   int64
 	ended   int64
 
-	mu       sync.Mutex // guards what follows
-	hits     []hit      // that were admitted
+	mu       sync.Mutex // guards the fields below
+	hits     []hit      // admitted ones
 	refused  []hit
-	unknown  map[[2]int]int64 // cost of checks whose answer was lost
+	unknown  map[[2]int]int64 // cost of checks whose answers were lost
 	failures []string
 	failed   int
 	stalls   [][2]int64 // when the tests themselves did not run
-	lags     [][2]int64 // when they should have run and did not, stalls included
+	lags     [][2]int64 // when they should have run and did not, including stalls
 }
 
 func (f *fleet) load() *load {
@@ -83,7 +83,7 @@ func (f *fleet) load() *load {
 	return l
 }
 
-// subjects are n of them, elsewhere on the ring with each seed.
+// subjects returns n subjects, elsewhere on the ring for each seed.
 func (f *fleet) subjects(n int) []string {
 	keys := make([]string, n)
 	net := f.random.IntN(256)
@@ -93,7 +93,7 @@ func (f *fleet) subjects(n int) []string {
 	return keys
 }
 
-// watch notes when the tests themselves are late: on a loaded machine a slow answer proves nothing then.
+// watch records when the tests themselves are late: on a loaded machine, a slow answer then proves nothing.
 func (l *load) watch() {
 	const tick = 5 * time.Millisecond
 	for last := boottime(); ; {
@@ -115,7 +115,7 @@ func (l *load) watch() {
 	}
 }
 
-// lost is how much of a time the tests waited for a processor.
+// lost returns how much of a span the tests waited for a processor.
 func (l *load) lost(from, to int64) (n int64) {
 	for _, s := range l.lags {
 		n += max(0, min(to, s[1])-max(from, s[0]))
@@ -141,7 +141,7 @@ func (l *load) work(at int, random *rand.Rand) {
 		r := l.choose(random)
 		for key := random.IntN(l.rules[r].keys); checks > 0 && n.is() == live; checks-- {
 			l.awaitTurn(r, key)
-			cost := int64(1) // often, so that a limit is used up to the last unit
+			cost := int64(1) // often 1, so that a limit is used up to the last unit
 			if random.IntN(3) > 0 {
 				cost += random.Int64N(l.rules[r].cost)
 			}
@@ -150,7 +150,7 @@ func (l *load) work(at int, random *rand.Rand) {
 	}
 }
 
-// choose is a random rule, by weight.
+// choose returns a random rule, by weight.
 func (l *load) choose(random *rand.Rand) int {
 	sum := 0
 	for i := range l.rules {
@@ -165,7 +165,7 @@ func (l *load) choose(random *rand.Rand) int {
 	panic("unreachable")
 }
 
-// awaitTurn waits while a window is just turning, for every other subject.
+// awaitTurn waits while a window turns, for every other subject.
 func (l *load) awaitTurn(rule, key int) {
 	if !l.rules[rule].bounded() || key%2 == 1 {
 		return
@@ -180,7 +180,7 @@ func (l *load) ask(client *http.Client, at, rule, key int, cost int64) {
 	n := l.fleet.nodes[at]
 	before, sent := n.state.Load(), boottime()
 	if condition(before&0xff) != live {
-		return // it was just taken away
+		return // the node was just disturbed
 	}
 	body := l.rules[rule].check(key, l.keys[key], cost)
 	status, by, text, err := post(client, "http://"+n.ip+":8080/v1/check", body)
@@ -241,7 +241,7 @@ func post(client *http.Client, url, body string) (status int, by, text string, e
 	return resp.StatusCode, a.DecidedBy, string(raw), nil
 }
 
-// fail notes a failure, unless the tests themselves did not run meanwhile.
+// fail records a failure, unless the tests themselves did not run meanwhile.
 func (l *load) fail(sent, got int64, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,12 +256,12 @@ func (l *load) fail(sent, got int64, format string, args ...any) {
 	}
 }
 
-// at is a reading of boottime as people read it.
+// at formats a reading of boottime for people.
 func (l *load) at(boottime int64) string {
 	return time.Unix(0, boottime+l.shift).UTC().Format("15:04:05.000")
 }
 
-// end stops asking, and judges how the checks went.
+// end stops the checks, and judges how they went.
 func (l *load) end() {
 	t := l.fleet.t
 	t.Helper()
@@ -303,14 +303,14 @@ func (l *load) tellAlone() {
 	}
 }
 
-// count is how many checks were decided in which way.
+// count returns how many checks were decided in which way.
 func (l *load) count() map[string]int64 {
 	by := map[string]int64{}
 	l.by.Range(func(k, v any) bool { by[k.(string)] = v.(*atomic.Int64).Load(); return true })
 	return by
 }
 
-// of are those of hits that are about one subject of one rule.
+// of returns the hits of one subject of one rule.
 func of(hits []hit, rule, key int) (list []hit) {
 	for _, h := range hits {
 		if h.rule == rule && h.key == key {
@@ -320,7 +320,7 @@ func of(hits []hit, rule, key int) (list []hit) {
 	return list
 }
 
-// admitted is how often a subject's check was seen admitted, and how often in a part of the time.
+// admitted returns how many checks of a subject were admitted, in total and in a span.
 func (l *load) admitted(rule, key int, from, to int64) (all, part int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -334,7 +334,7 @@ func (l *load) admitted(rule, key int, from, to int64) (all, part int64) {
 	return all, part
 }
 
-// fellBack is how often a subject's check was admitted without owner and standby.
+// fellBack returns how many checks of a subject were admitted without owner and standby.
 func (l *load) fellBack(rule, key int) (n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

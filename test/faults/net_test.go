@@ -18,30 +18,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is bridges and the namespaces of the nodes on them: one bridge, or one for each region and a router between.
+// network is bridges and the nodes' namespaces on them: one bridge, or one per region with a router between.
 type network struct {
 	t       *testing.T
 	hosts   []*host
-	regions []int   // their bridges; 0 where there are no regions
-	router  *router // nil where there are no regions
+	regions []int   // their bridges; 0 without regions
+	router  *router // nil without regions
 }
 
-// host is a namespace with one address. What it must not hear is dropped as it comes in, without a word to the sender.
+// host is a namespace with one address. Packets that it must not receive are dropped on arrival, without notice to the sender.
 type host struct {
 	net    *network
 	region int
 	name   string
 	ip     string
-	port   string          // its end of the cable at the bridge
+	port   string          // the bridge's end of its cable
 	fd     int             // of the namespace
 	deaf   map[string]bool // addresses
-	shy    map[string]bool // addresses from which the peer port is filtered
-	// stale: what is in deaf is not so yet.
+	shy    map[string]bool // addresses whose packets to the peer port are dropped
+	// stale: the filters don't match deaf yet.
 	stale bool
 	down  bool
 }
 
-// bridgeOf is the bridge of a region.
+// bridgeOf returns the name of a region's bridge.
 func bridgeOf(region int) string { return fmt.Sprintf("rlbr%d", region) }
 
 func newNetwork(t *testing.T) *network {
@@ -52,7 +52,7 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-// newWorld is a network of regions 1 to so many, with a router between them.
+// newWorld returns a network of regions 1 to n, with a router between them.
 func newWorld(t *testing.T, regions int, seed uint64) *network {
 	t.Helper()
 	n := &network{t: t}
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, regions int, seed uint64) *network {
 	return n
 }
 
-// gateway is the router's address in a region.
+// gateway returns the router's address in a region.
 func gateway(region int) string { return fmt.Sprintf("10.77.%d.254", region) }
 
 func (n *network) bridge(region int) {
@@ -94,15 +94,15 @@ func (n *network) close() {
 	}
 	for _, h := range n.hosts {
 		unix.Close(h.fd)
-		_ = run("ip", "link", "del", h.port)  // the namespace alone takes its time
-		_ = run("ip", "netns", "del", h.name) // all of it ends with the tests at the latest
+		_ = run("ip", "link", "del", h.port)  // the namespace alone takes a while
+		_ = run("ip", "netns", "del", h.name) // it ends with the tests at the latest
 	}
 	for _, region := range n.regions {
 		_ = run("ip", "link", "del", bridgeOf(region))
 	}
 }
 
-// host adds a namespace in a region, 0 where there are none.
+// host adds a namespace in a region; 0 without regions.
 func (n *network) host(i, region int) *host {
 	n.t.Helper()
 	h := &host{
@@ -156,7 +156,7 @@ func (h *host) inside(f func() error) error {
 	return <-done
 }
 
-// dial connects from inside the namespace, as the node's own clients do.
+// dial connects from inside the namespace, like the node's own clients.
 func (h *host) dial(ctx context.Context, network, address string) (c net.Conn, err error) {
 	err = h.inside(func() error {
 		c, err = new(net.Dialer).DialContext(ctx, network, address)
@@ -168,14 +168,14 @@ func (h *host) dial(ctx context.Context, network, address string) (c net.Conn, e
 // start starts a process in the namespace.
 func (h *host) start(c *exec.Cmd) error { return h.inside(c.Start) }
 
-// ignore is to let h hear nothing more of from, from the next apply on; the other direction stays.
+// ignore makes h receive nothing from another host, from the next apply on. The other direction is unchanged.
 func (h *host) ignore(from *host) {
 	if h != from {
 		h.deaf[from.ip], h.stale = true, true
 	}
 }
 
-// apply makes what hosts ignore so, at all of them at nearly one time.
+// apply installs the filters of all hosts almost at the same time.
 func (n *network) apply() {
 	n.t.Helper()
 	var all sync.WaitGroup
@@ -203,7 +203,7 @@ func (h *host) apply() error {
 	return run("ip", "netns", "exec", h.name, "nft", script)
 }
 
-// unplug pulls the cable, at the bridge: the node sees its carrier go.
+// unplug pulls the cable at the bridge, so that the node loses its carrier.
 func (h *host) unplug() {
 	h.down = true
 	h.net.must("ip", "link", "set", h.port, "down")

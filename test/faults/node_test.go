@@ -31,7 +31,7 @@ const (
 	paused
 )
 
-// node is a node of a fleet, through its restarts.
+// node is a node of a fleet, across its restarts.
 type node struct {
 	*host
 	t       *testing.T
@@ -39,17 +39,17 @@ type node struct {
 	args    []string
 	program string
 	wall    string // the file that steps its wall clock
-	spare   bool   // not one of those that the cluster begins with
+	spare   bool   // not among the cluster's founders
 	client  *http.Client
 	cmd     *exec.Cmd
 	exited  chan struct{}
 	log     process.Output
 
-	// state is a condition in the low byte and a number above it that grows with each change: a check whose node had the
-	// same state before and after went through an undisturbed node.
+	// state has a condition in the low byte and above it a number that grows with each change: if a check's node had the same
+	// state before and after, it was undisturbed meanwhile.
 	state   atomic.Int64
 	process int
-	records []string // files, one a process
+	records []string // files, one per process
 }
 
 func (n *node) is() condition { return condition(n.state.Load() & 0xff) }
@@ -63,7 +63,7 @@ func (n *node) become(c condition) {
 	}
 }
 
-// up starts the node's process, and makes it live once it is ready.
+// up starts the node's process, and marks the node live once it is ready.
 func (n *node) up() {
 	n.t.Helper()
 	n.process++
@@ -78,13 +78,13 @@ func (n *node) up() {
 	}
 	n.exited = make(chan struct{})
 	go func(c *exec.Cmd, exited chan struct{}) {
-		_ = c.Wait() // whoever wants the state looks at it
+		_ = c.Wait() // callers read the state themselves
 		close(exited)
 	}(n.cmd, n.exited)
 	go n.awaitReady(n.cmd, n.exited)
 }
 
-// awaitReady is the load balancer that looks at /readyz.
+// awaitReady acts as the load balancer, which polls /readyz.
 func (n *node) awaitReady(c *exec.Cmd, exited chan struct{}) {
 	for {
 		select {
@@ -126,7 +126,7 @@ func (n *node) resume() {
 	n.become(live)
 }
 
-// stop ends the node by SIGTERM. Checks go on until it says that it is not ready any more.
+// stop ends the node with SIGTERM. Checks continue until /readyz fails.
 func (n *node) stop() {
 	n.t.Helper()
 	n.signal(syscall.SIGTERM)
@@ -148,7 +148,7 @@ func (n *node) stop() {
 	}
 }
 
-// call asks the node; header may be nil.
+// call makes a request to the node; header may be nil.
 func (n *node) call(method string, port int, path, body string, header map[string]string) (int, http.Header, string, error) {
 	return n.callFor(10*time.Second, method, port, path, body, header)
 }
@@ -172,7 +172,7 @@ func (n *node) callFor(d time.Duration, method string, port int, path, body stri
 	return resp.StatusCode, resp.Header, string(text), err
 }
 
-// get asks the admin plane and parses the answer.
+// get makes a request to the admin plane and parses the answer.
 func (n *node) get(path string, to any) error { return n.getFor(2*time.Second, path, to) }
 
 func (n *node) getFor(d time.Duration, path string, to any) error {
@@ -186,7 +186,7 @@ func (n *node) getFor(d time.Duration, path string, to any) error {
 	return json.Unmarshal([]byte(text), to)
 }
 
-// clusterState is what GET /v1/cluster answers.
+// clusterState is the answer of GET /v1/cluster.
 type clusterState struct {
 	Epoch        int64  `json:"epoch"`
 	Settled      bool   `json:"settled"`
@@ -216,7 +216,7 @@ func (n *node) cluster() (c clusterState, err error) {
 	return c, err
 }
 
-// used is what the owner has counted for a subject; fallback counters are not in it.
+// used returns what the owner has counted for a subject, without fallback counters.
 func (n *node) used(r *rule, key int, name string) (int64, error) {
 	var u struct {
 		Limits []struct {

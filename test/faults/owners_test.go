@@ -39,7 +39,7 @@ func readRecords(path string, node int, to map[uint32][]decision) (n int, err er
 	for i := uint64(1); i <= count; i++ {
 		r := b[i*recordSize:][:recordSize]
 		if r[28] != byOwner || r[29] != 1 {
-			continue // a standby's, or the process ended before it was complete, so before it was answered
+			continue // a standby's, or incomplete: the process ended before it could answer
 		}
 		p := binary.NativeEndian.Uint32(r[24:])
 		d := decision{
@@ -55,20 +55,20 @@ func readRecords(path string, node int, to map[uint32][]decision) (n int, err er
 	return n, nil
 }
 
-// move is a time in which tokens may change hands in one lineage: a ring was agreed on, and later settled. In each, a
-// partition moves once at most.
+// move is a span in which tokens may change hands within one lineage: from the agreement on a ring until it is settled. In each,
+// a partition moves at most once.
 type move struct{ began, ended int64 }
 
-// checkOwners looks for proof that a partition had two owners at one time. A decision was made at some moment between
-// its two times. So of two decisions whose times overlap, nobody knows the order, and nothing follows from that: an
-// owner may be stopped between its decision and the second look at the clock. Proof is an order that can't be:
+// checkOwners looks for proof that a partition had two owners at once. A decision was made at some moment between its two times.
+// So the order of two decisions with overlapping times is unknown and proves nothing: an owner may be stopped between its
+// decision and the second reading of the clock. An impossible order is proof:
 //
 //   - a decision in one lineage, then one in another, then one in the first again: a lineage that ended never returns;
 //   - one node, then another in the same lineage, without a move; or there and back in a single one.
 func checkOwners(decisions []decision, moves []move) error {
 	byLineage := map[uint64][]decision{}
 	for _, d := range decisions {
-		if d.lineage != 0 { // 0: taken away in the moment of the decision; whose it was is not known
+		if d.lineage != 0 { // 0: the partition was handed over during the decision, so the lineage is unknown
 			byLineage[d.lineage] = append(byLineage[d.lineage], d)
 		}
 	}
@@ -100,9 +100,9 @@ func follows(a, b []decision) bool {
 	return a[len(a)-1].began <= first // sorted by began
 }
 
-// checkHands looks at the decisions of one lineage, sorted by began.
+// checkHands judges the decisions of one lineage, sorted by began.
 func checkHands(list []decision, moves []move) error {
-	// last is, for each node, its decision that ended last among those that ended before the present one began.
+	// last is, for each node, its latest decision that ended before the present one began.
 	byEnd := slices.Clone(list)
 	slices.SortFunc(byEnd, func(a, b decision) int { return int(a.ended - b.ended) })
 	last, judged := map[int]decision{}, map[[2]int]decision{}
@@ -112,17 +112,17 @@ func checkHands(list []decision, moves []move) error {
 			e := byEnd[next]
 			last[e.node] = e
 		}
-		// The other's decision just before d, if there is proof that it was before.
+		// The other node's decision just before d, if it provably was before.
 		for node, other := range last {
 			pair := [2]int{node, d.node}
 			if node == d.node || judged[pair] == other {
-				continue // what holds for the first one after other holds for all
+				continue // what holds for the first decision after other holds for all
 			}
 			judged[pair] = other
 			if countMoves(moves, other.began, d.ended) < 1 {
 				return fmt.Errorf("no ring was agreed on between\n%s\n%s", describe([]decision{other}), describe([]decision{d}))
 			}
-			// And d's node before the other: the latest of its decisions that ended before other began.
+			// And a decision of d's node before that: its latest one that ended before other began.
 			if first, ok := lastBefore(byEnd[:next], d.node, other.began); ok && countMoves(moves, first.began, d.ended) < 2 {
 				return fmt.Errorf("there and back in one ring:\n%s", describe([]decision{first, other, d}))
 			}
@@ -150,7 +150,7 @@ func countMoves(moves []move, from, to int64) (n int) {
 	return n
 }
 
-// describe names the first and the last decisions.
+// describe lists the first and the last decisions.
 func describe(list []decision) string {
 	var b strings.Builder
 	for i, d := range list {
@@ -169,7 +169,7 @@ func TestCheckOwners(t *testing.T) {
 		name  string
 		have  []decision
 		moves []move
-		wrong string // part of the error; empty: fine
+		wrong string // part of the error; empty for none
 	}{
 		{"one owner", []decision{d(0, 1, 1, 2), d(0, 1, 3, 4)}, nil, ""},
 		{"promoted", []decision{d(0, 1, 1, 2), d(1, 2, 3, 4)}, nil, ""},

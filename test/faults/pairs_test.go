@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// pairNodes is enough for a majority beside one node that is out of order and one that is dead.
+	// pairNodes is enough for a majority besides one broken node and one dead one.
 	pairNodes = 5
 	// lastingFault is how long one fault may leave partitions without an owner.
 	lastingFault = 10 * time.Second
-	// recovered is how long after a fault a join and a leave may take.
+	// recovered is how long a join and a leave may take after a fault.
 	recovered = 30 * time.Second
-	// ending is how long after it was killed a node is ended.
+	// ending is how long after its death a node is evicted.
 	ending = 3 * time.Second
-	// inForce is how long a rule that was written may not be in force where authority is.
+	// inForce is how long a written rule may not be in force at nodes with authority.
 	inForce = 5 * time.Second
 )
 
-// TestPairs: while one thing stays broken another happens. Other pairs with each seed.
+// TestPairs: while one fault lasts, another one happens. Each seed chooses other pairs.
 func TestPairs(t *testing.T) {
 	n, first := 12, seed+runs[t.Name()]
 	if testing.Short() {
@@ -34,7 +34,7 @@ func TestPairs(t *testing.T) {
 	randomFor(t)
 	possible := slices.DeleteFunc(pairs.All(), func(p pairs.Pair) bool {
 		what, _ := p.Broken()
-		// The kernel ends no process that waits for a disk. A node whose disk was broken takes its time to come back.
+		// The kernel can't end a process that waits for a disk. A node with a broken disk takes a while to return.
 		return p == pairs.Pair{Fault: "disk-hung:owner", Event: "kill:owner"} || testing.Short() && strings.HasPrefix(what, "disk")
 	})
 	for _, one := range pairs.Choose(first, n, possible) {
@@ -42,14 +42,14 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// scene is a pair as it happens.
+// scene is one run of a pair of faults.
 type scene struct {
 	*fleet
 	pair pairs.Pair
 
-	owner, standby *node // of a subject; neither leads when it begins
-	from, to       *node // the ends of a move; nil before there is one
-	broken         *node // whose disk is
+	owner, standby *node // of a subject; neither leads at the beginning
+	from, to       *node // the ends of a move; nil before it
+	broken         *node // the node with the broken disk
 	left           *node
 	mend           func()
 }
@@ -102,7 +102,7 @@ func (s *scene) role(name string) *node {
 	panic("no such role: " + name)
 }
 
-// breaks is where the fault that lasts begins.
+// breaks starts the lasting fault.
 func (s *scene) breaks() {
 	what, where := s.pair.Broken()
 	if strings.HasPrefix(what, "disk") {
@@ -137,14 +137,14 @@ func (s *scene) breaksDisk(what string, n *node) {
 	if leads {
 		for _, other := range s.started() {
 			if other != n {
-				s.suspect(cutOff, other, at) // as long as there is no leader
+				s.suspect(cutOff, other, at) // until there is a new leader
 			}
 		}
 	}
 	if what == "disk-hung" {
 		s.mend = n.freeze()
 	} else {
-		// The ballast is given up, so the rest is filled too.
+		// The node gives up its ballast, so fill that space, too.
 		n.fill()
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -176,11 +176,11 @@ func (s *scene) breaksDisk(what string, n *node) {
 		return n.name + " is still named"
 	})
 	for i := first + 1; i < len(s.faults); i++ {
-		s.faults[i].to = boottime() + int64(time.Second) // they get authority back one after another
+		s.faults[i].to = boottime() + int64(time.Second) // nodes get their authority back one after another
 	}
 }
 
-// moves has one more node join, and returns in the middle of the move, or just after it.
+// moves makes one more node join. It returns in the middle of the move, or just after it.
 func (s *scene) moves(from *node) {
 	s.from = from
 	epoch := int64(0)
@@ -195,7 +195,7 @@ func (s *scene) moves(from *node) {
 		}
 		return ""
 	})
-	s.pass(s.between(0, 100*time.Millisecond)) // a move takes about as long
+	s.pass(s.between(0, 100*time.Millisecond)) // about as long as a move takes
 }
 
 // joins starts a spare node.
@@ -211,7 +211,7 @@ func (s *scene) joins() *node {
 	return nil
 }
 
-// healthy is a random node that is live and whose disk is well.
+// healthy returns a random live node whose disk works.
 func (s *scene) healthy() *node {
 	for {
 		if n := s.any(); n.is() == live && n != s.broken && !n.spare {
@@ -220,14 +220,14 @@ func (s *scene) healthy() *node {
 	}
 }
 
-// alone notes that a node goes away while the one whose disk is broken, which may be its standby, can't act for it.
+// alone records that a node goes down while the node with the broken disk, which may be its standby, can't replace it.
 func (s *scene) alone(kind faultKind, n *node) {
 	if s.broken != nil {
 		s.suspect(kind, n, boottime())
 	}
 }
 
-// happens is the second fault, or what is ordinary.
+// happens performs the second fault, or an ordinary operation.
 func (s *scene) happens() {
 	switch event, role := s.pair.Happens(); event {
 	case "kill":
@@ -237,7 +237,7 @@ func (s *scene) happens() {
 		victim := s.role(role)
 		s.alone(together, victim) // there may be no copy since the disk broke
 		if s.to != nil {
-			s.suspect(neither, victim, boottime()) // what it was given may have no standby yet
+			s.suspect(neither, victim, boottime()) // the partitions it got may have no standby yet
 		}
 		s.kill(victim)
 	case "restart":
@@ -252,11 +252,11 @@ func (s *scene) happens() {
 	}
 }
 
-// lives looks whether the cluster does what it has to while the fault lasts: a rule is written, a node joins, and one leaves.
-// If that is what happens, it comes first.
+// lives checks that the cluster still works during the fault: a rule is written, a node joins, and one leaves. If the second
+// event is one of these, it comes first.
 func (s *scene) lives() {
 	if what, _ := s.pair.Happens(); what == "kill" {
-		s.pass(ending) // until then a standby that leaves is a second node that is away
+		s.pass(ending) // until then, a standby that leaves would be a second absent node
 	}
 	at := time.Now()
 	var joins, leaves *node
@@ -276,7 +276,7 @@ func (s *scene) lives() {
 			s.t.Logf("%s: %s is stopped", clockTime(), leaves.name)
 			s.alone(neither, leaves)
 			leaves.stop()
-			if event, _ := s.pair.Happens(); event != "kill" || s.broken == nil { // a third voter is not to be away for long
+			if event, _ := s.pair.Happens(); event != "kill" || s.broken == nil { // a third voter must not be absent for long
 				s.inRing(leaves, false, time.Until(at.Add(recovered)))
 			}
 			leaves.up()
@@ -288,7 +288,7 @@ func (s *scene) lives() {
 	s.owned("both")
 }
 
-// inRing waits until all connected nodes say that n is in the ring, and live, or that it is not.
+// inRing waits until all connected nodes report that n is in the ring and live, or that it is not.
 func (s *scene) inRing(n *node, want bool, d time.Duration) {
 	s.t.Helper()
 	within(s.t, d, fmt.Sprintf("%s in the ring: %v", n.name, want), func() string {
@@ -317,7 +317,7 @@ func (s *scene) inRing(n *node, want bool, d time.Duration) {
 	})
 }
 
-// writes writes rules, and looks whether all that are connected go by them in time.
+// writes writes rules, and checks that all connected nodes use them in time.
 func (s *scene) writes(end time.Time, number int) {
 	s.t.Helper()
 	var version int64

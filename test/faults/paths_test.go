@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/pairs"
 )
 
-// TestLinkCut: two nodes can't reach each other for a minute, and a third relays. Nobody decides alone, what goes by way of the
-// third is nearly as fast as what is forwarded, and a rule that is written meanwhile is in force everywhere.
+// TestLinkCut: two nodes can't reach each other for a minute, and a third relays. No node decides alone, relayed checks are
+// almost as fast as forwarded ones, and a rule written meanwhile is in force everywhere.
 func TestLinkCut(t *testing.T) {
 	newFleet(t, 3).run(func(f *fleet, l *load) {
 		i := f.random.IntN(3)
@@ -30,7 +30,7 @@ func TestLinkCut(t *testing.T) {
 	})
 }
 
-// owners are the nodes that decide the subjects that rules limit.
+// owners returns the nodes that decide the subjects under limits.
 func (f *fleet) owners(l *load) map[[2]int]int {
 	f.t.Helper()
 	all := map[[2]int]int{}
@@ -49,8 +49,8 @@ func (f *fleet) owners(l *load) map[[2]int]int {
 	return all
 }
 
-// compareWays looks how long checks took that were sent since a time: from a to what b decides and back, by way of the third
-// node, and all others that were forwarded. What the tests waited for a processor is taken off.
+// compareWays compares the times of checks since a time: those from a to b through the third node, and all others that were
+// forwarded. It subtracts the time that the tests waited for a processor.
 func (f *fleet) compareWays(l *load, owners map[[2]int]int, a, b *node, since int64) {
 	f.t.Helper()
 	var around, direct []time.Duration
@@ -86,7 +86,7 @@ func (f *fleet) compareWays(l *load, owners map[[2]int]int, a, b *node, since in
 	}
 }
 
-// followers are two nodes that don't lead.
+// followers returns two nodes that don't lead.
 func (f *fleet) followers() (one, other *node) {
 	leader := f.leader()
 	var list []*node
@@ -98,8 +98,8 @@ func (f *fleet) followers() (one, other *node) {
 	return list[0], list[1]
 }
 
-// TestD1_BrokenLinkAndACrash: the leader and X can't reach each other, and Y dies. X keeps its authority, and Y comes back while
-// the link is broken still.
+// TestD1_BrokenLinkAndACrash: the leader and X can't reach each other, and Y dies. X keeps its authority, and Y returns while the
+// link is still broken.
 func TestD1_BrokenLinkAndACrash(t *testing.T) {
 	onlyLong(t)
 	newFleet(t, 5).run(func(f *fleet, l *load) {
@@ -117,7 +117,7 @@ func TestD1_BrokenLinkAndACrash(t *testing.T) {
 	})
 }
 
-// TestD2_TheNewestCopyGoesOn: the link between the ends of a move breaks, and the newcomer dies, which has decided for a while.
+// TestD2_TheNewestCopyGoesOn: the link between the ends of a move breaks, and the newcomer, which has decided for a while, dies.
 func TestD2_TheNewestCopyGoesOn(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
@@ -146,7 +146,7 @@ func TestD3_AStandbyThatCantBeReached(t *testing.T) {
 	})
 }
 
-// TestD4_BrokenLinkAndARule: X can't reach the leader, and goes by rules that are written all the same, with authority.
+// TestD4_BrokenLinkAndARule: X can't reach the leader, but uses newly written rules and has authority.
 func TestD4_BrokenLinkAndARule(t *testing.T) {
 	onlyLong(t)
 	newFleet(t, 3).run(func(f *fleet, l *load) {
@@ -165,8 +165,8 @@ func TestD4_BrokenLinkAndARule(t *testing.T) {
 	})
 }
 
-// TestD5_ReachedOnlyByWayOfOthers: X's peer port is filtered from most nodes, but not from the leader. X leaves the ring, having
-// handed over what it had, and stays out until it can be reached.
+// TestD5_ReachedOnlyByWayOfOthers: X's peer port is filtered from most nodes, but not from the leader. X hands over its
+// partitions, leaves the ring, and stays out until the nodes can reach it.
 func TestD5_ReachedOnlyByWayOfOthers(t *testing.T) {
 	onlyLong(t)
 	f := newFleet(t, 5)

@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	term = 2020 * time.Millisecond // authority's, and its 1 %
-	// unpushed is how old a debit may be that the standby has not acknowledged: an interval of 100 ms, and what the push
-	// takes on a loaded machine.
+	term = 2020 * time.Millisecond // the life of authority, plus 1 %
+	// unpushed is the age that a debit may have without the standby's acknowledgement: an interval of 100 ms, plus the time of a
+	// push on a loaded machine.
 	unpushed = 300 * time.Millisecond
-	// edge is how near the turn of a window a hit may be for it to be unknown to which one it belongs.
+	// edge is the time around the turn of a window in which the window of a hit is uncertain.
 	edge = 5 * time.Millisecond
-	// settling is how long after a node's return others may still decide for it, or without it.
+	// settling is how long after a node's return others may still decide in its place, or without it.
 	settling = 5 * time.Second
-	// unsaved is how old a hit may be that no completed checkpoint has: one begins each second, and takes a while.
+	// unsaved is the age that a hit may have without being in a completed checkpoint: one begins each second, and takes a while.
 	unsaved = 2 * time.Second
-	// seenOwner is how long an owner's own decision tells who the owner is.
+	// seenOwner is how long an owner's own decision proves who the owner is.
 	seenOwner = 3 * time.Second
 )
 
-// fault is what was done to a node, on boottime.
+// fault is a fault of a node, on boottime.
 type fault struct {
 	kind     faultKind
 	node     int
-	from     int64 // it began to be done
-	made     int64 // it was done
-	eased    int64 // it began to be undone; 0: it was not
-	to       int64 // it was undone
-	observed bool  // it was done as said; otherwise it is what may follow from something else
+	from     int64 // its start began
+	made     int64 // it was in effect
+	eased    int64 // its end began; 0: not ended
+	to       int64 // it was over
+	observed bool  // caused as stated; otherwise a possible consequence of something else
 }
 
 type faultKind int
@@ -37,27 +37,27 @@ type faultKind int
 const (
 	killed   faultKind = iota // or stopped for so long that its standby is promoted: what was not pushed is forgotten for now
 	cutOff                    // from all others, who are a majority
-	split                     // there is no majority: nobody decides for an owner in its place
+	split                     // no majority: no node replaces an owner
 	together                  // killed with others, a minority: owners and standbys at once
-	saved                     // killed with all others: what the last checkpoint has comes back
-	neither                   // it and what would stand in for it are away, or can't act, for a moment: nothing is forgotten
+	saved                     // killed with all others: the last checkpoint comes back
+	neither                   // the owner and its replacement are down, or can't act, for a moment: nothing is forgotten
 	stepped                   // its wall clock was set
-	apart                     // a link from or to it is cut: a third node passes questions on, so nothing is excused
+	apart                     // one of its links is cut: a third node relays, so nothing is excused
 )
 
-// promise is what may be admitted of one limit of one subject, and what a checker knows to judge it.
+// promise is what one limit of one subject may admit, and what a checker needs to judge it.
 type promise struct {
 	rule   *rule
 	nodes  int64
 	wall   int64 // from boottime to the wall clock
 	faults []fault
 	moves  []move // rings agreed on
-	steps  []step // of wall clocks
+	steps  []step // steps of wall clocks
 
-	owners []hit // decided by an owner itself, by got
+	owners []hit // decided by an owner itself, sorted by got
 }
 
-// share is the most that one node may admit by itself of n: it divides by the nodes in its last ring, which those that were
+// share returns the most that one node may admit alone of n: it divides by the nodes in its last ring, which nodes that were
 // killed together leave.
 func (p *promise) share(n int64) int64 {
 	nodes := p.nodes
@@ -70,7 +70,7 @@ func (p *promise) share(n int64) int64 {
 	return (n + nodes - 1) / nodes
 }
 
-// see takes note of who was the owner.
+// see records who was the owner.
 func (p *promise) see(hits []hit) {
 	p.owners = p.owners[:0]
 	for _, h := range hits {
@@ -80,7 +80,7 @@ func (p *promise) see(hits []hit) {
 	}
 }
 
-// ownerAt is the node that owned the subject at a time, -1 if that is not certain.
+// ownerAt returns the node that owned the subject at a time; -1 if that is uncertain.
 func (p *promise) ownerAt(at int64) int {
 	last := hit{node: -1}
 	for _, h := range p.owners {
@@ -104,22 +104,22 @@ func (p *promise) ownerAt(at int64) int {
 	return last.node
 }
 
-// concerns reports whether f may have been done to the subject's owner.
+// concerns reports whether f may have affected the subject's owner.
 func (p *promise) concerns(f *fault) bool {
 	owner := p.ownerAt(f.from)
 	return owner == f.node || owner < 0
 }
 
-// excuse is why a hit may be missing in the counters that decided others.
+// excuse is the reason why a hit may be missing in the counters that decided others.
 type excuse int
 
 const (
 	none    excuse = iota
-	tail           // an owner was killed, just after the debit
+	tail           // an owner was killed just after the debit
 	cutTail        // a cut-off node decided as the owner while its authority lasted
 )
 
-// excuseOf looks for what h is excused by. A lease is spent up to its life after it was debited, at another node.
+// excuseOf returns what excuses h. A lease may be spent at another node for as long as it lives after its debit.
 func (p *promise) excuseOf(h hit) excuse {
 	life := int64(edge)
 	if h.by == "lease" {
@@ -141,7 +141,7 @@ func (p *promise) excuseOf(h hit) excuse {
 			}
 		case stepped:
 			if h.got >= f.from && h.sent <= f.made+int64(stepTime) {
-				return tail // in which window it was is not known
+				return tail // its window is unknown
 			}
 		}
 		if f.kind == cutOff && h.node == f.node && h.got >= f.from && h.sent <= f.made+int64(term+unpushed) {
@@ -151,7 +151,7 @@ func (p *promise) excuseOf(h hit) excuse {
 	return none
 }
 
-// restarts are the moments from which on the counters may have begun anew: an owner and its standby were lost together.
+// restarts returns the times from which the counters may have begun anew: an owner and its standby were lost together.
 func (p *promise) restarts() (list []fault) {
 	for i := range p.faults {
 		if f := &p.faults[i]; f.kind == together && p.concerns(f) {

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// quotaCheck says what may be admitted of a quota over all regions: G8, and in each region what G4, G5 and G7 allow beyond.
+// quotaCheck computes what a quota over all regions may admit: G8, and in each region what G4, G5 and G7 allow beyond.
 type quotaCheck struct {
 	quota *quota
 	wall  int64                      // from boottime to the wall clock
-	limit func(from, to int64) int64 // in force in a time, on boottime; the largest of several
-	// regions are the promises of each, about its share; a hit's node is its place in the region.
+	limit func(from, to int64) int64 // in force in a span, on boottime; the largest of several
+	// regions are the promises of each region about its share; a hit's node is its index in the region.
 	regions []promise
 	home    func(node int) (region, place int)
 }
@@ -36,7 +36,7 @@ func (g *globe) quotaCheck(q *quota) *quotaCheck {
 	return c
 }
 
-// byRegion tells hits apart by region, and takes note of who the owners were.
+// byRegion splits hits by region, and records who the owners were.
 func (c *quotaCheck) byRegion(hits []hit) [][]hit {
 	list := make([][]hit, len(c.regions))
 	for _, h := range hits {
@@ -50,14 +50,14 @@ func (c *quotaCheck) byRegion(hits []hit) [][]hit {
 	return list
 }
 
-// windowSum is what was certainly admitted in one window.
+// windowSum is what one window certainly admitted.
 type windowSum struct {
 	sum     int64
 	region  [3]int64
 	excused [3]int64 // at most this much may be missing in the counters, or was decided without them
 }
 
-// windows adds up hits by window; between is what was admitted as one turned, by the earlier one.
+// windows sums up hits by window; between holds hits around a turn, by the earlier window.
 func (c *quotaCheck) windows(hits []hit) (windows, between map[int64]*windowSum) {
 	windows, between = map[int64]*windowSum{}, map[int64]*windowSum{}
 	w := int64(c.quota.per)
@@ -94,7 +94,7 @@ func (c *quotaCheck) addUp(windows map[int64]*windowSum, r int, uses map[int64]*
 	}
 }
 
-// excuse is how much of what a region admitted in a window its counters may not know: what its guarantees allow.
+// excuse returns how much of a region's hits in a window its counters may not know, as its guarantees allow.
 func (c *quotaCheck) excuse(r int, window int64, u *windowUse) int64 {
 	p := &c.regions[r]
 	from, to := window*int64(c.quota.per)-c.wall, (window+1)*int64(c.quota.per)-c.wall
@@ -106,7 +106,7 @@ func (c *quotaCheck) excuse(r int, window int64, u *windowUse) int64 {
 	if u.standby > 0 {
 		n += min(u.standby, p.share(share)*int64(max(1, p.faultsBefore(to)-p.faultsBefore(from))))
 	}
-	// Counters that were lost with their copy, or come from a checkpoint, begin with a share that was spent or lent.
+	// Counters that were lost with their copy, or come from a checkpoint, begin with a share that may have been spent or lent.
 	if slices.ContainsFunc(p.faults, func(f fault) bool { return (f.kind == together || f.kind == saved) && f.from < to && from < f.to }) {
 		n += share
 	}
@@ -117,8 +117,8 @@ func (c *quotaCheck) name(w int64) string {
 	return "window at " + time.Unix(0, w*int64(c.quota.per)).UTC().Format("15:04:05")
 }
 
-// check looks at the admitted hits of one subject of a fixed window. A hit whose window is not certain counts in none, but
-// where two windows are taken together.
+// check judges the admitted hits of one subject of a fixed window. A hit whose window is uncertain counts only where two windows
+// are judged together.
 func (c *quotaCheck) check(hits []hit) error {
 	windows, between := c.windows(hits)
 	excused := func(s *windowSum) int64 { return s.excused[0] + s.excused[1] + s.excused[2] }
@@ -143,8 +143,8 @@ func (c *quotaCheck) check(hits []hit) error {
 	return nil
 }
 
-// checkSpans looks at the admitted hits of one subject of a bucket: over any span D at most burst + rate × (D + TTL), and
-// a unit for each region, which counts what is owed in part as a whole one.
+// checkSpans judges the admitted hits of one subject of a bucket: over any span D at most burst + rate × (D + TTL), and a unit
+// per region, because a partly owed unit counts as a whole one.
 func (c *quotaCheck) checkSpans(hits []hit) error {
 	s := stream{what: "in all regions", capacity: c.quota.capacity(), limit: c.limit(0, 1<<62), ttl: c.quota.ttl(), slack: int64(len(c.regions))}
 	for r, list := range c.byRegion(hits) {
@@ -157,7 +157,7 @@ func (c *quotaCheck) checkSpans(hits []hit) error {
 	return s.check(&spanCheck{promise{rule: &c.quota.rule, wall: c.wall}})
 }
 
-// judgeQuotas looks whether more was admitted than is promised.
+// judgeQuotas checks that no more was admitted than promised.
 func (m *market) judgeQuotas() (wrong []error) {
 	for _, s := range m.all {
 		if s.quota.regional {
@@ -177,14 +177,14 @@ func (m *market) judgeQuotas() (wrong []error) {
 
 // tally is what was measured of whole windows.
 type tally struct {
-	windows, exact int   // in which all was asked for and nothing was cut; exactly the limit
-	least          int64 // thousandths of the limit
+	windows, exact int   // in which there was demand for all and nothing was cut; exactly the limit
+	least          int64 // in thousandths of the limit
 	alone, shares  int   // windows of a busy region that was cut off from all others; exactly its share
-	minAlone       int64 // thousandths of its share
+	minAlone       int64 // in thousandths of its share
 }
 
-// service counts windows in which enough was asked for, and what was admitted in them. Hits at a turn count in both
-// windows, so that a lack is proof.
+// service counts the windows with enough demand, and what was admitted in them. Hits at a turn count in both windows, so that a
+// deficit is proven.
 func (m *market) service() (t tally, wrong []error) {
 	t.least, t.minAlone = 1000, 1000
 	g := m.globe
@@ -225,7 +225,7 @@ func (m *market) service() (t tally, wrong []error) {
 	return t, wrong
 }
 
-// generous is what may have been admitted in a time, in all regions and by region.
+// generous returns what may have been admitted in a span, in all regions and by region.
 func (s *seen) generous(g *globe, from, to int64) (all int64, region [3]int64) {
 	for _, h := range s.hits {
 		if h.got+int64(edge) > from && h.sent-int64(edge) < to {
@@ -282,7 +282,7 @@ func TestCheckQuotas(t *testing.T) {
 	}
 	g := &globe{t: t, regions: []*fleet{{nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}, {nodes: make([]*node, 2)}}}
 	c := g.quotaCheck(&quota{rule: rule{name: "b", algorithm: "token-bucket", limit: 100, burst: 30, per: tenth, hybrid: true}})
-	// 30, five in the life of a lease, and one a region.
+	// 30, five in the life of a lease, and one per region.
 	for n, want := range map[int]string{38: "", 39: "39 admitted"} {
 		list := join(hits(10, "lease", 0, second), hits(10, "owner", 2, second), hits(n-20, "owner", 5, second))
 		if err := c.checkSpans(list); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

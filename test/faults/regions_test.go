@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// worldQuotas are those of nearly all scenarios with regions: n subjects of a fixed window, each asked for in its own way,
-// and buckets.
+// worldQuotas are the quotas of nearly all scenarios with regions: n subjects of a fixed window, each with its own pattern of
+// demand, and buckets.
 func worldQuotas(t *testing.T, n int) []quota {
 	window := quota{rule: rule{name: "window", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 5}}
 	bucket := quota{rule: rule{name: "bucket", algorithm: "token-bucket", limit: 900, burst: 90, per: time.Minute, hybrid: true, cost: 1}}
@@ -29,13 +29,13 @@ func worldQuotas(t *testing.T, n int) []quota {
 	return []quota{window, bucket, large}
 }
 
-// only is a demand in one region.
+// only returns a demand in one region.
 func only(key string, region int, rate float64) (d demand) {
 	d.key, d.rate[region] = key, rate
 	return d
 }
 
-// run runs what under demand, mends all, and judges what was seen. It returns what was measured of windows.
+// run runs what under demand, undoes all faults, and judges what clients saw. It returns what was measured of windows.
 func (g *globe) run(what func(m *market)) (*market, tally) {
 	g.t.Helper()
 	for _, f := range g.regions {
@@ -69,8 +69,8 @@ func (g *globe) run(what func(m *market)) (*market, tally) {
 	return m, t
 }
 
-// TestG8_OneQuota: nothing is wrong. What is asked for in one region is lent by the others, what is asked for in all of
-// them adds up to the limit, and checks take no longer than without regions.
+// TestG8_OneQuota: without faults, if only one region has demand, the others lend it their shares; if all have, they admit the
+// limit together. Checks take no longer than without regions.
 func TestG8_OneQuota(t *testing.T) {
 	list := worldQuotas(t, 10)
 	const rate = 1.5 * 900 / 10
@@ -123,7 +123,7 @@ func (m *market) noneAlone() {
 	}
 }
 
-// compare fails if checks of one quota take clearly longer than those of another that are asked for in the same way.
+// compare fails if checks of one quota take clearly longer than those of another with the same demand.
 func (m *market) compare(near, far *quota) {
 	m.globe.t.Helper()
 	took := func(q *quota) (median, late time.Duration, n int) {
@@ -141,7 +141,7 @@ func (m *market) compare(near, far *quota) {
 	a, b, n := took(near)
 	c, d, k := took(far)
 	m.globe.t.Logf("checks without regions: median %v, p99 %v of %d; of a global limit: median %v, p99 %v of %d", a, b, n, c, d, k)
-	const noise = 5 * time.Millisecond // of a loaded machine; a way to another region takes 80 ms
+	const noise = 5 * time.Millisecond // of a loaded machine; the way to another region takes 80 ms
 	if d > 2*b+noise && len(m.watch.stalls) == 0 {
 		m.globe.t.Errorf("p99 of a global limit: have %v, want about %v as without regions", d, b)
 	}
@@ -153,7 +153,7 @@ type oneCut struct {
 	do   func(*router)
 }
 
-// cuts are all kinds of cuts, of random regions, in random order.
+// cuts returns all kinds of cuts, of random regions, in random order.
 func (g *globe) cuts() []oneCut {
 	a := g.random.IntN(3)
 	b := (a + 1 + g.random.IntN(2)) % 3
@@ -175,7 +175,7 @@ func (g *globe) cuts() []oneCut {
 	return list
 }
 
-// TestG8_Cut cuts regions off from each other in all ways, each in the middle of loans and until a window after that is over.
+// TestG8_Cut cuts regions off from each other in all ways, each in the middle of loans and until a window later.
 func TestG8_Cut(t *testing.T) {
 	list := worldQuotas(t, 5)
 	list[0].demands = append(list[0].demands, only("one", 0, 150), demand{key: "all", rate: [3]float64{60, 60, 60}},
@@ -186,7 +186,7 @@ func TestG8_Cut(t *testing.T) {
 		g.turn(tenth, 0)
 		cuts := g.cuts()
 		all := slices.IndexFunc(cuts, func(c oneCut) bool { return strings.HasPrefix(c.what, "all") })
-		cuts[0], cuts[all] = cuts[all], cuts[0] // with every seed, and others by chance
+		cuts[0], cuts[all] = cuts[all], cuts[0] // with every seed; the others are random
 		if cuts = cuts[:2]; testing.Short() {
 			cuts = cuts[:1]
 		}
@@ -208,7 +208,7 @@ func TestG8_Cut(t *testing.T) {
 	}
 }
 
-// TestG8_Flapping cuts and mends ways between regions faster than loans are made.
+// TestG8_Flapping cuts and heals links between regions faster than loans are made.
 func TestG8_Flapping(t *testing.T) {
 	onlyLong(t)
 	g := newGlobe(t, 2, worldQuotas(t, 6))
@@ -226,7 +226,7 @@ func TestG8_Flapping(t *testing.T) {
 	m.noneAlone()
 }
 
-// TestG8_KilledDuringLoans kills owners that lend, owners that borrow, and any other node, while loans are made.
+// TestG8_KilledDuringLoans kills lending owners, borrowing owners and any other node while loans are made.
 func TestG8_KilledDuringLoans(t *testing.T) {
 	list := worldQuotas(t, 4)
 	for i := range 3 {
@@ -268,7 +268,7 @@ func TestG8_Changed(t *testing.T) {
 	lowered := quota{rule: rule{name: "lowered", algorithm: "fixed-window", limit: 900, per: tenth, hybrid: true, cost: 1}}
 	raised, shared := lowered, lowered
 	raised.name, shared.name = "raised", "shared"
-	// In the end one region has no share at all, and so nothing to borrow either.
+	// In the end, one region has no share at all, and so cannot borrow either.
 	for i, q := range []*quota{&lowered, &raised, &shared} {
 		q.demands = []demand{only(q.name+"-one", i%2, 180), {key: q.name + "-all", rate: [3]float64{75, 75, 75}}}
 	}
@@ -299,7 +299,7 @@ func TestG8_Changed(t *testing.T) {
 	m.noneAlone()
 }
 
-// change writes limits, at a node of the primary, which is never away for its own region.
+// change writes limits at a node of the primary, which is always reachable in its own region.
 func (g *globe) change(number int, limits map[string]int64, more func()) {
 	g.t.Helper()
 	old := map[string]int64{}
@@ -320,14 +320,14 @@ func (g *globe) change(number int, limits map[string]int64, more func()) {
 	g.next = limits
 }
 
-// settled notes that what was changed is in force everywhere.
+// settled records that the change is in force everywhere.
 func (g *globe) settled() {
-	// A raise counts from the first window that begins after it was recorded, for which clocks may differ by a second.
+	// A raise takes effect in the first window that begins after its record; clocks may differ by a second.
 	g.eras = append(g.eras, era{from: boottime() + int64(2500*time.Millisecond), limits: g.next, settled: true})
 }
 
-// TestG8_NoPrimary: while a region can't reach the primary, what is written there fails, and says why; when it can again,
-// all have the same rules within 5 s.
+// TestG8_NoPrimary: while a region can't reach the primary, writes there fail and say why; once it can again, all have the same
+// rules within 5 s.
 func TestG8_NoPrimary(t *testing.T) {
 	const soon = 5 * time.Second
 	g := newGlobe(t, 2, worldQuotas(t, 2))
@@ -351,7 +351,7 @@ func TestG8_NoPrimary(t *testing.T) {
 			writer := g.regions[2].any()
 			if i == 3 {
 				refused(t, writer, quotasText(2000+i, g.rules))
-				writer = g.regions[0].any() // it needs no other region for its own
+				writer = g.regions[0].any() // needs no other region for its own rules
 			}
 			version := g.write(writer, quotasText(3000+i, g.rules))
 			if c, err := at.cluster(); err != nil || c.RulesVersion != before.RulesVersion {
@@ -368,7 +368,7 @@ func TestG8_NoPrimary(t *testing.T) {
 	m.noneAlone()
 }
 
-// refused writes rules at a node until it is told that there is no primary. No other answer than an error may come.
+// refused writes rules at a node until the answer is that there is no primary. Every other answer must be an error, too.
 func refused(t *testing.T, n *node, text string) {
 	t.Helper()
 	within(t, 5*time.Second, n.name+" says that the primary is away", func() string {
@@ -406,7 +406,7 @@ func (g *globe) same(d time.Duration, version int64, number int) {
 	})
 }
 
-// TestG8_CheckersFindWhatIsNotDebited builds nodes that lend and lease without debiting, and asks whether that is seen.
+// TestG8_CheckersFindWhatIsNotDebited builds nodes that lend and lease without debiting, and checks that the checkers notice.
 func TestG8_CheckersFindWhatIsNotDebited(t *testing.T) {
 	wrong := filepath.Join(workDir, "rlnode-nodebit")
 	if err := build(wrong, "faults,nodebit"); err != nil {
@@ -416,7 +416,7 @@ func TestG8_CheckersFindWhatIsNotDebited(t *testing.T) {
 	list[0].demands = []demand{only("one", 0, 150), {key: "all", rate: [3]float64{60, 60, 60}}}
 	list[1].demands = []demand{only("one", 0, 30)}
 	list[2].demands = []demand{{key: "all", rate: [3]float64{60, 60, 60}}}
-	// Without leases nothing but loans is left that could be more.
+	// Without leases, only loans can cause an excess.
 	loans := quota{rule: rule{name: "loans", algorithm: "fixed-window", limit: 900, per: tenth, cost: 1}}
 	loans.demands = []demand{{key: "uneven", rate: [3]float64{120, 40, 0}}}
 	list = append(list, loans)

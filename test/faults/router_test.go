@@ -16,22 +16,22 @@ import (
 
 const (
 	wanDevice = "rltun"
-	wanTable  = "77" // of routes: what comes from a region's bridge goes to the device
-	// farDelay is how long a packet is on its way to another region, so that a round trip takes 80 ms.
+	wanTable  = "77" // routing table: sends packets from a region's bridge to the device
+	// farDelay is the one-way time of a packet to another region, so that a round trip takes 80 ms.
 	farDelay = 40 * time.Millisecond
-	// onTheWay is how many packets a way holds at most; what comes when it is full is dropped, as by any router.
+	// onTheWay is how many packets a direction holds; more are dropped, as by any router.
 	onTheWay = 16384
 	packet   = 1500
 )
 
-// router joins regions. The kernel hands what passes from one to another to a TUN device; the router holds it for as long
-// as the way takes, and gives it back to be delivered. On a way that is cut it drops all, without a word to the sender,
-// and what is on its way already.
+// router joins regions. The kernel hands packets between regions to a TUN device; the router holds them for the time of the way,
+// and returns them for delivery. In a cut direction it drops all packets, including those in transit, without notice to the
+// sender.
 type router struct {
 	tun     *os.File
 	ways    map[[2]int]*way // by region: from, to
-	undo    [][]string      // what takes back the routes
-	dropped atomic.Int64    // because a way was full
+	undo    [][]string      // removes the routes
+	dropped atomic.Int64    // because a direction was full
 	done    sync.WaitGroup
 }
 
@@ -40,19 +40,19 @@ type way struct {
 	from, to int
 	cut      atomic.Bool
 	delay    atomic.Int64 // ns
-	jitter   atomic.Int64 // ns: up to this much longer, by chance
-	random   *rand.Rand   // the reader's
-	last     time.Time    // the reader's: when the last packet is due. None overtakes another
+	jitter   atomic.Int64 // ns: up to this much longer, at random
+	random   *rand.Rand   // used by the reader only
+	last     time.Time    // used by the reader only: when the last packet is due. None overtakes another
 	parcels  chan parcel
 }
 
-// parcel is a packet on its way.
+// parcel is a packet in transit.
 type parcel struct {
 	due   time.Time
 	bytes []byte
 }
 
-// openRouter lets the regions reach each other. The regions' bridges are there.
+// openRouter lets the regions reach each other. The regions' bridges must exist.
 func openRouter(seed uint64, regions ...int) (*router, error) {
 	r := &router{ways: map[[2]int]*way{}}
 	for _, from := range regions {
@@ -97,7 +97,7 @@ func (r *router) open(regions []int) error {
 	if err := run("ip", "link", "set", wanDevice, "txqueuelen", "10000", "up"); err != nil {
 		return err
 	}
-	// What the router gives back is delivered; all else that comes from a region is on its way to another.
+	// Packets from the router are delivered; all others from a region go to another region.
 	if err := r.rule("100", wanDevice, "main"); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (r *router) rule(priority, from, table string) error {
 	return nil
 }
 
-// sysctl sets a value of IPv4 in this namespace.
+// sysctl sets an IPv4 setting in this namespace.
 func sysctl(setting string) error {
 	for i := range setting {
 		if setting[i] == '=' {
@@ -134,7 +134,7 @@ func sysctl(setting string) error {
 	return fmt.Errorf("%q sets nothing", setting)
 }
 
-// read takes what the kernel sends to the device, until that is closed.
+// read reads packets that the kernel sends to the device, until it is closed.
 func (r *router) read() {
 	defer func() {
 		for _, w := range r.ways {
@@ -153,10 +153,10 @@ func (r *router) read() {
 	}
 }
 
-// wayOf finds the way of a packet by its addresses: 10.77.<region>.<node>.
+// wayOf returns the way of a packet, by its addresses: 10.77.<region>.<node>.
 func (r *router) wayOf(b []byte) *way {
 	if len(b) < 20 || b[0]>>4 != 4 {
-		return nil // the kernel's own questions by IPv6
+		return nil // IPv6 traffic of the kernel itself
 	}
 	return r.ways[[2]int{int(b[14]), int(b[18])}]
 }
@@ -181,16 +181,16 @@ func (r *router) deliver(w *way) {
 	for p := range w.parcels {
 		time.Sleep(time.Until(p.due))
 		if !w.cut.Load() {
-			_, _ = r.tun.Write(p.bytes) // a packet that nobody takes is lost, as packets are
+			_, _ = r.tun.Write(p.bytes) // a packet without a receiver is lost, as usual
 		}
 	}
 }
 
-// close ends the router, its device and its routes.
+// close ends the router, and removes its device and routes.
 func (r *router) close() error {
 	var wrong []error
 	if r.tun != nil {
-		wrong = append(wrong, r.tun.Close()) // the device and the route to it go with it
+		wrong = append(wrong, r.tun.Close()) // also removes the device and its route
 	}
 	r.done.Wait()
 	for _, list := range r.undo {
@@ -200,7 +200,7 @@ func (r *router) close() error {
 	return errors.Join(wrong...)
 }
 
-// lag sets how long packets between regions take each way: delay, and by chance up to jitter more.
+// lag sets the one-way time of packets between regions: delay, and at random up to jitter more.
 func (r *router) lag(delay, jitter time.Duration) {
 	for _, w := range r.ways {
 		w.delay.Store(int64(delay))
@@ -208,7 +208,7 @@ func (r *router) lag(delay, jitter time.Duration) {
 	}
 }
 
-// oneWay cuts the direction from one region to another: it does not hear it any more.
+// oneWay cuts the direction from one region to another.
 func (r *router) oneWay(from, to int) { r.ways[[2]int{from, to}].cut.Store(true) }
 
 // pair cuts two regions off from each other.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// window is that of the limits under load: short, so that a scenario sees many, and such that an hour is a whole number
-// of them: a clock that is stepped by an hour keeps its windows where they were.
+// window is the window of the limits under load: short, so that a scenario sees many, and a divisor of an hour, so that a clock
+// stepped by an hour keeps its windows.
 const window = 5 * time.Second
 
 // rule is one of the rules under load.
@@ -19,25 +19,25 @@ type rule struct {
 	limit     int64
 	burst     int64 // of buckets
 	per       time.Duration
-	hybrid    bool  // leases are spent; otherwise the owner is asked each time
+	hybrid    bool  // leases are spent; otherwise the owner decides each check
 	keys      int   // subjects
-	weight    int   // of all checks, in parts of the rules' weights together
-	cost      int64 // a check costs up to this, by chance
+	weight    int   // share of all checks, relative to the other rules' weights
+	cost      int64 // a check costs up to this, at random
 }
 
-// The first two of all sets of rules: a limit that is never reached tells whether hits are forgotten, one that always is
-// whether there are too many.
+// The first two rules of every set: a limit that is never reached shows whether hits are forgotten, and one that is always
+// reached shows whether too many are admitted.
 var (
 	yearRule = rule{name: "year", algorithm: "fixed-window", limit: 1_000_000_000, per: 8760 * time.Hour, keys: 24, weight: 20, cost: 1}
 	tenRule  = rule{name: "ten", algorithm: "fixed-window", limit: 30, per: window, keys: 24, weight: 25, cost: 1}
 )
 
 const (
-	year = 0 // places in a set
+	year = 0 // indices in a set
 	ten  = 1
 )
 
-// commonRules are those of nearly all scenarios: about twice as much is asked for as they allow.
+// commonRules are the rules of nearly all scenarios: demand is about twice what they allow.
 func commonRules() []rule {
 	return []rule{
 		yearRule, tenRule,
@@ -49,7 +49,7 @@ func commonRules() []rule {
 	}
 }
 
-// ttl is how long leases of the rule last; 0: there are none.
+// ttl returns the life of the rule's leases; 0: none.
 func (r *rule) ttl() time.Duration {
 	if !r.hybrid || r.algorithm == "leaky-bucket" {
 		return 0
@@ -57,7 +57,7 @@ func (r *rule) ttl() time.Duration {
 	return min(max(r.per/20, 50*time.Millisecond), 5*time.Second)
 }
 
-// capacity is the most that a fresh counter admits at once.
+// capacity returns the most that a fresh counter admits at once.
 func (r *rule) capacity() int64 {
 	if r.burst > 0 {
 		return r.burst
@@ -65,13 +65,13 @@ func (r *rule) capacity() int64 {
 	return r.limit
 }
 
-// bounded reports whether the rule's limit is one that the load reaches.
+// bounded reports whether the load reaches the rule's limit.
 func (r *rule) bounded() bool { return r.per == window }
 
-// inline reports whether the subject with this number brings its limit with each check: half of them do.
+// inline reports whether the subject with this number brings its limit with each check, as half of them do.
 func (r *rule) inline(key int) bool { return key >= (r.keys+1)/2 }
 
-// subject are the fields that name a subject to a node.
+// subject returns the fields that name a subject to a node.
 func (r *rule) subject(key int, name string) string {
 	if !r.inline(key) {
 		return fmt.Sprintf(`"rule": %q, "key": %q`, r.name, name)
@@ -83,7 +83,7 @@ func (r *rule) subject(key int, name string) string {
 	return fmt.Sprintf(`"namespace": %q, "key": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q%s}]`, r.name, name, r.limit, r.per, r.algorithm, burst)
 }
 
-// check is a check of a subject.
+// check returns the body of a check of a subject.
 func (r *rule) check(key int, name string, cost int64) string {
 	exact := ""
 	if r.inline(key) && !r.hybrid {
@@ -92,7 +92,7 @@ func (r *rule) check(key int, name string, cost int64) string {
 	return fmt.Sprintf(`{%s, "cost": %d%s}`, r.subject(key, name), cost, exact)
 }
 
-// rulesText are rules as a document, with a number in them that tells one version from another.
+// rulesText returns the rules as a document. A number in it distinguishes versions.
 func rulesText(number int, list []rule) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// agreeTime is how long after everything is healed all nodes may take to say the same.
+// agreeTime is how long after recovery all nodes may take to agree.
 const agreeTime = 10 * time.Second
 
-// scenario runs what under load in a fresh fleet, heals, and judges all that was seen.
+// scenario runs what under load in a fresh fleet, heals it, and judges everything that clients saw.
 func scenario(t *testing.T, nodes int, what func(f *fleet, l *load)) {
 	t.Helper()
 	newFleet(t, nodes).run(what)
@@ -32,10 +32,10 @@ func (f *fleet) run(what func(f *fleet, l *load)) {
 	f.judge(l)
 }
 
-// pass lets time go by under load: what happens meanwhile is what is tested.
+// pass waits under load: the events meanwhile are what is tested.
 func (f *fleet) pass(d time.Duration) { time.Sleep(d) }
 
-// between is a random time.
+// between returns a random duration.
 func (f *fleet) between(from, to time.Duration) time.Duration {
 	return from + time.Duration(f.random.Int64N(int64(to-from)))
 }
@@ -53,16 +53,16 @@ func (f *fleet) judge(l *load) {
 	f.judgeAnswers(l)
 }
 
-// promise is what is promised of a rule's subjects.
+// promise returns what is promised of a rule's subjects.
 func (f *fleet) promise(l *load, r *rule) promise {
 	return promise{
 		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift, faults: slices.Concat(f.stalled(l), f.leaderless(), f.faults), moves: f.rings.moves, steps: f.steps,
 	}
 }
 
-// leaderless are the times in which no node was connected, as far as a fault led to that: then all are cut off.
+// leaderless returns the spans in which no node was connected, as far as a fault caused that: then all are cut off.
 func (f *fleet) leaderless() (all []fault) {
-	const look = time.Second // nodes get authority back one after another
+	const look = time.Second // nodes get their authority back one after another
 	for _, t := range f.rings.alone {
 		from, to := t[0]-int64(look), t[1]+int64(look)
 		if !slices.ContainsFunc(f.faults, func(x fault) bool {
@@ -77,7 +77,7 @@ func (f *fleet) leaderless() (all []fault) {
 	return all
 }
 
-// judgeLimits looks whether more was admitted than is promised.
+// judgeLimits checks that no more was admitted than promised.
 func (f *fleet) judgeLimits(l *load) (wrong []error) {
 	for i := range l.rules {
 		r := &l.rules[i]
@@ -97,7 +97,7 @@ func (f *fleet) judgeLimits(l *load) (wrong []error) {
 	return wrong
 }
 
-// judgeService looks whether enough was admitted where nothing was wrong, and nobody was locked out.
+// judgeService checks that enough was admitted where nothing was wrong, and that no subject was locked out.
 func (f *fleet) judgeService(l *load) {
 	f.t.Helper()
 	for i := range l.rules {
@@ -132,7 +132,7 @@ func (f *fleet) judgeService(l *load) {
 	}
 }
 
-// judgeAnswers looks how nodes answered while they were cut off.
+// judgeAnswers judges how nodes answered while they were cut off.
 func (f *fleet) judgeAnswers(l *load) {
 	f.t.Helper()
 	all := slices.Concat(l.hits, l.refused)
@@ -157,7 +157,7 @@ func (f *fleet) judgeAnswers(l *load) {
 	}
 }
 
-// stalled are the times in which the machine stood still: nodes could not but take each other for dead.
+// stalled returns the spans in which the machine stalled, so that nodes must have taken each other for dead.
 func (f *fleet) stalled(l *load) (list []fault) {
 	for _, s := range l.stalls {
 		for i := range f.nodes {
@@ -191,7 +191,7 @@ func (f *fleet) judgeOwners() {
 	}
 }
 
-// judgeCounts looks that nothing was forgotten that may not be, and that all nodes say the same.
+// judgeCounts checks that nothing was forgotten beyond what is allowed, and that all nodes agree.
 func (f *fleet) judgeCounts(l *load) {
 	f.t.Helper()
 	fallback, forgot, may := int64(0), int64(0), int64(0)
@@ -199,7 +199,7 @@ func (f *fleet) judgeCounts(l *load) {
 		all, _ := l.admitted(year, key, 0, 0)
 		excused := f.excused(l, key)
 		have := int64(0)
-		// Debts come back a while after the nodes.
+		// Debts arrive a while after the nodes have returned.
 		within(f.t, settling, "the counts of "+name, func() string {
 			var told []int64
 			for _, n := range f.started() {
@@ -222,14 +222,14 @@ func (f *fleet) judgeCounts(l *load) {
 	f.t.Logf("year: %d admitted in fallback, %d forgotten, %d might have been", fallback, forgot, may)
 }
 
-// excused is how many of a subject's hits may be forgotten: debits that no standby has acknowledged. What was admitted in
-// fallback is owed, and comes back.
+// excused returns how many of a subject's hits may be forgotten: debits that no standby has acknowledged. Hits admitted in
+// fallback are debts, and come back.
 func (f *fleet) excused(l *load, key int) (n int64) {
 	for _, x := range f.faults {
 		var part int64
 		switch {
 		case x.kind == killed:
-			// What kept the tests waiting for a processor kept the push.
+			// Whatever made the tests wait for a processor also delayed the push.
 			late := l.lost(x.from-int64(settling), x.made)
 			_, part = l.admitted(year, key, x.from-int64(unpushed)-late, x.made)
 		case x.kind == saved:
@@ -237,7 +237,7 @@ func (f *fleet) excused(l *load, key int) (n int64) {
 		case x.kind == together:
 			_, part = l.admitted(year, key, 0, x.made)
 		case x.kind == cutOff:
-			// At this node or, as the cut was made, through it.
+			// At this node or, when the cut was made, through it.
 			_, part = l.admitted(year, key, x.from-int64(unpushed), min(x.made+int64(term+unpushed), x.to+int64(unpushed)))
 		}
 		n += part

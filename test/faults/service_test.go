@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	// firstAnswer bounds the first answer of a node that was cut off: 250 ms until a silent peer counts as unreachable, 50
-	// more to act on it, and 50 for clients on a loaded machine.
+	// firstAnswer bounds the first answer of a node that was cut off: 250 ms until a silent peer counts as unreachable, 50 more
+	// to act on it, and 50 for clients on a loaded machine.
 	firstAnswer = 350 * time.Millisecond
-	// laterAnswer bounds those after that, but for one in a hundred.
+	// laterAnswer bounds later answers, except for one in a hundred.
 	laterAnswer = 25 * time.Millisecond
-	// stingy is what a fixed window may keep back of what is asked for, in thousandths: G3. The others have no such windows: in
-	// any span as long they may be a little behind, and a bucket stands still for as long as it takes to hand it over.
+	// stingy is how much of the demand a fixed window may fail to admit, in thousandths: G3. Other algorithms have no such
+	// windows: over any span they may lag a little, and a bucket stands still while it is handed over.
 	stingy      = 20
 	stingyOther = 100
 )
 
-// serviceCheck says what a subject's clients must get at least.
+// serviceCheck computes what a subject's clients must get at least.
 type serviceCheck struct {
 	promise
 	began, ended int64 // of the load
 }
 
-// quiet reports whether nothing may keep admissions of a window back. Nodes that are away do not count.
+// quiet reports whether nothing may delay admissions in a window. Absent nodes don't count.
 func (c *serviceCheck) quiet(from, to int64) (away map[int]bool, ok bool) {
 	away = map[int]bool{}
 	for i := range c.faults {
 		f := &c.faults[i]
 		switch {
 		case to <= f.from, from >= f.to+int64(settling)+int64(c.rule.per):
-		case f.kind == apart && !f.turns(from, to): // a third node passes questions on
+		case f.kind == apart && !f.turns(from, to): // a third node relays
 		case (f.kind == cutOff || f.kind == killed) && f.observed && from >= f.made+int64(settling) && to <= f.to:
 			away[f.node] = true
 		default:
@@ -45,19 +45,19 @@ func (c *serviceCheck) quiet(from, to int64) (away map[int]bool, ok bool) {
 	return away, true
 }
 
-// turns reports whether a link broke or was mended in a window: what was on its way then was debited for nothing.
+// turns reports whether a link broke or healed in a window: debits whose messages were in flight then are wasted.
 func (f *fault) turns(from, to int64) bool {
 	return from < f.made+int64(time.Second) && f.from < to || f.eased > 0 && from < f.to+int64(time.Second) && f.eased < to
 }
 
-// gains are what was measured of windows in which more was asked for than the limit, and nothing was wrong.
+// gains are measurements of windows without faults, in which demand exceeded the limit.
 type gains struct {
-	windows, whole int   // whole: the limit to the last unit
-	least          int64 // thousandths of the limit
+	windows, whole int   // whole: those that admitted the limit to the last unit
+	least          int64 // in thousandths of the limit
 }
 
-// check looks at all windows in which more was asked for than the limit, until shortly before their end. Hits whose window
-// is not certain count in both, so that a lack is proof.
+// check judges all windows in which demand exceeded the limit until shortly before their end. Hits whose window is uncertain
+// count in both, so that a deficit is proven.
 func (c *serviceCheck) check(hits, refused []hit) (g gains, err error) {
 	c.see(hits)
 	g.least = 1000
@@ -101,7 +101,7 @@ func (c *serviceCheck) check(hits, refused []hit) (g gains, err error) {
 	return g, nil
 }
 
-// mayKeep is how much of the limit may be missing in a window.
+// mayKeep returns how much of the limit may be missing in a window.
 func (c *serviceCheck) mayKeep() int64 {
 	if c.rule.algorithm == "fixed-window" {
 		return c.rule.limit * stingy / 1000
@@ -109,7 +109,7 @@ func (c *serviceCheck) mayKeep() int64 {
 	return c.rule.limit * stingyOther / 1000
 }
 
-// checkLockout looks for a time longer than a window in which a subject that was asked about was never admitted.
+// checkLockout looks for a span longer than a window in which a subject had checks but none was admitted.
 func (c *serviceCheck) checkLockout(hits, refused []hit, from int64) error {
 	slices.SortFunc(hits, func(a, b hit) int { return int(a.got - b.got) })
 	last := from
@@ -135,15 +135,15 @@ func asksBetween(list []hit, from, to int64) (n int) {
 	return n
 }
 
-// waits are how long a cut-off node's answers took.
+// waits are the response times of a cut-off node.
 type waits struct {
-	first, median, most time.Duration // first: the longest of those asked in the first moments
+	first, median, most time.Duration // first: the longest of the first moments
 	late                []hit
 	n                   int
 }
 
-// checkAnswers looks how fast a node answered that was cut off by f, and that it says how. What the tests themselves lost
-// of the time of an answer, for want of a processor, does not count.
+// checkAnswers checks that a node cut off by f answered fast, and reported how it decided. Time that the tests waited for a
+// processor during an answer does not count.
 func checkAnswers(f *fault, all []hit, lost func(from, to int64) int64) (w waits, err error) {
 	var later []int64
 	for _, h := range all {

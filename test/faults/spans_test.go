@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// spanCheck says what may be admitted of a bucket or a sliding window: over any span D, its capacity and what its rate
-// gives in D and in the life of a lease. A sliding-window counter admits no more than that either: with L its limit and W
-// its window, the parts of the first and the last window that a span touches admit together at most
-// L + L × (part of the last one), and each window between them at most L.
+// spanCheck computes what a bucket or a sliding window may admit: over any span D, its capacity and what its rate gives in D plus
+// the life of a lease. A sliding-window counter admits no more than that either: with L its limit and W its window, the parts of
+// the first and the last window that a span touches admit together at most L + L × (part of the last one), and each window
+// between them at most L.
 type spanCheck struct{ promise }
 
-// stream is hits that are taken from one counter, or from one node's share of it.
+// stream is the hits taken from one counter, or from one node's share of it.
 type stream struct {
 	what     string
 	capacity int64
-	limit    int64 // in a window
+	limit    int64 // per window
 	ttl      time.Duration
 	slack    int64
 	hits     []hit
 }
 
-// check looks at the admitted hits of one subject.
+// check judges the admitted hits of one subject.
 func (c *spanCheck) check(hits []hit) error {
 	c.see(hits)
 	for _, s := range c.streams(hits) {
@@ -37,10 +37,10 @@ func (c *spanCheck) check(hits []hit) error {
 	return nil
 }
 
-// streams tells hits apart by what they were taken from. Those that are excused are in none.
+// streams splits hits by the counter they were taken from. Excused hits are in none.
 func (c *spanCheck) streams(hits []hit) []*stream {
 	r := c.rule
-	// What is in a copy comes with its age, and a unit that is owed in part counts whole.
+	// A copy carries the age of its counters, and a partly owed unit counts as a whole one.
 	whole := stream{what: "in all", capacity: r.capacity(), limit: r.limit, ttl: r.ttl(), slack: 1}
 	part := stream{capacity: c.share(r.capacity()), limit: c.share(r.limit), slack: 1}
 	begins := c.begins()
@@ -54,7 +54,7 @@ func (c *spanCheck) streams(hits []hit) []*stream {
 		if h.by == "fallback" || h.by == "standby" {
 			what := fmt.Sprintf("node %d, by %s", h.node+1, h.by)
 			if h.by == "standby" {
-				// Which one, its client does not know; there is another one only after another fault.
+				// The client does not know which standby; a new one exists only after another fault.
 				what = fmt.Sprintf("by the standby after fault %d", c.faultsBefore(h.got))
 			}
 			if alone[what] == nil {
@@ -79,7 +79,7 @@ func (c *spanCheck) streams(hits []hit) []*stream {
 	return lives
 }
 
-// faultsBefore is how many faults that may have made another node an owner began before a time.
+// faultsBefore returns how many faults before a time may have given the subject another owner.
 func (p *promise) faultsBefore(at int64) (n int) {
 	for i := range p.faults {
 		if f := &p.faults[i]; f.from <= at && f.kind != apart && f.kind != stepped {
@@ -89,7 +89,7 @@ func (p *promise) faultsBefore(at int64) (n int) {
 	return n
 }
 
-// begins are the times from which on the counters may be new ones.
+// begins returns the times from which the counters may be new ones.
 func (c *spanCheck) begins() (list []int64) {
 	for _, f := range c.restarts() {
 		list = append(list, f.made)
@@ -105,8 +105,8 @@ func (c *spanCheck) begins() (list []int64) {
 	return list
 }
 
-// check looks at all spans that begin as a hit was sent and end as one was answered: what lies between was certainly
-// taken in them.
+// check judges all spans that begin when a hit was sent and end when one was answered: the hits in between were certainly taken
+// in them.
 func (s *stream) check(c *spanCheck) error {
 	slices.SortFunc(s.hits, func(a, b hit) int { return int(a.got - b.got) })
 	per := int64(c.rule.per)
@@ -127,7 +127,7 @@ func (s *stream) check(c *spanCheck) error {
 	return nil
 }
 
-// ways is by whom hits of a span were decided.
+// ways returns who decided the hits of a span.
 func ways(hits []hit, from, to int64) string {
 	n := map[string]int64{}
 	for _, h := range hits {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thawPipe is the pipe's descriptor inside.
+// thawPipe is the descriptor of the pipe, inside.
 const thawPipe = 3
 
 // The ioctls of fsfreeze.
@@ -20,9 +20,9 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// thaw is the outer process's care for file systems that are frozen inside: a process that waits for a frozen disk can't
-// be killed, so the namespaces could not end if the tests died at the wrong moment. Inside, the path of each mount is
-// written to the pipe before it is frozen; when the pipe closes, all are thawed.
+// thaw makes the outer process thaw file systems that are frozen inside: a process that waits for a frozen disk can't be killed,
+// so the namespaces could not end if the tests died at the wrong moment. Before a mount is frozen, its path is written to the
+// pipe; when the pipe closes, thaw thaws all of them.
 type thaw struct {
 	ours, theirs *os.File
 	done         sync.WaitGroup
@@ -33,7 +33,7 @@ func newThaw() (*thaw, error) {
 	return &thaw{ours: r, theirs: w}, err
 }
 
-// watch opens what is announced, as process pid sees it.
+// watch opens announced mounts, as process pid sees them.
 func (t *thaw) watch(pid int) {
 	t.theirs.Close()
 	t.done.Go(func() {
@@ -55,7 +55,7 @@ func (t *thaw) close() {
 	t.ours.Close()
 }
 
-// announce tells the outer process of a mount.
+// announce sends a mount's path to the outer process.
 func announce(path string) error {
 	_, err := unix.Write(thawPipe, []byte(path+"\n"))
 	return err

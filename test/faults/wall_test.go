@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// stepTime is how long a node may take to follow a wall clock that was set.
+	// stepTime is how long a node may take to follow a step of its wall clock.
 	stepTime = 250 * time.Millisecond
-	// slew is by which part a wall clock that was set back loses of its pace, until it is right.
+	// slew is the fraction of its pace that a wall clock loses after a step back, until it is right.
 	slew = 64
 )
 
-// step is when a node's wall clock was set, and how far it is from the machine's since then.
+// step is a change of a node's wall clock, and its offset from the machine's since then.
 type step struct {
 	node       int
 	from, made int64
 	shift      int64
 }
 
-// wallOf is what the clock that h was decided by showed at a time: the owner's, or, without it, the node's own.
+// wallOf returns the reading, at a time, of the clock by which h was decided: the owner's or, without an owner, the node's own.
 func (p *promise) wallOf(h hit, at int64) (wall int64, known bool) {
 	if len(p.steps) == 0 {
 		return at + p.wall, true
@@ -38,7 +38,7 @@ func (p *promise) wallOf(h hit, at int64) (wall int64, known bool) {
 	return at + p.wall + offset, known
 }
 
-// onlyOwner is the node that owned the subject all the time, -1 if it changed or is not known.
+// onlyOwner returns the node that owned the subject for the whole span; -1 if it changed or is unknown.
 func (p *promise) onlyOwner() int {
 	owner := -1
 	for _, h := range p.owners {
@@ -50,7 +50,7 @@ func (p *promise) onlyOwner() int {
 	return owner
 }
 
-// offsetAt is how far a node's clock is from the machine's: set forward it follows at once, set back it loses a part of
+// offsetAt returns a node's clock offset from the machine's. Set forward, the clock follows at once; set back, it loses a part of
 // its pace.
 func offsetAt(steps []step, node int, at int64) (offset int64, known bool) {
 	target, since := int64(0), int64(0)
@@ -74,7 +74,7 @@ func offsetAt(steps []step, node int, at int64) (offset int64, known bool) {
 	return offset, true
 }
 
-// setWall sets the node's wall clock to so far from the machine's.
+// setWall sets the offset of the node's wall clock from the machine's.
 func (f *fleet) setWall(n *node, shift time.Duration) {
 	f.t.Helper()
 	s := step{node: f.index(n), from: boottime(), shift: int64(shift)}
@@ -118,7 +118,7 @@ func TestOffset(t *testing.T) {
 	}
 }
 
-// TestClockStepped sets the wall clock of the owner of a hot subject an hour forward or back, and right again.
+// TestClockStepped sets the wall clock of the owner of a hot subject an hour forward or back, and then right again.
 func TestClockStepped(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// echo answers each byte sent to a host, and returns its address.
+// echo starts a server on a host that answers each byte, and returns its address.
 func echo(t *testing.T, h *host) string {
 	t.Helper()
 	var l net.Listener
@@ -42,7 +42,7 @@ func echo(t *testing.T, h *host) string {
 	return l.Addr().String()
 }
 
-// roundTrips sends a byte so often, and returns how long the answers took, the shortest first.
+// roundTrips sends n bytes one by one, and returns the times of the answers, the shortest first.
 func roundTrips(t *testing.T, from *host, to string, n int) (all []time.Duration) {
 	t.Helper()
 	c, err := from.dial(context.Background(), "tcp", to)
@@ -65,7 +65,7 @@ func roundTrips(t *testing.T, from *host, to string, n int) (all []time.Duration
 	return all
 }
 
-// hears reports whether a gets a connection to an address within a while.
+// hears reports whether a can connect to an address within a bound.
 func hears(a *host, address string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
 	defer cancel()
@@ -76,7 +76,7 @@ func hears(a *host, address string) bool {
 	return err == nil
 }
 
-// TestRouter is the router's own test: what a way takes, what a cut does, and that nothing is left behind.
+// TestRouter tests the router itself: the time of a way, the effect of a cut, and that it leaves nothing behind.
 func TestRouter(t *testing.T) {
 	goroutines, before := runtime.NumGoroutine(), leftovers(t)
 	t.Run("world", func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestRouter(t *testing.T) {
 	})
 }
 
-// volume fails if a way is a bottleneck: 16 MB there and back within some round trips.
+// volume fails if a way is a bottleneck: 16 MB must go there and back within several round trips.
 func volume(t *testing.T, from *host, to string) {
 	t.Helper()
 	const total = 16 << 20
@@ -164,7 +164,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// leftovers are the devices, rules and namespaces there are.
+// leftovers returns the existing devices, rules and namespaces.
 func leftovers(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

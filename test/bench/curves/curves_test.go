@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A plot is drawn again from its CSV file alone.
+// The CSV file alone is enough to draw a plot again.
 func TestDraw(t *testing.T) {
 	o := &options{out: t.TempDir()}
 	want := []point{

@@ -13,13 +13,13 @@ import (
 	_ "gonum.org/v1/plot/vg/vgsvg" // the format of the files
 )
 
-// figure is one plot: a CSV file, and what its axes say.
+// figure is one plot: a CSV file, and the labels of its axes.
 type figure struct {
 	name, title, x, y string
-	linear            bool // the y axis, which then begins at 0
+	linear            bool // linear y axis, which then begins at 0
 }
 
-// figures are all plots.
+// figures lists all plots.
 var figures = []figure{
 	{name: "keys", title: "A check, by the number of keys", x: "keys", y: "ns a check, one core"},
 	{name: "memory", title: "Memory, by the number of keys", x: "keys", y: "bytes a counter", linear: true},
@@ -62,8 +62,8 @@ func (f *figure) draw(points []point, path string) error {
 	return p.Save(18*vg.Centimeter, 11*vg.Centimeter, path)
 }
 
-// frame leaves room around the points, and above them for the legend. A flat curve has to look flat: a logarithmic axis has
-// two decades at least.
+// frame leaves room around the points, and above them for the legend. A flat curve has to look flat, so a logarithmic axis spans
+// at least two decades.
 func (f *figure) frame(p *plot.Plot, points []point) {
 	least, most := math.Inf(1), 0.0
 	for _, one := range points {
@@ -106,13 +106,13 @@ func addLine(p *plot.Plot, i int, name string, points []point) error {
 	return nil
 }
 
-// bars are points with their least and most.
+// bars are points with their minimum and maximum.
 type bars struct {
 	plotter.XYs
 	plotter.YErrors
 }
 
-// decades marks 1, 2 and 5 of each power of ten, and names the powers; of few powers all.
+// decades puts ticks at 1, 2 and 5 times each power of ten, and labels the powers, or all ticks if there are few.
 type decades struct{}
 
 func (decades) Ticks(least, most float64) []plot.Tick {
@@ -134,7 +134,7 @@ func (decades) Ticks(least, most float64) []plot.Tick {
 	return ticks
 }
 
-// named writes the numbers of other ticks in the same way.
+// named formats the numbers of other ticks in the same way.
 type named struct{ plot.Ticker }
 
 func (n named) Ticks(least, most float64) []plot.Tick {
@@ -147,7 +147,7 @@ func (n named) Ticks(least, most float64) []plot.Tick {
 	return ticks
 }
 
-// amount is a number as a person writes it: 1, 20 k, 10 M.
+// amount formats a number for people: 1, 20 k, 10 M.
 func amount(v float64) string {
 	switch {
 	case v >= 1e6:

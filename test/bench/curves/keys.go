@@ -15,10 +15,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// keyBytes is how long keys are: all of them stand one after another in one text.
+// keyBytes is the length of a key. All keys lie one after another in one text.
 const keyBytes = 12
 
-// textOf are the keys of n subjects.
+// textOf returns the keys of n subjects.
 func textOf(n int) string {
 	b := make([]byte, 0, n*keyBytes)
 	for i := range n {
@@ -34,7 +34,7 @@ func textOf(n int) string {
 
 func keyAt(text string, i int) string { return text[i*keyBytes : (i+1)*keyBytes] }
 
-// compiled makes rules of their text.
+// compiled compiles the text of rules.
 func compiled(text string) (*rules.Set, error) {
 	doc, err := rules.Parse([]byte(text))
 	if err != nil {
@@ -43,7 +43,7 @@ func compiled(text string) (*rules.Set, error) {
 	return rules.Compile(doc, 1)
 }
 
-// node is a limiter by itself.
+// node is a lone limiter.
 type node struct{ *limiter.Limiter }
 
 // open opens a node until the plot is measured.
@@ -59,14 +59,14 @@ func (o *options) open(bound int64, text string) (*node, error) {
 	return n, nil
 }
 
-// table is a table until the plot is measured.
+// table returns a table until the plot is measured.
 func (o *options) table(bound int64) *counters.Table {
 	t := counters.New(bound)
 	o.opened = append(o.opened, t.Close)
 	return t
 }
 
-// close closes what was opened.
+// close closes everything opened.
 func (o *options) close() {
 	for _, f := range o.opened {
 		f()
@@ -74,10 +74,10 @@ func (o *options) close() {
 	o.opened = nil
 }
 
-// counted is a limit whose counters stay for longer than anything here takes.
+// counted is a limit whose counters outlive every measurement.
 const counted = "{limit: 1000000000, per: 1440h, algorithm: sliding-window}"
 
-// checks decides q for n keys at random.
+// checks decides q for n random keys.
 func (nd *node) checks(q *limiter.Query, set func(i int), keys int, random *rand.Rand) func(int) {
 	var a limiter.Answer
 	return func(times int) {
@@ -104,7 +104,7 @@ func measureKeys(o *options) (map[string][]point, error) {
 		table := o.table(bound)
 		taken := takes(table, n)
 		memory = append(memory, pointOf("mapped for the table", float64(n), []float64{float64(table.Stats().Bytes) / float64(n)}))
-		if grown := resident() - before; n >= 100_000 { // else it is lost in what a process takes for other things
+		if grown := resident() - before; n >= 100_000 { // otherwise the noise of the process hides it
 			memory = append(memory, pointOf("resident", float64(n), []float64{float64(grown) / float64(n)}))
 		}
 		l, err := o.open(bound, "rules:\n  - {name: r, key: [user], limits: ["+counted+"]}")
@@ -127,7 +127,7 @@ func measureKeys(o *options) (map[string][]point, error) {
 	return map[string][]point{"keys": timed(o, samples), "memory": memory}, nil
 }
 
-// takes makes n counters in a table, and returns Takes of them at random.
+// takes creates n counters in a table, and times Takes of random ones.
 func takes(table *counters.Table, n int) func(int) {
 	now := algorithms.At(time.Now())
 	limit := &algorithms.Limit{Kind: algorithms.SlidingWindow, Amount: 1_000_000_000, Window: 60 * 24 * time.Hour}
@@ -149,7 +149,7 @@ func takes(table *counters.Table, n int) func(int) {
 	}
 }
 
-// mixed spreads numbers as a hash does (the finaliser of SplitMix64).
+// mixed spreads numbers like a hash (the finalizer of SplitMix64).
 func mixed(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -157,7 +157,7 @@ func mixed(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// reads are reads of an array that is as large as n counters, each at a place that only the one before tells.
+// reads times reads of an array as large as n counters, each at a place that depends on the previous read.
 func reads(n int) func(int) {
 	const words = 6 // a counter takes 47 bytes
 	array := make([]uint64, n*words)
@@ -172,7 +172,7 @@ func reads(n int) func(int) {
 	}
 }
 
-// resident is how many bytes of this process are in memory, what was freed given back; 0 where that can't be told.
+// resident returns the resident bytes of this process after freeing garbage; 0 if unknown.
 func resident() int64 {
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/statm")

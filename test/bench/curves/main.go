@@ -21,13 +21,13 @@ func main() {
 	}
 }
 
-// options are what the flags say.
+// options are the flags.
 type options struct {
 	out         string
 	draw, quick bool
 	only        string
 
-	opened []func() // what closes what the plot at hand needs
+	opened []func() // close what the current plot uses
 }
 
 func run(ctx context.Context, args []string) error {
@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	return drawAll(&o)
 }
 
-// wants reports whether so called plots are to be measured.
+// wants reports whether the plots of that name are to be measured.
 func (o *options) wants(name string) bool { return o.only == "" || o.only == name }
 
 // measureAll writes the CSV files.
@@ -88,7 +88,7 @@ func measureAll(ctx context.Context, o *options) error {
 	return nil
 }
 
-// countNodes runs the test that counts messages: virtual time exists in tests alone.
+// countNodes runs the test that counts messages, because virtual time exists only in tests.
 func countNodes(ctx context.Context, o *options) error {
 	out, err := filepath.Abs(o.out)
 	if err != nil {
@@ -108,7 +108,7 @@ func countNodes(ctx context.Context, o *options) error {
 	return nil
 }
 
-// drawAll makes plots of the CSV files.
+// drawAll draws plots from the CSV files.
 func drawAll(o *options) error {
 	for _, f := range figures {
 		path := filepath.Join(o.out, f.name)

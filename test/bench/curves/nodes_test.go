@@ -28,18 +28,18 @@ var (
 
 const (
 	subjects = 20
-	perNode  = 50  // checks a second of each node, where the rate grows with the cluster
-	inAll    = 500 // checks a second of all nodes, where it does not
+	perNode  = 50  // checks per second and node, where the rate grows with the cluster
+	inAll    = 500 // checks per second of all nodes, where it does not
 	way      = 200 * time.Microsecond
-	// head is what stands before the body of each message on a connection: length, kind, method, number.
+	// head is the size of a message's header on a connection: length, kind, method, number.
 	head = 14
-	// settling is how long leases take to know their traffic; counting, how long is counted then.
+	// settling is how long leases take to adapt to their traffic; counting is how long messages are counted afterwards.
 	settling, counting = 9 * time.Second, 15 * time.Second
 )
 
-// traffic is what is sent in a while.
+// traffic is what was sent during a span.
 type traffic struct {
-	mu                      sync.Mutex // guards what follows
+	mu                      sync.Mutex // guards the fields below
 	on                      bool
 	checks, messages, bytes int64
 }
@@ -66,7 +66,7 @@ func (t *traffic) count(on bool) {
 	t.on = on
 }
 
-// member is a node of a cluster in which nothing moves and all are well: real are limiter, leases, counters, rules and ring.
+// member is a node of a cluster without moves and faults. Limiter, leases, counters, rules and ring are real.
 type member struct {
 	*limiter.Limiter
 	id    ring.NodeID
@@ -77,7 +77,7 @@ type member struct {
 	close func()
 }
 
-// Route is for limiter.Ownership.
+// Route implements limiter.Ownership.
 func (m *member) Route(p int) partitions.Route {
 	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: m.ring.Owner(p), Standby: m.ring.Standby(p)}
 	if r.Owner == m.id {
@@ -86,11 +86,10 @@ func (m *member) Route(p int) partitions.Route {
 	return r
 }
 
-// Lineage is for limiter.Ownership.
+// Lineage implements limiter.Ownership.
 func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
-// Wait, Learn, DecideAsStandby, DecideAlone and Forgive are for limiter.Ownership: where nothing moves or fails there is
-// nothing to do.
+// Wait, Learn, DecideAsStandby, DecideAlone and Forgive implement limiter.Ownership. Without moves and faults, they do nothing.
 func (m *member) Wait(context.Context, int)                                  {}
 func (m *member) Learn(int, int64, ring.NodeID)                              {}
 func (m *member) Forgive(algorithms.Now, *counters.Op)                       {}
@@ -102,7 +101,7 @@ func (m *member) DecideAsStandby(algorithms.Now, []counters.Op, []algorithms.Lim
 	return counters.Shut
 }
 
-// Go is for limiter.Peers.
+// Go implements limiter.Peers.
 func (m *member) Go(to ring.NodeID, method peer.Method, body []byte, _ time.Duration, done func([]byte, error)) {
 	m.sent.message(body)
 	a, body := &answer{member: m, done: done}, append([]byte(nil), body...)
@@ -112,7 +111,7 @@ func (m *member) Go(to ring.NodeID, method peer.Method, body []byte, _ time.Dura
 	})
 }
 
-// Send is for limiter.Peers.
+// Send implements limiter.Peers.
 func (m *member) Send(to ring.NodeID, method peer.Method, body []byte) error {
 	m.Go(to, method, body, 0, func([]byte, error) {})
 	return nil
@@ -124,7 +123,7 @@ type answer struct {
 	done func([]byte, error)
 }
 
-// Reply is for limiter.Responder.
+// Reply implements limiter.Responder.
 func (a *answer) Reply(body []byte) {
 	a.sent.message(body)
 	body = append([]byte(nil), body...)
@@ -134,13 +133,13 @@ func (a *answer) Reply(body []byte) {
 	})
 }
 
-// Fail is for limiter.Responder.
+// Fail implements limiter.Responder.
 func (a *answer) Fail(code peer.Code, detail string) {
 	a.sent.message(nil)
 	a.group.Go(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
 }
 
-// join makes a cluster of n nodes that all go by text.
+// join makes a cluster of n nodes with the rules in text.
 func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup) []*member {
 	set, err := compiled(text)
 	if err != nil {
@@ -182,7 +181,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 	return all
 }
 
-// counts has n nodes asked so many checks a second in all, half of what the limits allow, and returns what they send for it.
+// counts makes checks at n nodes at a total rate of half of what the limits allow, and returns the traffic that they cause.
 func counts(t *testing.T, n int, consistency string, rate float64, seed uint64) (c *traffic) {
 	synctest.Test(t, func(t *testing.T) {
 		c = &traffic{}
@@ -222,7 +221,7 @@ func counts(t *testing.T, n int, consistency string, rate float64, seed uint64) 
 	return c
 }
 
-// modes are the lines: how checks are decided, and how many there are.
+// modes are the lines: how checks are decided, and at which rate.
 var modes = []struct {
 	line, consistency string
 	rate              func(n int) float64
@@ -233,8 +232,8 @@ var modes = []struct {
 	{fmt.Sprint("exact, ", inAll, " checks a second of all nodes together"), "exact", func(int) float64 { return inAll }},
 }
 
-// TestNodes counts the messages of limiters, by how many nodes there are: no check costs more messages than a question and
-// its reply, and some, however large the cluster is.
+// TestNodes counts the messages of limiters by the number of nodes: regardless of the cluster's size, a check costs hardly more
+// messages than a question and its reply.
 func TestNodes(t *testing.T) {
 	sizes, seeds := []int{3, 5}, uint64(1)
 	if *entire {

@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// point is one of a line: the median of what was measured, and the least and the most.
+// point is a point of a line: the median of the measurements, and their minimum and maximum.
 type point struct {
 	line           string
 	x              float64
 	y, least, most float64
 }
 
-// pointOf is the point of what several rounds measured.
+// pointOf returns the point for the measurements of several rounds.
 func pointOf(line string, x float64, values []float64) point {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)

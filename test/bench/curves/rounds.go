@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// sample is a point that is to be timed: run does n of what is timed.
+// sample is a point to be timed: run executes the operation n times.
 type sample struct {
 	line string
 	x    float64
 	run  func(n int)
 }
 
-// timed times all samples in rounds on one core and returns the points in ns for one.
+// timed times all samples in rounds on one core, and returns the points in ns per operation.
 func timed(o *options, samples []sample) []point {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	rounds, span := 9, 60*time.Millisecond
@@ -38,7 +38,7 @@ func timed(o *options, samples []sample) []point {
 	return points
 }
 
-// enough is how many of run take about so long.
+// enough returns how many operations take about a given time.
 func enough(run func(n int), span time.Duration) int {
 	for n := 64; ; n *= 2 {
 		began := time.Now()

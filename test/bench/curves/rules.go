@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// sorts are the ways in which one of n rules applies: how the i-th rule is written, and what a check says that only that one
-// applies to.
+// sorts are the ways in which one of n rules applies: the text of the i-th rule, and the attributes of a check to which only that
+// rule applies.
 var sorts = []struct {
 	line  string
 	match func(i int) string
@@ -57,7 +57,7 @@ func measureRules(o *options) (map[string][]point, error) {
 	return map[string][]point{"rules": timed(o, samples)}, nil
 }
 
-// oneOf checks q by n rules, of which only the one called want applies.
+// oneOf times checks by n rules, of which only the one called want applies.
 func oneOf(o *options, n int, match func(int) string, q limiter.Query, want string) (func(int), error) {
 	var text strings.Builder
 	text.WriteString("rules:\n")
@@ -75,7 +75,7 @@ func oneOf(o *options, n int, match func(int) string, q limiter.Query, want stri
 	return l.checks(&q, func(int) {}, 1, rand.New(rand.NewPCG(1, 3))), nil
 }
 
-// listings are what the rules may say of a subject.
+// listings are the settings that rules may have for a subject.
 var listings = []struct {
 	line, of string
 	amount   int64
@@ -107,8 +107,7 @@ func measureSubjects(o *options) (map[string][]point, error) {
 	return map[string][]point{"subjects": timed(o, samples)}, nil
 }
 
-// among checks n subjects at random by rules that list n, each with what of says. Keys of those that are listed begin with
-// user-.
+// among times checks of n random subjects with rules that list n of them. Keys of listed subjects begin with user-.
 func among(o *options, n int, of, prefix string, amount int64) (func(int), error) {
 	listed := textOf(n)
 	var text strings.Builder

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// measureGoroutines is the throughput of goroutines that check one key, or each keys of its own.
+// measureGoroutines measures the throughput of goroutines that check one key, or keys of their own.
 func measureGoroutines(o *options) (map[string][]point, error) {
 	rounds, each := 9, 400_000
 	if o.quick {
@@ -47,9 +47,9 @@ func measureGoroutines(o *options) (map[string][]point, error) {
 	return map[string][]point{"goroutines": points}, nil
 }
 
-// together has n goroutines make about so many checks in all, and returns how many they make a second.
+// together makes n checks from several goroutines, and returns the rate per second.
 func (nd *node) together(n, checks int, alike bool) float64 {
-	const own = 100 // keys of a goroutine
+	const own = 100 // keys per goroutine
 	text := textOf(n * own)
 	var ready, done sync.WaitGroup
 	begin := make(chan struct{})
@@ -75,7 +75,7 @@ func (nd *node) together(n, checks int, alike bool) float64 {
 	return float64(checks/n*n) / time.Since(began).Seconds()
 }
 
-// measureLog is a refusal by a log with so many entries, which looks for when there is room again.
+// measureLog times refusals by a log with n entries, which has to find when there is room again.
 func measureLog(o *options) (map[string][]point, error) {
 	var samples []sample
 	for _, part := range []struct {
@@ -83,7 +83,7 @@ func measureLog(o *options) (map[string][]point, error) {
 		cost func(n int64) int64
 	}{
 		{"a cost of 1", func(int64) int64 { return 1 }}, {"a cost of the whole limit", func(n int64) int64 { return n }},
-		// The worst: as much has to go as may stay.
+		// The worst case: as many entries expire as may stay.
 		{"a cost of half the limit", func(n int64) int64 { return n / 2 }},
 	} {
 		for n := int64(16); n <= algorithms.MaxLogEntries; n *= 4 {
@@ -97,7 +97,7 @@ func measureLog(o *options) (map[string][]point, error) {
 	return map[string][]point{"log": timed(o, samples)}, nil
 }
 
-// refusals are by a log that is full with n entries.
+// refusals times refusals by a full log with n entries.
 func refusals(o *options, n, cost int64) (func(int), error) {
 	table := o.table(1000)
 	now := algorithms.At(time.Now())
