@@ -15,7 +15,7 @@ func adopted(t testing.TB, h *History, number int64, n int, replace bool) *Histo
 	return next
 }
 
-// An adopted version keeps the number it has elsewhere; numbers may be skipped.
+// An adopted version keeps its original number; numbers may be skipped.
 func TestAdoptedVersions(t *testing.T) {
 	h := adopted(t, NewHistory(), 7, 70, false)
 	h = adopted(t, adopted(t, h, 8, 80, false), 12, 120, false)
@@ -72,7 +72,7 @@ func TestSameDocumentAgain(t *testing.T) {
 		t.Errorf("have %d, %+v", says(doc), v)
 	}
 	if !next.Set().DividesAs(h.Set()) || says(mustWrite(t, next, tierChange(9)).doc) != 9 {
-		t.Error("it is another document")
+		t.Error("the document changed")
 	}
 }
 

@@ -12,15 +12,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Defaults for settings that neither the rule nor the document's defaults give.
+// The values of settings that neither the rule nor the document's defaults give.
 const (
 	defaultThreshold = 0.85
 	defaultIdle      = 0.02
 	defaultMaxDelay  = 5 * time.Second
 )
 
-// Compile compiles doc for matching checks. The result depends on the document's text alone: every node that compiles a
-// version gets the same Set.
+// Compile compiles doc for matching checks. The result depends only on the document and the version number, so all nodes
+// that compile a version get the same Set.
 func Compile(doc *Document, version int64) (*Set, error) {
 	s := &Set{
 		Version: version, Document: doc,
@@ -63,8 +63,8 @@ type compiler struct {
 	set    *Set
 	doc    *Document
 	tables map[tableKey]*subjectTable
-	listed map[*SubjectSpec]*subject // set only if there are global rules
-	lists  int32                     // number of lists of limits of global rules
+	listed map[*SubjectSpec]*subject // filled only if there are global rules
+	lists  int32                     // number of limit lists of global rules
 	err    error                     // the first error
 }
 
@@ -127,7 +127,7 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	return r
 }
 
-// settings fills in what a rule takes from the defaults.
+// settings sets r's settings: the rule's own, or else those of the defaults.
 func (c *compiler) settings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
@@ -144,7 +144,7 @@ func (c *compiler) settings(r *Rule, s *Settings) {
 	}
 }
 
-// onLimit returns what a rule does with a check over a limit, and how long it may delay one.
+// onLimit returns what a rule does with a check over a limit, and the longest delay it may impose.
 func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	d := &c.doc.Defaults.Settings
 	longest := cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
@@ -194,8 +194,8 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.ID = id.hash()
 }
 
-// blockLimit represents a block as a limit: one unit, which returns after the block's length. The limit's identity
-// leaves the length out, so that a block in force survives a change of length.
+// blockLimit represents a block as a limit of one unit, which refills after the block's length. The limit's ID leaves
+// the length out, so that a block in force survives a change of length.
 func blockLimit(rule string, length time.Duration) *Limit {
 	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
 	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
@@ -210,7 +210,7 @@ func (id counterIdentity) hash() uint64 {
 	return xxh3.Hash(appendString(b, id.zone))
 }
 
-// appendString appends s so that no two lists of strings yield the same bytes.
+// appendString appends s with its length, so that no two lists of strings yield the same bytes.
 func appendString(b []byte, s string) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
 	return append(b, s...)
@@ -224,7 +224,7 @@ func (c *compiler) list(specs []*Entry) list {
 	return list{entries, buildIndex(entries)}
 }
 
-// costTable gives checks their costs by one attribute.
+// costTable is a compiled CostTable.
 type costTable struct {
 	attribute int
 	byText    map[string]int64

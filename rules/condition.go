@@ -8,7 +8,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// condition is a compiled Condition: the attribute is present and has one of the values.
+// condition is a compiled Condition: it holds if the attribute is present and has one of the values.
 type condition struct {
 	attribute int
 	address   bool         // its values are addresses
@@ -83,7 +83,7 @@ func (c *condition) holds(m *Match, v *value) bool {
 	return false
 }
 
-// glob is a text in which * stands for any characters.
+// glob is a pattern in which * stands for any text, including none.
 type glob struct {
 	prefix, suffix string
 	middle         []string // between the first * and the last, in order; none is empty
@@ -106,7 +106,7 @@ func (g *glob) matches(s string) bool {
 	}
 	s = s[len(g.prefix) : len(s)-len(g.suffix)]
 	for _, part := range g.middle {
-		i := strings.Index(s, part) // the earliest match leaves the most room for the parts after it
+		i := strings.Index(s, part) // the earliest match leaves the most text for the parts after it
 		if i < 0 {
 			return false
 		}

@@ -10,19 +10,18 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// globals summarizes a set's limits that regions divide.
+// globals summarizes the limits of a set that regions divide.
 type globals struct {
 	maxSpan time.Duration // see MaxGlobalSpan
 	fill    time.Duration // the same, for buckets only
-	print   Hash          // of all that shares depend on; zero if there are no global limits
+	print   Hash          // of everything that shares depend on; zero if there are no global limits
 }
 
-// MaxGlobalSpan returns an upper bound of how long a window of any global limit of s lasts, or a bucket of one takes to
-// fill; 0 if there is no global limit.
+// MaxGlobalSpan returns an upper bound of the length of any global limit's window and of the time that any global bucket
+// takes to fill. It is 0 if s has no global limits.
 func (s *Set) MaxGlobalSpan() time.Duration { return s.globals.maxSpan }
 
-// DividesAs reports whether s and other have the same global limits for all subjects, and give the regions the same
-// parts.
+// DividesAs reports whether s and other have the same global limits for all subjects and the same parts for the regions.
 func (s *Set) DividesAs(other *Set) bool { return s.globals.print == other.globals.print }
 
 // globals computes the summary from the compiled rules.
@@ -68,7 +67,7 @@ func (c *compiler) globals() globals {
 	return g
 }
 
-// subject includes a listed subject's own limits.
+// subject adds a listed subject's own limits.
 func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
 	if s == nil {
 		return b
@@ -82,7 +81,7 @@ func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
 	return b
 }
 
-// list includes a list of limits.
+// list adds a list of limits.
 func (g *globals) list(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
@@ -97,7 +96,7 @@ func (g *globals) list(b []byte, limits []*Limit) []byte {
 	return b
 }
 
-// maxSpan returns such a bound for one limit and all shares of it.
+// maxSpan returns the bound of MaxGlobalSpan for one limit and all its shares.
 func maxSpan(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:

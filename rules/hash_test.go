@@ -105,6 +105,6 @@ func TestKeyed(t *testing.T) {
 	}
 	k := one.Keyed(secret)
 	if subject(k, "user=ab", "tenant=c") == subject(k, "user=a", "tenant=bc") || subject(k, "user=", "tenant=ab") == subject(k, "user=ab", "tenant=") {
-		t.Error("values run into one another")
+		t.Error("adjacent values are not separated")
 	}
 }

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// KeptVersions is how many versions can be read back.
+	// KeptVersions is the number of versions that can be read back.
 	KeptVersions = 50
-	// MaxHistory bounds the texts of all kept versions together, in bytes. If large documents are rewritten again and
-	// again, fewer than KeptVersions are kept. The version in force is always kept, with what it is replayed from.
+	// MaxHistory bounds the texts of all kept versions together, in bytes. Repeated rewrites of large documents leave
+	// fewer than KeptVersions. The version in force is always kept, with what replaying it needs.
 	MaxHistory = 64 << 20
 
 	maxBy   = 256 // bytes of Version.By and Version.What
 	maxWhat = 256
 
-	// fullEvery is the number of single changes after which a whole document is kept again. It bounds replaying.
+	// fullEvery is the number of changes after which a whole document is kept again. It bounds replaying.
 	fullEvery = 16
-	// maxChain bounds the changes since a whole document if none can be written because it would be larger than
-	// MaxDocument. Such a document was written as a compact text; it may still be made smaller change by change.
+	// maxChain bounds the changes since the last whole document if no newer one can be written because it would exceed
+	// MaxDocument. Such a document was uploaded as a compact text; changes may still make it smaller.
 	maxChain = 512
 )
 
@@ -32,37 +32,36 @@ type Version struct {
 	Number int64     `json:"version"` // from 1
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`   // the author, at most 256 bytes
-	What   string    `json:"what"` // what was changed, such as "rule login", at most 256 bytes
+	What   string    `json:"what"` // what changed, such as "rule login", at most 256 bytes
 	Size   int       `json:"size"` // of the change, in bytes
 }
 
 // Write is a change and the conditions for making it.
 type Write struct {
 	Change  Change
-	IfMatch int64 // the version that the change was made for; 0 for any
-	// OnlyFirst makes the change version 1 or fails: it seeds rules where there are none.
+	IfMatch int64 // the version that must be in force; 0 for any
+	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules where there are none.
 	OnlyFirst bool
 	By        string    // the author; cut to 256 bytes
 	When      time.Time // kept to the millisecond
 }
 
-// History is the rules and their last versions. It is immutable: a write returns a new History, which shares with the
-// old one what they have in common. The zero value has no version, like the result of [NewHistory].
+// History is the rules and their last versions. It is immutable: a write returns a new History that shares the old
+// versions. The zero value has no version, like the result of [NewHistory].
 //
-// Everything in it follows from the writes alone. Nodes that make the same writes have the same History, whether they
-// made all of them or started from one that was read back.
+// A History depends on the writes alone. Nodes that apply the same writes have the same History, whether they applied all
+// of them or started from an encoded one.
 type History struct {
-	// chain is the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
+	// chain holds the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
 	// for adopted versions. The first record is a whole document.
 	chain []*record
-	// doc and set are the version in force; nil if there is none. Invariant: doc equals the result of replaying.
+	// doc and set are the version in force, or nil without one. Invariant: doc equals the result of replaying.
 	doc  *Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
 }
 
-// record is a version as it is kept. Small changes are kept as changes: fifty copies of a document of 8 MiB would be
-// 400 MiB.
+// record is a stored version. Small changes are stored as changes: fifty copies of an 8 MiB document would take 400 MiB.
 type record struct {
 	Version
 	full   bool   // text is a whole document
@@ -73,13 +72,13 @@ type record struct {
 // NewHistory returns a history without a version.
 func NewHistory() *History { return &History{} }
 
-// Write returns the history with one more version. On an error there is no new version. The error wraps [ErrConflict]
-// or [ErrNotFound], or is of type [Errors].
+// Write returns the history with one more version. The error wraps [ErrConflict] or [ErrNotFound], or is of type
+// [Errors].
 func (h *History) Write(w Write) (*History, error) {
 	have := h.number()
 	switch {
 	case w.OnlyFirst && have != 0:
-		return nil, fmt.Errorf("%w: version %d is in force, and not the first", ErrConflict, have)
+		return nil, fmt.Errorf("%w: version %d is already in force", ErrConflict, have)
 	case w.IfMatch != 0 && w.IfMatch != have:
 		return nil, fmt.Errorf("%w: version %d is in force, not %d", ErrConflict, have, w.IfMatch)
 	}
@@ -107,9 +106,9 @@ func (h *History) Write(w Write) (*History, error) {
 	return h.and(r, doc)
 }
 
-// Adopt returns the history with a whole version that was written elsewhere, under the number it has there. v.Number
-// must be above the version in force; numbers may be skipped. With replace, the previous history is dropped. The error
-// wraps [ErrConflict] or is of type [Errors].
+// Adopt returns the history with a version that was written elsewhere, as a whole document and under the number it has
+// there. v.Number must be above the version in force; numbers may be skipped. With replace, Adopt drops the previous
+// history. The error wraps [ErrConflict] or is of type [Errors].
 func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
 	if replace {
 		h = &History{}
@@ -125,8 +124,8 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// Again returns the history with one more version of the same document, because something else that is committed
-// together with the rules has changed. what and by describe that change.
+// Again returns the history with one more version of the same document. Something else that is committed together with
+// the rules has changed; what and by describe that change.
 func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
@@ -143,7 +142,7 @@ func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// and returns h with one more version, whose document is doc.
+// and returns h with one more version, r, whose document is doc.
 func (h *History) and(r *record, doc *Document) (*History, error) {
 	set, err := Compile(doc, r.Number)
 	if err != nil {
@@ -152,9 +151,8 @@ func (h *History) and(r *record, doc *Document) (*History, error) {
 	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
-// keep decides how r is kept. It is kept as a whole document if it is one, if replaying would get long, or if the
-// changes since the last whole document are larger than a document. It returns the document that replaying r will
-// yield.
+// keep decides how to store r, and returns the document that replaying r will yield. It stores a whole document if c is
+// one, if replaying would take too long, or if the changes since the last whole document are larger than a document.
 func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	if c.Part == WholeDocument {
 		r.full, r.text = true, doc.source
@@ -169,7 +167,7 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 		changes++
 		size += len(before.text)
 	}
-	// The first version has nothing to be replayed from.
+	// The first version has no document before it to replay from.
 	first := len(h.chain) == 0
 	if first || changes >= fullEvery || size > max(document, 4096) {
 		whole, err := rewrite(doc)
@@ -195,8 +193,8 @@ func rewrite(doc *Document) (*Document, error) {
 	return Parse(text)
 }
 
-// trim drops versions that are no longer kept and not needed to replay the first kept one. The result begins with a
-// whole document.
+// trim drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
+// a whole document.
 func trim(chain []*record) []*record {
 	size, first := 0, len(chain)
 	for i, r := range slices.Backward(chain) {
@@ -213,7 +211,7 @@ func trim(chain []*record) []*record {
 	return slices.Clone(chain[first:])
 }
 
-// Current returns the document in force and its version; nil and zero before the first.
+// Current returns the document in force and its version, or nil and the zero Version before the first.
 func (h *History) Current() (*Document, Version) {
 	if len(h.chain) == 0 {
 		return nil, Version{}
@@ -221,13 +219,13 @@ func (h *History) Current() (*Document, Version) {
 	return h.doc, h.chain[len(h.chain)-1].Version
 }
 
-// Hash returns the hash of the document in force; zero before the first.
+// Hash returns the hash of the document in force, or zero before the first.
 func (h *History) Hash() [32]byte { return h.hash }
 
 // Set returns the compiled document in force, or nil before the first.
 func (h *History) Set() *Set { return h.set }
 
-// number returns the number of the version in force; 0 before the first.
+// number returns the number of the version in force, or 0 before the first.
 func (h *History) number() int64 {
 	if len(h.chain) == 0 {
 		return 0
@@ -280,7 +278,7 @@ func replay(chain []*record, last int) (*Document, error) {
 	return doc, nil
 }
 
-// asErrors converts any error to Errors, which the writer can be told.
+// asErrors converts any error to Errors, which can be reported to the writer.
 func asErrors(err error) error {
 	var known Errors
 	if errors.As(err, &known) {
@@ -289,7 +287,7 @@ func asErrors(err error) error {
 	return Errors{{Message: err.Error()}}
 }
 
-// millisecond returns t as it is after writing and reading it back.
+// millisecond rounds t to what encoding and decoding preserve.
 func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".

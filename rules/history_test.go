@@ -102,7 +102,7 @@ func TestFirstOnly(t *testing.T) {
 	}
 }
 
-// Every kept version keeps its content, and a history that was read back continues exactly like the original.
+// Every kept version keeps its content, and a decoded history continues exactly like the original.
 func TestVersionsReplay(t *testing.T) {
 	h, read := NewHistory(), NewHistory()
 	const last = 137
@@ -157,7 +157,7 @@ func checkVersions(t *testing.T, h *History, last int) {
 	}
 }
 
-// A history doesn't change when others are made from it.
+// A history doesn't change when writes create others from it.
 func TestHistoriesBranch(t *testing.T) {
 	base := NewHistory()
 	for n := 1; n <= 60; n++ {
@@ -197,7 +197,7 @@ func bigDocument(subjects int) []byte {
 	return b.Bytes()
 }
 
-// textOf returns how many bytes of text h holds.
+// textOf returns the number of bytes of text that h holds.
 func textOf(h *History) (size int) {
 	for _, r := range h.chain {
 		size += len(r.text)
@@ -252,7 +252,7 @@ func TestTextIsBounded(t *testing.T) {
 // A document that can't be written whole can be changed for a while, and then has to be rewritten.
 func TestDocumentThatDoesNotFit(t *testing.T) {
 	h := mustWrite(t, NewHistory(), wholeChange(1))
-	// Pretend that the text was compact: every rendering of it is too large.
+	// Pretend that the uploaded text was compact: every rendering is too large.
 	fat := *h.doc
 	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
 	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
@@ -391,7 +391,7 @@ func TestDamagedHistories(t *testing.T) {
 	}
 	for name, b := range tests {
 		if bytes.Equal(b, body) {
-			t.Fatalf("%s: is what it was", name)
+			t.Fatalf("%s: changed nothing", name)
 		}
 	}
 	// A history that begins with a change is incomplete.
@@ -433,7 +433,7 @@ func FuzzParseHistory(f *testing.F) {
 			}
 			again := readBack(t, h)
 			if !reflect.DeepEqual(again.Versions(), h.Versions()) {
-				t.Fatal("read otherwise")
+				t.Fatal("decoding again gives another history")
 			}
 			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil || says(readBack(t, next).doc) != 3 {
 				t.Fatalf("can't go on: %v", err)

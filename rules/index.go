@@ -8,15 +8,15 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// index finds those of many entries (rules, or entries of a list) that may apply to a check, without looking at the
-// others. Each entry is filed under the one condition that is likely to bring up the fewest other entries. The entry's
-// other conditions are checked for each entry found.
+// index finds the entries (rules, or entries of a list) that may apply to a check, without walking all of them. Each entry
+// is filed under the one condition that it likely shares with the fewest others. Its other conditions are checked when it
+// is found.
 type index struct {
 	always     []int32
 	attributes []attributeIndex // by number of attribute
 }
 
-// attributeIndex files entries by one attribute. Entries are given by position, in ascending order.
+// attributeIndex files entries by one attribute. Entries are positions, in ascending order.
 type attributeIndex struct {
 	texts     map[string][]int32
 	addresses map[netip.Addr][]int32
@@ -24,10 +24,10 @@ type attributeIndex struct {
 	prefixes  globIndex
 	suffixes  globIndex // globs that begin with *
 	present   []int32   // entries that only need the attribute to be present
-	plain     bool      // only present has entries
+	plain     bool      // all entries are in present
 }
 
-// netNode holds the entries of a CIDR, linked to the next larger CIDR around it.
+// netNode holds the entries of a CIDR and links to the smallest CIDR around it.
 type netNode struct {
 	entries []int32
 	around  *netNode
@@ -39,7 +39,7 @@ type globIndex struct {
 	byText  map[string][]int32
 }
 
-// indexed is what an entry can be filed by.
+// indexed holds what an entry can be filed by.
 type indexed struct {
 	match []condition
 	key   []keyAttribute // all must be present as well
@@ -51,13 +51,13 @@ type list struct {
 	index   index
 }
 
-// drawer is one place in the index, in which entries are counted.
+// drawer identifies one key of the index, under which entries are counted.
 type drawer struct {
 	attribute int
 	text      string
 }
 
-// How well a kind of filing tells entries apart, best first.
+// The classes of filing, from the most to the least selective.
 const (
 	byValue = iota
 	byGlob
@@ -93,7 +93,7 @@ func buildIndex(entries []indexed) index {
 	return x
 }
 
-// drawers lists where the condition would be filed.
+// drawers lists the keys under which the condition would be filed.
 func (c *condition) drawers() []drawer {
 	out := make([]drawer, 0, len(c.texts)+len(c.addresses)+len(c.globs))
 	for _, s := range c.texts { // including CIDRs

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// lowering caches limits as lowered by the step in force, so that a check allocates nothing. Each list of limits of a
-// rule with `adaptive` has one, at its first limit.
+// lowering caches limits as lowered by the step in force, so that a check allocates nothing. The first limit of each list
+// of a rule with `adaptive` has one.
 type lowering struct{ last atomic.Pointer[lowered] }
 
 type lowered struct {
@@ -17,9 +17,9 @@ type lowered struct {
 	limits []*Limit
 }
 
-// Lowered returns limits, which are the limits of a hit of r, as they are while a step of r.Adaptive is in force.
-// Amounts and bursts are multiplied by the step's factor and rounded down, to at least 1; a region's share of 0 stays
-// 0. They are the same counters. The list is rebuilt only when the step differs from the last call's.
+// Lowered returns the limits of a hit of r as they are while a step of r.Adaptive is in force. It multiplies amounts and
+// bursts by the step's factor and rounds down, but not below 1; a region's share of 0 stays 0. The counters remain the
+// same. Lowered rebuilds the list only when the step differs from the last call's.
 func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].lowering == nil {
 		return limits
@@ -43,11 +43,11 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	return out
 }
 
-// exactly returns a factor as it was written: 0.29 of 100 is 29, though no float64 equals 0.29.
+// exactly returns a factor as it was written: 0.29 of 100 is 29, although no float64 equals 0.29.
 func exactly(factor float64) *big.Rat {
 	r, ok := new(big.Rat).SetString(strconv.FormatFloat(factor, 'g', -1, 64))
 	if !ok {
-		return big.NewRat(1, 1) // not a number: no document has one
+		return big.NewRat(1, 1) // can't happen: documents have only finite numbers
 	}
 	return r
 }

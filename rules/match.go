@@ -9,23 +9,23 @@ import (
 	"unsafe"
 )
 
-// ErrKey means that a key has a different number of values than the rule has key attributes, or that the values match another
-// descriptor of Envoy's than the one they are for.
+// ErrKey means that the number of a key's values differs from that of the rule's key attributes, or that the values match
+// a different descriptor of Envoy's than the one named.
 var ErrKey = errors.New("key does not fit the rule")
 
-// Match is the result of matching a check. It can be reused for check after check without allocating; it refers to the
-// check's attributes until it is used again. The zero Match is ready for use.
+// Match is the result of matching a check. Reusing one for check after check avoids allocating; it refers to a check's
+// attributes until its next use. The zero Match is ready for use.
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
 
-	values []value     // the check's attributes that the set looks at
+	values []value     // the check's attributes that the set uses
 	slots  []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found  []int32     // positions of entries that may apply
-	key    []Attribute // of MatchKey
-	lists  []int32     // of Share
+	key    []Attribute // scratch of MatchKey
+	lists  []int32     // scratch of Share
 	usual  []byte      // canonical notation of addresses
-	inline []byte      // of MatchInline
+	inline []byte      // scratch of MatchInline
 }
 
 // value is an attribute of the current check.
@@ -39,7 +39,7 @@ type value struct {
 	usual        string // canonical notation of the address, in Match.usual; set on first use
 }
 
-// isAddress reports whether the value is an address; if so, v.address holds it.
+// isAddress reports whether the value is an address. If so, it sets v.address.
 func (v *value) isAddress() bool {
 	if !v.parsed {
 		v.address, v.valid = parseAddress(v.text)
@@ -48,8 +48,8 @@ func (v *value) isAddress() bool {
 	return v.valid
 }
 
-// canonicalText returns the text of v that globs and cost tables are compared with: an address in canonical notation. It is
-// valid until m is used again.
+// canonicalText returns the text of v that globs and cost tables are compared with; addresses are in canonical notation.
+// It is valid until m is used again.
 func (m *Match) canonicalText(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
@@ -73,8 +73,8 @@ type keyAttribute struct {
 	subjects *subjectTable // nil if none are listed
 }
 
-// Match finds what applies to attrs. If only is not nil, it considers only that rule; one of Envoy's applies to no attributes.
-// If an attribute is given twice, the first one counts.
+// Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
+// attributes. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	s.load(attrs, m)
 	m.List = Unlisted
@@ -101,7 +101,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
-// conditions and cost tables; the lists see only the key. The error wraps ErrKey and says how many values are needed.
+// conditions and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
+// values the rule needs.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -162,7 +163,7 @@ func (m *Match) value(attribute int) *value {
 	return nil
 }
 
-// Seen calls yield with the attributes of the last check by m that any part of s looks at.
+// Seen calls yield for each attribute of the check last matched with m that any part of s uses.
 func (s *Set) Seen(m *Match, yield func(name, value string)) {
 	for i := range m.values {
 		yield(s.attributes.named[m.values[i].number].name, m.values[i].text)
@@ -205,7 +206,7 @@ func (s *Set) try(r *Rule, m *Match) {
 	s.hit(r, m, cost)
 }
 
-// hit adds what r says about the subject, whose values are all present.
+// hit adds a hit of r for the subject in m, which must have all of r's key attributes.
 func (s *Set) hit(r *Rule, m *Match, cost int64) {
 	limits := r.own
 	if r.bySubject {
@@ -217,11 +218,11 @@ func (s *Set) hit(r *Rule, m *Match, cost int64) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
-	h := &m.Hits[len(m.Hits)-1] // all fields are set below
+	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
 	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
-// costOf looks up a check in the rule's cost table.
+// costOf looks up the check's cost in the rule's cost table.
 func (r *Rule) costOf(m *Match) int64 {
 	if v := m.value(r.cost.attribute); v != nil {
 		if cost, ok := r.cost.byText[m.canonicalText(v)]; ok {
@@ -231,8 +232,8 @@ func (r *Rule) costOf(m *Match) int64 {
 	return r.cost.fallback
 }
 
-// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. The value of an
-// absent key attribute is empty.
+// SubjectOf returns the values of r's key attributes in attrs as r counts them: normalised, with addresses grouped. The
+// value of an absent attribute is empty.
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	out := make([]string, len(r.Key))
 	for i, name := range r.Key {
@@ -246,7 +247,7 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	return out
 }
 
-// NormalKey returns key as it is counted: normalised, addresses grouped. It returns no more values than r has key
+// NormalKey returns key as r counts it: normalised, with addresses grouped. It returns no more values than r has key
 // attributes.
 func (r *Rule) NormalKey(key []string) []string {
 	out := make([]string, min(len(key), len(r.Key)))
@@ -256,7 +257,7 @@ func (r *Rule) NormalKey(key []string) []string {
 	return out
 }
 
-// normal returns the i-th key value as it is counted, as a string that shares no memory with text.
+// normal returns the i-th key value as r counts it. The result shares no memory with text.
 func (r *Rule) normal(i int, text string) string {
 	if !r.Envoy && r.key[i].address {
 		if a, ok := parseAddress(text); ok {

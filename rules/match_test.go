@@ -315,7 +315,7 @@ rules:
 		t.Errorf("unit tokens: have %d %v", id, ok)
 	}
 	if _, ok := s.UnitID("bytes"); ok || s.Rule("z") != nil {
-		t.Error("what is not there is found")
+		t.Error("a missing name was found")
 	}
 }
 
@@ -355,7 +355,7 @@ func TestMatch_reusedAcrossSets(t *testing.T) {
 	}
 }
 
-// All checks share a Set, and rules change under load.
+// Concurrent checks share a Set while the rules change.
 func TestSet_concurrentUse(t *testing.T) {
 	doc := mustParse(t, string(readContract(t)))
 	var wg sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and has
-// every mistake, or only the one that made the text unreadable.
+// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and lists
+// every mistake, or only the one that makes the text unreadable.
 func Parse(src []byte) (*Document, error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -147,7 +147,7 @@ var (
 	)
 )
 
-// allowCodec reads and writes whether something is refused, under the key "allow".
+// allowCodec reads and writes the key "allow", which is the opposite of InlineSpec.Refuse.
 var allowCodec = codec[bool]{
 	func(d *decoder, n *yaml.Node) bool { return d.kind(n, yaml.Bool) && !d.boolean(n) },
 	func(refuse bool) *yaml.Node { return boolean(!refuse) },
@@ -162,7 +162,7 @@ var inlineFields = fieldsOf(
 	of("on_partition", wordCodec(partitionWords[:]...), func(s *InlineSpec) *string { return &s.OnPartition }),
 )
 
-// maxNamespaces bounds the namespaces of inline limits that a document names: each has figures of its own.
+// maxNamespaces bounds the namespaces of inline limits that a document names: each has its own metrics.
 const maxNamespaces = 100
 
 func (d *decoder) inline(n *yaml.Node) *InlineSpec {
@@ -175,12 +175,12 @@ func (d *decoder) namespaces(n *yaml.Node) (list []string) {
 	d.each(n, func(n *yaml.Node) {
 		name := d.name(n)
 		if name != "" && slices.Contains(list, name) {
-			d.fail(n, "the namespace %q is named twice", name)
+			d.fail(n, "duplicate namespace %q", name)
 		}
 		list = append(list, name)
 	})
 	if len(n.Items) == 0 || len(list) > maxNamespaces {
-		d.fail(n, "1 to %d namespaces are expected", maxNamespaces)
+		d.fail(n, "expected 1 to %d namespaces", maxNamespaces)
 	}
 	return list
 }
@@ -245,7 +245,7 @@ func (d *decoder) entries(n *yaml.Node) []*Entry {
 func (d *decoder) conditions(n *yaml.Node) []Condition {
 	var out []Condition
 	if d.kind(n, yaml.Map) && len(n.Items) == 0 {
-		d.fail(n, "at least one attribute is expected")
+		d.fail(n, "expected at least one attribute")
 	}
 	if n.Kind != yaml.Map {
 		return nil
@@ -299,9 +299,9 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 		slices.SortStableFunc(g.Subjects, byValue)
 	}
 	for i := 1; i < len(g.Subjects); i++ {
-		// Only addresses can get here: equal values of other kinds would have been the same key.
+		// Only addresses can be equal here: equal values of other attributes are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
-			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "the address stands here twice, first on line %d", a.pos.Line)
+			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate address; the first is on line %d", a.pos.Line)
 		}
 	}
 	return g

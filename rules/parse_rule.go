@@ -73,7 +73,7 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 	d.each(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
 }
 
-// rule reads a rule; name is its name if the body gives none.
+// rule reads a rule; name is the rule's name if the body has none.
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	r := &RuleSpec{Name: name, pos: n.Pos, at: places{}}
 	ok := ruleFields.read(d, n, r, r.at)
@@ -94,7 +94,7 @@ func (d *decoder) key(n *yaml.Node) []string {
 	d.each(n, func(n *yaml.Node) {
 		s := d.name(n)
 		if s != "" && slices.Contains(out, s) {
-			d.fail(n, "the attribute %q is named twice", s)
+			d.fail(n, "duplicate attribute %q", s)
 		}
 		out = append(out, s)
 	})
@@ -112,7 +112,7 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 		return nil
 	}
 	if d.each(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
-		d.fail(n, "at least one limit is expected")
+		d.fail(n, "expected at least one limit")
 	}
 	for i, l := range out {
 		if l.Name == "" {
@@ -209,7 +209,7 @@ func (d *decoder) adaptive(n *yaml.Node) *Adaptive {
 
 func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 	if n.Kind == yaml.List && (len(n.Items) == 0 || len(n.Items) > maxAdaptiveSteps) {
-		d.fail(n, "1 to %d steps are expected", maxAdaptiveSteps)
+		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 		return nil
 	}
 	d.each(n, func(n *yaml.Node) {

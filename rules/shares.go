@@ -8,53 +8,52 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// skew is how far apart the clocks of nodes may be. Windows are taken to begin this much later than the clock says.
+// skew is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or later.
 const skew = int64(time.Second)
 
 // MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// View is a version of the rules as far as shares depend on it: its set, and the regions that divide its global limits.
+// View is the part of a rules version that shares depend on: its set, and the regions that divide its global limits.
 type View struct {
 	Set   *Set
 	Names []string // the committed regions, sorted
-	// At, in Unix ms, is the wall time from which on no region uses an older version. It is 0 while that is not
-	// recorded.
+	// At is the wall time, in Unix ms, from which no region uses an older version. It is 0 until it is recorded.
 	At int64
 	// Doubtful means that At was not recorded yet when the primary changed, so the previous primary may have recorded
 	// an earlier time.
 	Doubtful bool
-	// NotHonouredAt, in Unix ns, is a wall time, by the clock of the process that uses the views, at which its region
-	// had certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
+	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that uses the views, at which its region had
+	// certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
 	NotHonouredAt int64
 }
 
-// Shares says what a set's global limits are in one region. It is immutable.
+// Shares determines a set's global limits in one region. It is immutable.
 //
-// While several versions of the rules may be in use anywhere, a share is small enough for all of them: see [Set.Share].
+// While regions may use different versions of the rules, a share is small enough for all of them; see [Set.Share].
 type Shares struct {
 	Region string
-	// Views are the versions that still count, oldest first. Recorded ones come first. The last is the set's own.
+	// Views are the versions that still count, oldest first; recorded ones precede the rest. The last is the set's own.
 	Views []View
 }
 
-// division is what a set needs to divide limits. It also identifies the limits made with it, so it refers to no set:
-// cached limits would otherwise keep old versions in memory.
+// division holds what a set needs to divide limits. Cached limits are tagged with their division, so it must not refer to
+// a set: that would keep old versions in memory.
 type division struct {
 	region string
-	// last is a wall time in Unix ns. Windows that begin then or later depend only on the last view.
+	// last is a wall time in Unix ns. Windows that begin at or after it depend only on the last view.
 	last int64
-	// fill bounds how long any bucket of any view takes to fill, in ns.
+	// fill bounds the time that any bucket of any view takes to fill, in ns.
 	fill          int64
 	at            []int64  // Unix ns, for each recorded view
 	notHonouredAt []int64  // for each view: View.NotHonouredAt, but no later than that of any later view
 	doubtful      []bool   // for each view
-	names         []string // of all views, each once
+	names         []string // the regions of all views, each once
 	alone         bool     // no view has any other region
 }
 
-// WithShares returns a copy of s for a region, which shares everything else with s. If x is nil, global limits count
-// whole.
+// WithShares returns a copy of s whose global limits are the shares of a region. It shares everything else with s. If x is
+// nil, global limits are not divided.
 func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
 	out.shares, out.division = x, nil
@@ -90,15 +89,15 @@ func (s *Set) WithShares(x *Shares) *Set {
 	return &out
 }
 
-// Shares returns the argument of WithShares. It is nil if global limits count whole, as in tools and replays.
+// Shares returns the argument of WithShares. It is nil if global limits are not divided, as in tools and replays.
 func (s *Set) Shares() *Shares { return s.shares }
 
-// Share replaces the limits of m's global hits by this region's shares at wall, in Unix nanoseconds by the clock of the
-// node that asks. They are the same counters. Call Match or MatchKey of s before it, and [Rule.Lowered], which lowers
-// the shares, after it. It doesn't allocate while the shares it last returned for a list of limits still hold.
+// Share replaces the limits of m's global hits with this region's shares at wall, in Unix nanoseconds on the clock of the
+// node that asks. The counters remain the same. Call it after Match or MatchKey of s, and before [Rule.Lowered], which
+// lowers the shares. It doesn't allocate while the shares that it last returned for a list of limits still hold.
 //
-// docs/design/regions.md says which versions count and why the sum of all shares holds. A version without such a limit
-// allows anything.
+// docs/design/regions.md explains which versions count and why the sum of all shares never exceeds the limit. A version
+// without the limit allows any share.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
@@ -135,8 +134,8 @@ func (d *division) onlyLast(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// SharesOf returns each committed region's share of a limit of a global rule in the version in force; for a bucket, of
-// its burst. limit may be divided or not. It returns nil if limits count whole.
+// SharesOf returns each committed region's share of a global rule's limit in the version in force; for a bucket, its share
+// of the burst. limit may itself be a share. SharesOf returns nil if limits are not divided.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	if s.shares == nil || rule.Scope != GlobalScope {
 		return nil
@@ -157,39 +156,39 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// dividing caches a region's shares of a list of limits, so that a check allocates nothing. Each list of limits of a
-// global rule has one, at its first limit.
+// dividing caches a region's shares of a list of limits, so that a check allocates nothing. The first limit of each list
+// of a global rule has one.
 type dividing struct {
 	number int32 // of the list, in its set; from 1
 	sole   atomicSole
 	moving atomicMoving
 }
 
-// soleLimits are shares when only the last view counts.
+// soleLimits holds the shares when only the last view counts.
 type soleLimits struct {
 	by     *division
 	limits []*Limit
 }
 
-// movingLimits are shares when several views count.
+// movingLimits holds the shares when several views count.
 type movingLimits struct {
 	by       *division
-	lists    []int32 // numbers of the lists that earlier views have for the same subject; 0 for none
+	lists    []int32 // the list number that each earlier view has for the same subject; 0 for none
 	weighers []weigher
-	phases   []phase // of each limit, at the time for which limits was computed
+	phases   []phase // for each limit, at the time for which limits was computed
 	limits   []*Limit
 }
 
-// phase says which views count for one limit at one moment.
+// phase determines which views count for one limit at one moment.
 type phase struct {
-	// before and after are how many views were recorded when the window began: before if the clock of the counter's
-	// owner is a second behind, after if it is a second ahead. For a bucket, after is 0.
+	// before and after are the numbers of views recorded when the window began: before if the clock of the counter's owner
+	// is a second behind, after if it is a second ahead. For a bucket, after is 0.
 	before, after uint8
-	// maybeHonoured is how many views this region may have honoured by then.
+	// maybeHonoured is the number of views that this region may have honoured by then.
 	maybeHonoured uint8
 }
 
-// room is how much a share has room for.
+// room is the amount and burst that a share may have.
 type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last view counts.
@@ -247,7 +246,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// holds reports whether m's limits still apply at wall.
+// holds reports whether m's limits still hold at wall.
 func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		if m.phase(i, l, wall) != m.phases[i] {
@@ -257,8 +256,7 @@ func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// phase returns which views count for limit i at wall. The clock of the counter's owner may be a second behind or
-// ahead.
+// phase returns the phase of limit i at wall. The clock of the counter's owner may be a second behind or ahead.
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := m.by
 	if l.Kind.Bucket() {
@@ -273,7 +271,7 @@ func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	return p
 }
 
-// recorded returns how many views were recorded by start, in Unix ns.
+// recorded returns the number of views recorded by start, in Unix ns.
 func (d *division) recorded(start int64) uint8 {
 	n := len(d.at)
 	for n > 0 && d.at[n-1] > start {
@@ -282,8 +280,8 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// list returns the view's limits for m's subject of a global rule, and its rule. Both are nil if the view has no such
-// rule.
+// list returns the view's own version of a global rule, and that rule's limits for m's subject. Both are nil if the view
+// has no such rule.
 func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope || len(r.key) != len(rule.key) {
@@ -292,7 +290,7 @@ func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule)
 }
 
-// weigh prepares computing what the views leave of each of a hit's limits.
+// weigh prepares to compute how much of each of a hit's limits the views leave to the region.
 func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	d := s.division
 	c := &movingLimits{by: d, lists: slices.Clone(m.lists), weighers: make([]weigher, len(h.Limits))}
@@ -316,7 +314,7 @@ func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// shared returns the limits of a hit, reduced to rooms. newest is what the version in force gives the region.
+// shared returns the limits of a hit reduced to rooms. newest is what the version in force gives the region.
 func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
@@ -339,7 +337,7 @@ func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// aim returns how much of a fixed window a region tries to have available by borrowing, given its share; see
+// aim returns the amount of a fixed window that a region tries to have available by borrowing, given its share; see
 // [Limit.Aim]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
@@ -352,14 +350,14 @@ func (s *Set) aim(l *Limit, share int64) int64 {
 	return (l.Amount-1)/int64(len(names)) + 1
 }
 
-// windowDivision is how a limit is divided in the present window.
+// windowDivision is how regions divide a limit in the current window.
 type windowDivision struct {
 	names   []string
 	amounts []int64
 }
 
-// Division returns each region's part of a limit of a global rule in the present window. It ignores the lowering by
-// versions that are not recorded yet. limit is one that Share made; for any other, Division returns [Set.SharesOf].
+// Division returns each region's part of a global rule's limit in the current window. It ignores that unrecorded versions
+// may lower shares. limit should come from Share; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)
@@ -371,19 +369,19 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// NotHonoured records when a process's region had certainly not honoured a version yet. The zero value, for a process
-// that has just started, knows nothing. It is not safe for concurrent use.
+// NotHonoured records times at which a process's region had certainly not honoured a version yet. The zero value, for a
+// process that has just started, knows of none. It is not safe for concurrent use.
 //
-// A region honours a version when all of its nodes that may have authority have applied it. So a process that has
-// authority and has not applied a version thereby proves that its region has not honoured it. Applying it late proves
-// nothing, because nodes without authority are not waited for.
+// A region honours a version once all its nodes that may have authority have applied it. A process that has authority and
+// has not applied a version thus proves that its region has not honoured it. A process without authority proves nothing,
+// because the region does not wait for it.
 type NotHonoured struct {
 	newest int64           // versions up to it are not new
 	at     map[int64]int64 // View.NotHonouredAt of the versions in the last set
 }
 
-// Stamp returns set, which the process is about to apply, with what is known about its versions. now is the process's
-// wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
+// Stamp returns set, which the process is about to apply, with View.NotHonouredAt filled in where it is known. now is the
+// process's wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
 // process must not have announced set as applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 	x := set.shares
@@ -398,7 +396,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 			then = now
 		}
 		at[n], newest = then, max(newest, n)
-		known = known || then != 0 && (v.At == 0 || v.Doubtful) // for the other versions it doesn't matter
+		known = known || then != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
 	}
 	h.at, h.newest = at, newest
 	if !known {

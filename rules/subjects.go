@@ -12,25 +12,25 @@ type tableKey struct {
 	prefix    int // 0 for attributes that don't hold addresses
 }
 
-// subjectTable finds what is listed for an attribute's values.
+// subjectTable finds the listed subject for an attribute's value.
 type subjectTable struct {
 	byText    map[string]*subject
 	byAddress map[netip.Addr]*subject // grouped
 }
 
-// subject is a listed subject.
+// subject is a compiled SubjectSpec.
 type subject struct {
 	tier      int32      // number of the tier, −1 for none
 	overrides []override // by rule
 }
 
-// override replaces the limits of one rule.
+// override is a compiled Override.
 type override struct {
 	rule   int32
 	limits []*Limit
 }
 
-// table returns the table of an attribute for rules that group by prefix. The method subjects fills it.
+// table returns the table of an attribute for rules that group by prefix. subjects fills it later.
 func (c *compiler) table(attribute string, prefix int) *subjectTable {
 	key := tableKey{attribute, 0}
 	if holdsAddresses(attribute) {
@@ -75,7 +75,7 @@ func (c *compiler) subjects() {
 				if !ok {
 					t.byText[spec.Value] = s
 				} else if grouped := groupAddress(a, prefixes[i]); t.byAddress[grouped] == nil {
-					t.byAddress[grouped] = s // of several in one group, the first in textual order wins
+					t.byAddress[grouped] = s // the first in textual order wins for the whole group
 				}
 			}
 		}
@@ -102,7 +102,7 @@ func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
 	return t.byText[v.text]
 }
 
-// override returns the limits that replace a rule's for s; nil if none do.
+// override returns the limits that replace a rule's for s, or nil.
 func (s *subject) override(rule int32) []*Limit {
 	i, found := slices.BinarySearchFunc(s.overrides, rule, func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
 	if !found {
@@ -111,11 +111,11 @@ func (s *subject) override(rule int32) []*Limit {
 	return s.overrides[i].limits
 }
 
-// limits returns the subject's limits: an override's, its tier's, or the rule's own. nil means that the rule does not
+// limits returns the limits of m's subject: an override's, its tier's, or the rule's own. nil means that the rule does not
 // apply, because it is tiered and the subject has no tier.
 func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
 
-// limitsOf is limits for a subject matched by hit, another version's rule of the same name.
+// limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version.
 func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	tier := int32(-1)
 	for i := range r.key {

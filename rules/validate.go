@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// checker finds mistakes between the parts of a document; the decoder finds those within one part. Mistakes that the
-// decoder found leave zero values, which are not reported again.
+// checker finds contradictions between the parts of a document; the decoder finds mistakes within one part. Where the
+// decoder found a mistake, it left a zero value, which the checker does not report again.
 type checker struct {
 	*collector
 	doc   *Document
@@ -19,7 +19,7 @@ type checker struct {
 	tiers map[string]*TierSpec
 	// tooManyTierLimits means that checking each pair of rule and tier would take too long.
 	tooManyTierLimits bool
-	envoyDetailed     int // descriptors with figures of their own
+	envoyDetailed     int // number of descriptors with their own metrics
 }
 
 // validate checks all of doc.
@@ -70,7 +70,7 @@ func newChecker(doc *Document, errs *collector) *checker {
 
 func keyPath(path, key string) string { return string(appendKey([]byte(path), key)) }
 
-// place returns where a key of the rule is, or else the rule.
+// place returns the position of a key of the rule, or else that of the rule.
 func (r *RuleSpec) place(key string) yaml.Pos {
 	if at, ok := r.at[key]; ok {
 		return at
@@ -120,7 +120,7 @@ func (c *checker) costValues(path string, r *RuleSpec) {
 	}
 }
 
-// limits checks what every list of limits must satisfy.
+// limits checks a list of limits of a rule, tier, override or call.
 func (c *checker) limits(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
@@ -143,7 +143,7 @@ func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// distinct refuses two limits that would be the same counter. zone is the zone of limits that name none.
+// distinct rejects two limits that would have the same counter. zone is the zone of limits that name none.
 func (c *checker) distinct(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if l.Per == "" {
@@ -151,7 +151,7 @@ func (c *checker) distinct(path string, limits []*LimitSpec, zone string) {
 		}
 		same := func(o *LimitSpec) bool { return o.Per != "" && c.doc.identity(o, zone) == c.doc.identity(l, zone) }
 		if j := slices.IndexFunc(limits[:i], same); j >= 0 {
-			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and so the same counter", path, j)
+			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and hence the same counter", path, j)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
 
-// tierProduct bounds the memory that tiers take: each tiered rule has its own limits for each tier.
+// tierProduct bounds the memory that tiers take: each tiered rule compiles its own limits for each tier.
 func (c *checker) tierProduct() {
 	rules, limits := 0, 0
 	for _, r := range c.doc.Rules {
@@ -196,7 +196,7 @@ func (c *checker) subject(path, attribute string, s *SubjectSpec) {
 	}
 }
 
-// kind returns a limit's algorithm: its own, or fixed-window for calendar windows, or the default.
+// kind returns a limit's algorithm: its own; else fixed-window for a calendar window, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	name := l.Algorithm
 	if name == "" && l.calendar() {
@@ -205,7 +205,7 @@ func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	if name == "" {
 		name = d.Defaults.Algorithm
 	}
-	kind, _ := algorithms.ParseKind(name) // if the defaults name none, it is SlidingWindow, the zero Kind
+	kind, _ := algorithms.ParseKind(name) // without a default, SlidingWindow, the zero Kind
 	return kind
 }
 
@@ -224,7 +224,7 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 type counterIdentity struct {
 	unit   string
 	kind   algorithms.Kind
-	window time.Duration // for durations; calendar windows have word and zone
+	window time.Duration // 0 for calendar windows, which have word and zone instead
 	word   string
 	zone   string
 }

@@ -14,10 +14,10 @@ type (
 	atomicMoving = atomic.Pointer[movingLimits]
 )
 
-// vector is what one view gives each region of one limit.
+// vector holds what one view gives each region of one limit.
 type vector struct{ amounts, bursts []int64 }
 
-// divide returns what a limit of rule gives to regions, of which those in committed divide it.
+// divide returns what each of regions gets of a limit of rule. Only those in committed get anything.
 func divide(regions, committed []string, rule *Rule, l *Limit) vector {
 	v := vector{amounts: among(regions, committed, rule.Regions, l.Amount)}
 	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
@@ -37,7 +37,7 @@ func among(regions, committed []string, parts []Region, amount int64) []int64 {
 	return out
 }
 
-// boundless is what a view without the limit gives.
+// boundless returns what a view without the limit gives.
 func boundless(regions int) vector {
 	all := make([]int64, regions)
 	for i := range all {
@@ -48,7 +48,7 @@ func boundless(regions int) vector {
 
 func (v vector) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
-// span returns how long the slowest region's bucket takes to fill, in ns; 0 for other limits.
+// span returns the time that the slowest region's bucket takes to fill, in ns, or 0 for other limits.
 func (v vector) span(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
@@ -68,23 +68,23 @@ func (v vector) span(l *Limit) int64 {
 	return longest
 }
 
-// weigher computes what the views leave one region of one limit.
+// weigher computes how much of one limit the views leave to one region.
 type weigher struct {
 	region   int // index of the region; −1 if it is in no view
 	recorded int // number of recorded views; they come first
 	doubtful []bool
 	bucket   bool
-	span     int64 // how long a bucket takes to fill, ns
+	span     int64 // time that a bucket takes to fill, ns
 
 	views []vector
-	// The following are used for fixed windows only, one for each view.
+	// The following have one element for each view, and are used for fixed windows only.
 	split []func(amount int64) int64 // the region's part of amount by this view's division; nil if the view has no such limit
 	whole []int64                    // the limit's amount
 	next  []int                      // the first view from this one on that has the limit
-	under []int64                    // the least that this view's division gives the region of its own amount and of later ones
+	under []int64                    // the least that this view's division gives the region of its own and of any later amount
 }
 
-// add adds a view's limit; nil if it has none.
+// add adds a view's limit, which is nil if the view has none.
 func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
 		w.views = append(w.views, boundless(len(regions)))
@@ -134,7 +134,7 @@ func (w *weigher) prepare() {
 	}
 }
 
-// room returns what is left to the region in a phase.
+// room returns what the views leave to the region in a phase.
 func (w *weigher) room(p phase) room {
 	out := room{math.MaxInt64, math.MaxInt64}
 	if w.region < 0 {
@@ -159,8 +159,8 @@ func (w *weigher) room(p phase) room {
 	return out
 }
 
-// window returns what is left of a fixed window. before is how many views were recorded before it began; honoured is
-// how many views this region may have honoured.
+// window returns what the views leave of a fixed window. before is the number of views recorded before it began; honoured
+// is the number of views that this region may have honoured.
 func (w *weigher) window(before, honoured uint8) int64 {
 	base := w.base(before)
 	out := w.under[w.next[base]]
@@ -172,9 +172,9 @@ func (w *weigher) window(before, honoured uint8) int64 {
 	return out
 }
 
-// base returns the view whose division applies to a fixed window that began after before views were recorded: the last
-// of those, or a later recorded view that is nowhere smaller. If none was recorded before, it is the first view. What
-// was used before that view is unknown, except that only its regions can have used it.
+// base returns the view whose division applies to a fixed window that began after before views were recorded: the last of
+// those, or a later recorded view that is nowhere smaller. If none was recorded before, base returns the first view: what
+// was used earlier is unknown, but only the first view's regions can have used it.
 func (w *weigher) base(before uint8) int {
 	if before == 0 {
 		return 0
@@ -195,7 +195,7 @@ func (w *weigher) newest() room {
 	return w.views[len(w.views)-1].of(w.region)
 }
 
-// division returns each region's part of a fixed window; nil for other limits.
+// division returns each region's part of a fixed window, or nil for other limits.
 func (w *weigher) division(p phase) []int64 {
 	if w.bucket || w.region < 0 {
 		return nil
@@ -203,8 +203,8 @@ func (w *weigher) division(p phase) []int64 {
 	return w.views[w.next[w.base(p.after)]].amounts
 }
 
-// least returns what shares leave to a region of a bucket that could have filled since shares[0] held. recorded is how
-// many of the shares after that were recorded since.
+// least returns what shares leave to a region of a bucket that may have been filling since shares[0] held. recorded is the
+// number of later shares that have been recorded since.
 func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	out := int64(math.MaxInt64)
 	for _, v := range shares[base(shares[:recorded+1], doubtful):] {
@@ -214,7 +214,7 @@ func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 }
 
 // base returns the index of the recorded share that counts since shares[0] held: the last that was nowhere smaller than
-// what each region may have used by then. A doubtful share may have been used up as far as it gives.
+// what each region may have used by then. A region may have used all that a doubtful share gives it.
 func base(shares [][]int64, doubtful []bool) (at int) {
 	most := shares[0]
 	for i, v := range shares[1:] {
