@@ -178,9 +178,9 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// usualAddress returns value in canonical notation if attribute holds addresses and value is one, and otherwise value
+// canonicalAddress returns value in canonical notation if attribute holds addresses and value is one, and otherwise value
 // unchanged.
-func usualAddress(attribute, value string) string {
+func canonicalAddress(attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if a, ok := parseAddress(value); ok {
 			return a.String()
@@ -189,15 +189,15 @@ func usualAddress(attribute, value string) string {
 	return value
 }
 
-// checkAddress returns what is wrong with a value that looks like an address but isn't valid, or "".
-func checkAddress(attribute, value string, cidr bool) string {
+// addressMistake returns what is wrong with a value that looks like an address but isn't valid, or "".
+func addressMistake(attribute, value string, cidr bool) string {
 	if p, ok := parsePrefix(value); ok && cidr {
 		if p != p.Masked() && holdsAddresses(attribute) {
 			return fmt.Sprintf("%s has bits set behind its prefix; did you mean %s?", value, p.Masked())
 		}
 		return ""
 	}
-	if !holdsAddresses(attribute) || !likeAddress(value) {
+	if !holdsAddresses(attribute) || !looksLikeAddress(value) {
 		return ""
 	}
 	if _, ok := parseAddress(value); ok {
@@ -209,8 +209,8 @@ func checkAddress(attribute, value string, cidr bool) string {
 	return fmt.Sprintf("%q is not an address", shorten(value))
 }
 
-// likeAddress reports whether a value, valid or not, can only be meant as an address or a CIDR.
-func likeAddress(s string) bool {
+// looksLikeAddress reports whether a value, valid or not, can only be meant as an address or a CIDR.
+func looksLikeAddress(s string) bool {
 	s = strings.Trim(trimBlanks(s), `"[]`)
 	return s != "" && (s[0] == ':' || '0' <= s[0] && s[0] <= '9' || strings.IndexByte(s, ':') > 0) &&
 		strings.ContainsAny(s, ".:/") && strings.Trim(s, "0123456789abcdefABCDEF.:/") == ""

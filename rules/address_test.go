@@ -47,7 +47,7 @@ func TestParseAddress(t *testing.T) {
 		}
 		// Entries of a header's list are read in the same way, except for the comma that ends an entry.
 		if !strings.Contains(tt.text, ",") {
-			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && usualAddress("ip", e) != tt.address {
+			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && canonicalAddress("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
 			}
 		}

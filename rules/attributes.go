@@ -1,7 +1,7 @@
 package rules
 
-// fewAttributes is the number of names up to which find compares one by one; above it, find uses the map.
-const fewAttributes = 8
+// maxLinearAttributes is the number of names up to which find compares one by one; above it, find uses the map.
+const maxLinearAttributes = 8
 
 // attributes numbers the attributes that any part of a set uses.
 type attributes struct {
@@ -27,7 +27,7 @@ func (a *attributes) add(name string) int {
 
 // find returns the number of an attribute, or -1.
 func (a *attributes) find(name string) int {
-	if len(a.named) <= fewAttributes {
+	if len(a.named) <= maxLinearAttributes {
 		for i := range a.named {
 			if a.named[i].name == name {
 				return i

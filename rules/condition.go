@@ -19,10 +19,10 @@ type condition struct {
 	globs     []glob
 }
 
-func (c *compiler) conditions(specs []Condition) []condition {
+func (c *compiler) compileConditions(specs []Condition) []condition {
 	out := make([]condition, 0, len(specs))
 	for _, spec := range specs {
-		cond := condition{attribute: c.attribute(spec.Attribute), address: holdsAddresses(spec.Attribute)}
+		cond := condition{attribute: c.attributeNumber(spec.Attribute), address: holdsAddresses(spec.Attribute)}
 		for _, v := range spec.Values {
 			cond.add(v)
 		}
@@ -60,8 +60,8 @@ func (c *condition) finish() {
 	}
 }
 
-// holds reports whether v, a value in m, is one of the condition's values.
-func (c *condition) holds(m *Match, v *value) bool {
+// isMetBy reports whether v, a value in m, is one of the condition's values.
+func (c *condition) isMetBy(m *Match, v *value) bool {
 	if _, found := slices.BinarySearch(c.texts, v.text); found {
 		return true
 	}

@@ -57,9 +57,9 @@ func appendKey(path []byte, key string) []byte {
 	return append(path, key...)
 }
 
-// object calls field for each key of a mapping, with the key's index in keys, which lists the allowed ones.
-func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
-	if !d.kind(n, yaml.Map) {
+// eachField calls field for each key of a mapping, with the key's index in keys, which lists the allowed ones.
+func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
 	var seen uint32 // bit set, by index in keys
@@ -80,9 +80,9 @@ func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, val
 	return true
 }
 
-// open calls entry for each key of a mapping whose keys the user chooses.
-func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
-	if !d.kind(n, yaml.Map) {
+// eachEntry calls entry for each key of a mapping whose keys the user chooses.
+func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
 	seen := make(map[string]struct{}, len(n.Items)/2)
@@ -99,9 +99,9 @@ func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
 	return true
 }
 
-// each calls item for each item of a list.
-func (d *decoder) each(n *yaml.Node, item func(n *yaml.Node)) bool {
-	if !d.kind(n, yaml.List) {
+// eachItem calls item for each item of a list.
+func (d *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.List) {
 		return false
 	}
 	for i, it := range n.Items {
@@ -112,7 +112,7 @@ func (d *decoder) each(n *yaml.Node, item func(n *yaml.Node)) bool {
 	return true
 }
 
-func (d *decoder) kind(n *yaml.Node, want yaml.Kind) bool {
+func (d *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
 	if n.Kind != want {
 		d.fail(n, "expected %s, not %s", want, n.Kind)
 	}
@@ -196,7 +196,7 @@ func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
 }
 
 func (d *decoder) boolean(n *yaml.Node) bool {
-	return d.kind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
+	return d.expectKind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
 }
 
 // word reads one of the given words.

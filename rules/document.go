@@ -48,13 +48,13 @@ type Document struct {
 	asJSON bool   // source is JSON
 	days   bool   // some duration was written in days
 	size   int    // upper bound of the length of the document's renderings, in bytes
-	at     places
+	at     positions
 	// atDefaults is where the keys of the defaults are.
-	atDefaults places
+	atDefaults positions
 }
 
-// places records the positions of keys in the text.
-type places map[string]yaml.Pos
+// positions records the positions of keys in the text.
+type positions map[string]yaml.Pos
 
 // Settings may be given in the defaults and in rules; a rule's take precedence.
 type Settings struct {
@@ -113,9 +113,9 @@ type RuleSpec struct {
 	Adaptive *Adaptive
 	Settings
 
-	pos    yaml.Pos
-	at     places
-	broken bool // not a mapping, so validation skips it
+	pos       yaml.Pos
+	at        positions
+	malformed bool // not a mapping, so validation skips it
 }
 
 // usageMonthly is the value of `usage`.

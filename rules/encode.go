@@ -30,8 +30,8 @@ func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil
 // feature level.
 func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.node().AppendJSON(nil)) }
 
-// written renders the document as YAML, or as JSON if only that fits.
-func (d *Document) written() ([]byte, error) {
+// fittingText renders the document as YAML, or as JSON if only that fits.
+func (d *Document) fittingText() ([]byte, error) {
 	text, err := d.YAML()
 	if err == nil && len(text) > MaxDocument {
 		text, err = d.JSON()
@@ -45,7 +45,7 @@ func (d *Document) Text() (string, error) {
 	if d.source != "" {
 		return d.source, nil
 	}
-	text, err := d.written()
+	text, err := d.fittingText()
 	switch {
 	case err != nil:
 		return "", asErrors(err)
@@ -105,8 +105,8 @@ func (s *SubjectSpec) node() *yaml.Node { return subjectFields.node(s).OnOneLine
 
 func leaseNode(l LeaseSpec) *yaml.Node { return leaseFields.node(&l).OnOneLine() }
 
-// filled returns nil for an empty collection, so that its key is left out.
-func filled(collection *yaml.Node) *yaml.Node {
+// nilIfEmpty returns nil for an empty collection, so that its key is left out.
+func nilIfEmpty(collection *yaml.Node) *yaml.Node {
 	if len(collection.Items) == 0 {
 		return nil
 	}

@@ -43,7 +43,7 @@ type EnvoyNode struct {
 	levels []EnvoyEntry // keys and values as written, from the root down to this node
 	seed   hashState    // the initial state for hashing a subject; includes the domain
 
-	lenient *Rule // Rule in shadow mode; only for Quota
+	shadowRule *Rule // Rule in shadow mode; only for Quota
 }
 
 // envoyBranch holds sibling descriptors: those directly below the same one.
@@ -82,8 +82,8 @@ func (s *Set) EnvoyDomain(name string) *EnvoyDomain {
 	return s.envoy.domains[name]
 }
 
-// matchPath is MatchKey for the rule of a node; key holds the values of its descriptor's entries.
-func (s *Set) matchPath(r *Rule, key []string, m *Match) error {
+// matchEnvoyKey is MatchKey for the rule of a node; key holds the values of its descriptor's entries.
+func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 	n := s.envoy.paths[r.Name]
 	entries := slices.Clone(n.levels)
 	for i := range entries {
@@ -92,9 +92,9 @@ func (s *Set) matchPath(r *Rule, key []string, m *Match) error {
 	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
 		return fmt.Errorf("%w: %q does not apply to %q", ErrKey, r.Name, key)
 	}
-	s.load(nil, m)
+	s.loadAttributes(nil, m)
 	m.List = Unlisted
-	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: n.Subject(entries), Cost: 1})
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: n.Subject(entries), Cost: 1})
 	return nil
 }
 
@@ -155,9 +155,9 @@ func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	h := n.seed
 	for i := range entries {
 		e := &entries[i]
-		h = h.text(e.Key).word(uint64(len(e.Key))).text(e.Value).word(uint64(len(e.Value)))
+		h = h.addText(e.Key).addWord(uint64(len(e.Key))).addText(e.Value).addWord(uint64(len(e.Value)))
 	}
-	return h.end(uint64(len(entries)), titleBytes)
+	return h.finish(uint64(len(entries)), titleBytes)
 }
 
 // Key returns the key under which a descriptor's counter is shown beside Path: the values of the entries.
@@ -171,11 +171,11 @@ func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 
 // envoySeed returns the initial state for hashing the subjects of a domain.
 func (k hashKey) envoySeed(domain string) hashState {
-	return k.state().word(1<<63 | 1).text(domain).word(uint64(len(domain))) // no rule's name is that long
+	return k.state().addWord(1<<63 | 1).addText(domain).addWord(uint64(len(domain))) // no rule's name is that long
 }
 
-// envoy compiles the section.
-func (c *compiler) envoy() {
+// compileEnvoy compiles the section.
+func (c *compiler) compileEnvoy() {
 	specs := c.doc.Envoy
 	if len(specs) == 0 {
 		return
@@ -197,7 +197,7 @@ func (c *compiler) envoy() {
 		d := &EnvoyDomain{name: s.Domain}
 		counted := number(EnvoyName + "/" + s.Domain)
 		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: hashKey{}.envoySeed(s.Domain)}
-		d.root = c.envoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
+		d.root = c.compileEnvoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
 			if n.Detailed {
 				return number(n.Path)
 			}
@@ -207,8 +207,8 @@ func (c *compiler) envoy() {
 	}
 }
 
-// envoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
-func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
+// compileEnvoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
+func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
 	if len(list) == 0 {
 		return b
 	}
@@ -219,9 +219,9 @@ func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, nu
 			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
 			levels: append(above.levels[:len(above.levels):len(above.levels)], EnvoyEntry{s.Key, s.Value}), seed: above.seed,
 		}
-		d := &envoyDescriptor{below: c.envoyBranch(n, s.Descriptors, number)}
+		d := &envoyDescriptor{below: c.compileEnvoyBranch(n, s.Descriptors, number)}
 		if s.Limit != nil {
-			c.envoyLimit(n, s.Limit, number)
+			c.compileEnvoyLimit(n, s.Limit, number)
 			d.node = n
 		}
 		b.byText[text] = d
@@ -232,8 +232,8 @@ func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, nu
 	return b
 }
 
-// envoyLimit sets the fields of n that come from a rate_limit.
-func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
+// compileEnvoyLimit sets the fields of n that come from a rate_limit.
+func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
 	n.LimitName, n.Replaces, n.Unlimited = s.Name, s.Replaces, s.Unlimited
 	if s.Unlimited {
 		return
@@ -253,22 +253,22 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 	if limit.Algorithm == "" {
 		limit.Algorithm = algorithms.FixedWindow.String()
 	}
-	n.Rule = c.rule(spec)
+	n.Rule = c.compileRule(spec)
 	n.Rule.Index, n.Rule.Envoy = number(n), true
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)
 	}
 	if n.Quota {
 		lenient := *n.Rule
-		lenient.Shadow, n.lenient = true, &lenient
+		lenient.Shadow, n.shadowRule = true, &lenient
 	}
 	if c.set.envoy.paths[n.Path] == nil {
 		c.set.envoy.paths[n.Path] = n
 	}
 }
 
-// keyed returns copies of the trees that hash subjects with key.
-func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
+// withKey returns copies of the trees that hash subjects with key.
+func (t *envoyTrees) withKey(key hashKey) *envoyTrees {
 	if t == nil {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 		for text, d := range b.byText {
 			next := &envoyDescriptor{below: branch(&d.below, seed)}
 			if n := d.node; n != nil {
-				next.node = n.seeded(seed)
+				next.node = n.withSeed(seed)
 				if t.paths[n.Path] == n {
 					out.paths[n.Path] = next.node
 				}
@@ -300,10 +300,10 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 	return out
 }
 
-// seeded returns a copy of n that starts hashing subjects from seed.
-func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
+// withSeed returns a copy of n that starts hashing subjects from seed.
+func (n *EnvoyNode) withSeed(seed hashState) *EnvoyNode {
 	return &EnvoyNode{
 		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
-		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, lenient: n.lenient,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, shadowRule: n.shadowRule,
 	}
 }

@@ -75,22 +75,22 @@ func TestEnvoyNodes(t *testing.T) {
 	node := func(descriptor string) *EnvoyNode { return d.Match(entries(descriptor)) }
 	few, bucket, open, closed, quota := node("path=/a/bc"), node("path=/a/bc user=u"), node("path=/a/bc open=1"), node("closed=1"), node("above=1 below=1")
 	if r := few.Rule; few.Domain != "edge" || few.LimitName != "few" || !slices.Equal(few.Replaces, []string{"many", "most"}) || few.Unit != "day" || few.Requests != 5 ||
-		r.Name != few.Path || r.own[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
-		r.own[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: 24 * time.Hour}) || r.Inline {
-		t.Errorf("have %+v, %+v, %+v", few, few.Rule, few.Rule.own[0])
+		r.Name != few.Path || r.ownLimits[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: 24 * time.Hour}) || r.Inline {
+		t.Errorf("have %+v, %+v, %+v", few, few.Rule, few.Rule.ownLimits[0])
 	}
 	if r := bucket.Rule; bucket.Unit != "" || r.Consistency != Exact || r.OnPartition != RefuseUncounted || !slices.Equal(r.Key, []string{"path", "user"}) ||
-		r.own[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9, Window: 10 * time.Minute}) {
-		t.Errorf("have %+v, %+v, %+v", bucket, bucket.Rule, bucket.Rule.own[0])
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9, Window: 10 * time.Minute}) {
+		t.Errorf("have %+v, %+v, %+v", bucket, bucket.Rule, bucket.Rule.ownLimits[0])
 	}
 	if open.Rule != nil || !open.Unlimited || !open.Shadow || !open.Quota || open.Detailed {
 		t.Errorf("have %+v", open)
 	}
-	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted || r.own[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
-		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.own[0])
+	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted || r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
+		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.ownLimits[0])
 	}
-	if quota.Shadow || !quota.Quota || quota.Rule.own[0].Window != "365d" {
-		t.Errorf("have %+v, %+v", quota, quota.Rule.own[0])
+	if quota.Shadow || !quota.Quota || quota.Rule.ownLimits[0].Window != "365d" {
+		t.Errorf("have %+v, %+v", quota, quota.Rule.ownLimits[0])
 	}
 	// A path with its own metrics shares them with the rule of that name.
 	if want := []string{"edge.path_/a*/b*c", "inline", "envoy/edge", "envoy/empty"}; !slices.Equal(set.Names(), want) || few.Rule.Index != 0 || bucket.Rule.Index != 2 {
@@ -141,7 +141,7 @@ func TestEnvoyByPath(t *testing.T) {
 func TestEnvoyUnits(t *testing.T) {
 	for unit, seconds := range map[string]int64{"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000} {
 		set := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: "+unit+", requests_per_unit: 1}}]}]")
-		l := set.EnvoyDomain("d").Match(entries("k=v")).Rule.own[0]
+		l := set.EnvoyDomain("d").Match(entries("k=v")).Rule.ownLimits[0]
 		for range 1000 {
 			now := algorithms.At(time.Unix(rand.Int64N(1<<33), rand.Int64N(1e9)))
 			s, ok := l.Take(algorithms.State{}, now, 1)
@@ -182,7 +182,7 @@ envoy:
 
 	again := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 9, name: n}}]}]")
 	a, b := set.EnvoyDomain("d").Match(entries("k=v")), again.EnvoyDomain("d").Match(entries("k=v"))
-	if a.Path == b.Path || a.Subject(entries("k=v")) != b.Subject(entries("k=v")) || a.Rule.own[0].ID != b.Rule.own[0].ID {
+	if a.Path == b.Path || a.Subject(entries("k=v")) != b.Subject(entries("k=v")) || a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
 		t.Error("a counter is lost when its limit changes")
 	}
 	other, err := Compile(again.Document, 1)
@@ -349,7 +349,7 @@ func TestEnvoyModel(t *testing.T) {
 				continue
 			}
 			if r.IntN(3) > 0 {
-				s.Limit = &EnvoyLimitSpec{Unit: "second", counted: true}
+				s.Limit = &EnvoyLimitSpec{Unit: "second", hasRequests: true}
 			}
 			if levels > 1 && r.IntN(2) > 0 {
 				s.Descriptors = descriptors(levels - 1)
@@ -362,7 +362,7 @@ func TestEnvoyModel(t *testing.T) {
 	for i := range *configurations {
 		doc := &Document{Envoy: []*EnvoySpec{{Domain: "d", Descriptors: descriptors(3)}}}
 		c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
-		c.envoy()
+		c.compileEnvoy()
 		set := c.set
 		if i%100 == 0 { // a round trip through text
 			set = mustCompile(t, string(doc.node().AppendYAML(nil))).Keyed([]byte("secret"))

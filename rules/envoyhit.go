@@ -6,12 +6,12 @@ import "fmt"
 // never refuses. first is true for the first subject of a check: it clears m. The error wraps ErrInline.
 func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool, m *Match) error {
 	if first {
-		s.load(nil, m)
+		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
 	r := n.Rule
-	if shadow && n.lenient != nil {
-		r = n.lenient
+	if shadow && n.shadowRule != nil {
+		r = n.shadowRule
 	}
 	subject := n.Subject(entries)
 	for i := range m.Hits {
@@ -19,7 +19,7 @@ func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool,
 			return inlineError{fmt.Errorf("the entries are the same as those of subjects[%d]", i)}
 		}
 	}
-	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: subject, Cost: 1})
 	return nil
 }
 
@@ -28,5 +28,5 @@ func (n *EnvoyNode) Limit() *Limit {
 	if n.Rule == nil {
 		return nil
 	}
-	return n.Rule.own[0]
+	return n.Rule.ownLimits[0]
 }

@@ -23,7 +23,7 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	}
 	notes.adaptEnvoy(root)
 	s = d.envoyDomain(root)
-	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).envoy()
+	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).checkEnvoy()
 	for i := range d.errs {
 		d.errs[i].Path = strings.TrimPrefix(strings.TrimPrefix(d.errs[i].Path, "envoy[0]"), ".")
 	}

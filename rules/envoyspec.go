@@ -53,7 +53,7 @@ type EnvoyLimitSpec struct {
 	Consistency string
 	OnPartition string
 	LimitSpec        // Limit is requests_per_unit, which may be 0
-	counted     bool // requests_per_unit was written
+	hasRequests bool // requests_per_unit was written
 }
 
 // envoyUnits are the reference server's units. All its windows begin at whole multiples of their length since 1970.
@@ -80,8 +80,8 @@ const (
 	noValueToMetric  = "values from requests would create metrics without bound; `rlnode top` shows subjects with their values"
 )
 
-// neverField returns a key that may only be false.
-func neverField[T any](key, why string) field[T] {
+// falseOnlyField returns a key that may only be false.
+func falseOnlyField[T any](key, why string) field[T] {
 	return field[T]{key, func(d *decoder, n *yaml.Node, _ *T) {
 		if d.boolean(n) {
 			d.fail(n, "%s is not supported: %s", key, why)
@@ -94,7 +94,7 @@ var (
 		of("domain", codec[string]{(*decoder).envoyText, text}, func(s *EnvoySpec) *string { return &s.Domain }),
 		field[EnvoySpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoySpec) {
 			s.Descriptors = d.envoyDescriptors(n, envoyDescriptorFields)
-		}, func(s *EnvoySpec) *yaml.Node { return filled(listNode(s.Descriptors, envoyDescriptorFields.node)) }},
+		}, func(s *EnvoySpec) *yaml.Node { return nilIfEmpty(listNode(s.Descriptors, envoyDescriptorFields.node)) }},
 	)
 
 	envoyDescriptorFields = newEnvoyDescriptorFields()
@@ -129,19 +129,19 @@ func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
 		of("shadow_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Shadow }),
 		of("quota_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Quota }),
 		of("detailed_metric", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Detailed }),
-		neverField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
-		neverField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
+		falseOnlyField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
+		falseOnlyField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
 		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, func(n *yaml.Node) *yaml.Node { return n }},
 			func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
 		field[EnvoyDescriptorSpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoyDescriptorSpec) {
 			s.Descriptors = d.envoyDescriptors(n, f)
-		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return filled(listNode(s.Descriptors, f.node)) }},
+		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return nilIfEmpty(listNode(s.Descriptors, f.node)) }},
 	)
 	return f
 }
 
 func (l *EnvoyLimitSpec) requestsNode() *yaml.Node {
-	if !l.counted {
+	if !l.hasRequests {
 		return nil
 	}
 	return integer(l.Limit)
@@ -153,7 +153,7 @@ func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
 		d.fail(n, "%d domains; at most %d are allowed", len(n.Items), maxEnvoyDomains)
 		return nil
 	}
-	d.each(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
+	d.eachItem(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
 	return list
 }
 
@@ -178,7 +178,7 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 		return nil
 	}
 	d.envoyLevel++
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		s := &EnvoyDescriptorSpec{pos: n.Pos}
 		if f.read(d, n, s, nil) && n.Get("key") == nil {
 			d.fail(n, "key is missing")
@@ -237,7 +237,7 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 		d.fail(n, "%d names; at most %d are allowed", len(n.Items), maxEnvoyReplaces)
 		return nil
 	}
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		name := ""
 		if replaceFields.read(d, n, &name, nil) && n.Get("name") == nil {
 			d.fail(n, "name is missing: the name of the limit that this one replaces")
@@ -250,7 +250,7 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 // envoyMetadata reads metadata, which may be any mapping that JSON can represent.
 func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 	mistakes := len(d.errs)
-	if !d.kind(n, yaml.Map) {
+	if !d.expectKind(n, yaml.Map) {
 		return nil
 	}
 	d.plainValue(n)
@@ -268,9 +268,9 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 func (d *decoder) plainValue(n *yaml.Node) {
 	switch n.Kind {
 	case yaml.Map:
-		d.open(n, func(_, v *yaml.Node) { d.plainValue(v) })
+		d.eachEntry(n, func(_, v *yaml.Node) { d.plainValue(v) })
 	case yaml.List:
-		d.each(n, d.plainValue)
+		d.eachItem(n, d.plainValue)
 	case yaml.Null:
 		n.Text = "null"
 	case yaml.Bool:
@@ -283,7 +283,7 @@ func (d *decoder) plainValue(n *yaml.Node) {
 }
 
 func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
-	l, at := &EnvoyLimitSpec{}, places{}
+	l, at := &EnvoyLimitSpec{}, positions{}
 	l.pos = n.Pos
 	if !envoyLimitFields.read(d, n, l, at) {
 		return l
@@ -298,7 +298,7 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	if l.Algorithm != "" {
 		kind, _ = algorithms.ParseKind(l.Algorithm)
 	}
-	l.counted = has("requests_per_unit")
+	l.hasRequests = has("requests_per_unit")
 	switch {
 	case l.Unlimited:
 		for _, key := range []string{"unit", "per", "algorithm", "burst"} {
@@ -310,7 +310,7 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	case !has("unit") && !has("per"):
 		d.fail(n, "unit is missing: the length of the window; for other lengths, use per")
 	}
-	if !l.counted {
+	if !l.hasRequests {
 		d.fail(n, "requests_per_unit is missing; 0 refuses everything")
 	}
 	if !kind.Bucket() {
@@ -330,8 +330,8 @@ func (s *EnvoyDescriptorSpec) text() string {
 	return s.Key + "_" + s.Value
 }
 
-// envoy checks the section.
-func (c *checker) envoy() {
+// checkEnvoy checks the section.
+func (c *checker) checkEnvoy() {
 	domains := map[string]int{}
 	for i, s := range c.doc.Envoy {
 		path := fmt.Sprintf("envoy[%d]", i)
@@ -340,15 +340,15 @@ func (c *checker) envoy() {
 		} else {
 			domains[s.Domain] = i
 		}
-		c.envoyDescriptors(path, len(s.Domain), s.Descriptors)
+		c.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
 	if c.envoyDetailed > maxEnvoyDetailed {
 		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
 	}
 }
 
-// envoyDescriptors checks sibling descriptors. length is that of the path above them.
-func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
+// checkEnvoyDescriptors checks sibling descriptors. length is that of the path above them.
+func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
 	seen, wildcards := make(map[string]int, len(list)), 0
 	for i, s := range list {
 		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
@@ -371,7 +371,7 @@ func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescrip
 		if s.Limit != nil && s.Detailed {
 			c.envoyDetailed++
 		}
-		c.envoyDescriptors(path, own, s.Descriptors)
+		c.checkEnvoyDescriptors(path, own, s.Descriptors)
 	}
 	if wildcards > maxEnvoyWildcards {
 		c.add(list[0].pos, path+".descriptors", "%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)

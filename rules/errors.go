@@ -55,13 +55,13 @@ func (e Errors) Error() string {
 
 // collector gathers mistakes.
 type collector struct {
-	errs Errors
-	more int // beyond maxErrors
+	errs    Errors
+	dropped int // beyond maxErrors
 }
 
 func (c *collector) add(at yaml.Pos, path, format string, args ...any) {
 	if len(c.errs) >= maxErrors {
-		c.more++
+		c.dropped++
 		return
 	}
 	c.errs = append(c.errs, Error{Line: int(at.Line), Column: int(at.Column), Path: path, Message: fmt.Sprintf(format, args...)})
@@ -74,8 +74,8 @@ func (c *collector) err() error {
 	}
 	c.sort()
 	c.errs = slices.Compact(c.errs) // several rules may report the same mistake in a tier
-	if c.more > 0 {
-		return append(c.errs, Error{Message: fmt.Sprintf("and %d more", c.more)})
+	if c.dropped > 0 {
+		return append(c.errs, Error{Message: fmt.Sprintf("and %d more", c.dropped)})
 	}
 	return c.errs
 }

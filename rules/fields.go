@@ -29,8 +29,8 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 }
 
 // read reads a mapping and reports whether n is one. Unless at is nil, read records the positions of the keys in it.
-func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at places) bool {
-	return d.object(n, f.keys, func(i int, key, v *yaml.Node) {
+func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at positions) bool {
+	return d.eachField(n, f.keys, func(i int, key, v *yaml.Node) {
 		if at != nil {
 			at[key.Text] = key.Pos
 		}
@@ -74,7 +74,7 @@ func unlessZero[V comparable](write func(V) *yaml.Node) func(V) *yaml.Node {
 
 // unlessEmpty makes write leave out empty collections.
 func unlessEmpty[V any](write func(V) *yaml.Node) func(V) *yaml.Node {
-	return func(v V) *yaml.Node { return filled(write(v)) }
+	return func(v V) *yaml.Node { return nilIfEmpty(write(v)) }
 }
 
 var (

@@ -29,7 +29,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
-	out.envoy = s.envoy.keyed(key)
+	out.envoy = s.envoy.withKey(key)
 	return &out
 }
 
@@ -37,9 +37,9 @@ func (s *Set) Keyed(secret []byte) *Set {
 func (s *Set) seed(key hashKey) {
 	s.seeds = make([]hashState, len(s.Rules))
 	for i, r := range s.Rules {
-		s.seeds[i] = key.state().word(uint64(len(r.Name))).text(r.Name)
+		s.seeds[i] = key.state().addWord(uint64(len(r.Name))).addText(r.Name)
 	}
-	s.inlineSeed = key.state().word(1 << 63) // no rule's name is that long
+	s.inlineSeed = key.state().addWord(1 << 63) // no rule's name is that long
 }
 
 // Tags of values in the hashed bytes, so that a text never hashes like an address.
@@ -61,27 +61,27 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 	h, title := *state, uint64(0)
 	for i := range r.key {
 		if i > 0 {
-			h = h.word(title)
+			h = h.addWord(title)
 		}
 		k := &r.key[i]
 		v := m.value(k.number)
 		switch {
 		case !k.address || !v.isAddress():
-			h = h.text(v.text)
+			h = h.addText(v.text)
 			title = tagText | uint64(uint32(len(v.text)))<<8
 		case v.address.Is4():
 			a := v.address.As4()
 			title = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
 		default:
 			a := groupAddress(v.address, r.IPv6Prefix).As16()
-			h = h.word(binary.LittleEndian.Uint64(a[:8])).word(binary.LittleEndian.Uint64(a[8:]))
+			h = h.addWord(binary.LittleEndian.Uint64(a[:8])).addWord(binary.LittleEndian.Uint64(a[8:]))
 			title = tagIPv6
 		}
 	}
 	if len(r.key) == 0 {
-		return h.end(0, 0)
+		return h.finish(0, 0)
 	}
-	return h.end(title, titleBytes)
+	return h.finish(title, titleBytes)
 }
 
 // hashState is SipHash's state after a number of whole words. It is small enough to stay in registers.
@@ -96,14 +96,14 @@ func (k hashKey) state() hashState {
 	}
 }
 
-// word adds eight bytes.
-func (s hashState) word(w uint64) hashState {
+// addWord adds eight bytes.
+func (s hashState) addWord(w uint64) hashState {
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^w)
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// text adds a text, padded with zeros to whole words.
-func (s hashState) text(text string) hashState {
+// addText adds a text, padded with zeros to whole words.
+func (s hashState) addText(text string) hashState {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	v0, v1, v2, v3 := s.v0, s.v1, s.v2, s.v3
 	for ; len(b) >= 8; b = b[8:] {
@@ -124,9 +124,9 @@ func (s hashState) text(text string) hashState {
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// end adds a last word that is not full and returns the hash. In SipHash, n is the length of the whole input. Here it is
+// finish adds a last word that is not full and returns the hash. In SipHash, n is the length of the whole input. Here it is
 // the length of the last word alone, because the titles already hold the lengths.
-func (s hashState) end(last, n uint64) Hash {
+func (s hashState) finish(last, n uint64) Hash {
 	last |= n << 56
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^last)
 	v0, v1, v2, v3 = sipRound(v0^last, v1, v2^0xee, v3)

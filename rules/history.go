@@ -75,7 +75,7 @@ func NewHistory() *History { return &History{} }
 // Write returns the history with one more version. The error wraps [ErrConflict] or [ErrNotFound], or is of type
 // [Errors].
 func (h *History) Write(w Write) (*History, error) {
-	have := h.number()
+	have := h.currentNumber()
 	switch {
 	case w.OnlyFirst && have != 0:
 		return nil, fmt.Errorf("%w: version %d is already in force", ErrConflict, have)
@@ -97,13 +97,13 @@ func (h *History) Write(w Write) (*History, error) {
 		return nil, asErrors(err)
 	}
 	r := &record{Version: Version{
-		Number: have + 1, When: millisecond(w.When),
-		By: cut(w.By, maxBy), What: cut(describe(w.Change), maxWhat), Size: len(w.Change.Body),
+		Number: have + 1, When: toMillisecond(w.When),
+		By: truncate(w.By, maxBy), What: truncate(describe(w.Change), maxWhat), Size: len(w.Change.Body),
 	}}
-	if doc, err = h.keep(r, doc, w.Change); err != nil {
+	if doc, err = h.storeChange(r, doc, w.Change); err != nil {
 		return nil, err
 	}
-	return h.and(r, doc)
+	return h.withRecord(r, doc)
 }
 
 // Adopt returns the history with a version that was written elsewhere, as a whole document and under the number it has
@@ -113,15 +113,15 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	if replace {
 		h = &History{}
 	}
-	if v.Number <= h.number() || v.Number == math.MaxInt64 {
-		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.number())
+	if v.Number <= h.currentNumber() || v.Number == math.MaxInt64 {
+		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.currentNumber())
 	}
 	doc, err := Parse([]byte(text))
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	v.When, v.By, v.What = millisecond(v.When), cut(v.By, maxBy), cut(v.What, maxWhat)
-	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+	v.When, v.By, v.What = toMillisecond(v.When), truncate(v.By, maxBy), truncate(v.What, maxWhat)
+	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
 // Again returns the history with one more version of the same document. Something else that is committed together with
@@ -138,22 +138,22 @@ func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	v := Version{Number: h.number() + 1, When: millisecond(when), By: cut(by, maxBy), What: cut(what, maxWhat)}
-	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+	v := Version{Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy), What: truncate(what, maxWhat)}
+	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// and returns h with one more version, r, whose document is doc.
-func (h *History) and(r *record, doc *Document) (*History, error) {
+// withRecord returns h with one more version, r, whose document is doc.
+func (h *History) withRecord(r *record, doc *Document) (*History, error) {
 	set, err := Compile(doc, r.Number)
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
+	return &History{chain: trimChain(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
-// keep decides how to store r, and returns the document that replaying r will yield. It stores a whole document if c is
-// one, if replaying would take too long, or if the changes since the last whole document are larger than a document.
-func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
+// storeChange decides how to store r, and returns the document that replaying r will yield. It stores a whole document if
+// c is one, if replaying would take too long, or if the changes since the last whole document are larger than a document.
+func (h *History) storeChange(r *record, doc *Document, c Change) (*Document, error) {
 	if c.Part == WholeDocument {
 		r.full, r.text = true, doc.source
 		return doc, nil
@@ -170,7 +170,7 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	// The first version has no document before it to replay from.
 	first := len(h.chain) == 0
 	if first || changes >= fullEvery || size > max(document, 4096) {
-		whole, err := rewrite(doc)
+		whole, err := reparse(doc)
 		switch {
 		case err == nil:
 			r.full, r.text = true, whole.source
@@ -184,18 +184,18 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	return doc, nil
 }
 
-// rewrite writes doc as text and parses it again: as YAML, or as JSON if only that fits.
-func rewrite(doc *Document) (*Document, error) {
-	text, err := doc.written()
+// reparse writes doc as text and parses it again: as YAML, or as JSON if only that fits.
+func reparse(doc *Document) (*Document, error) {
+	text, err := doc.fittingText()
 	if err != nil {
 		return nil, asErrors(err)
 	}
 	return Parse(text)
 }
 
-// trim drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
+// trimChain drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
 // a whole document.
-func trim(chain []*record) []*record {
+func trimChain(chain []*record) []*record {
 	size, first := 0, len(chain)
 	for i, r := range slices.Backward(chain) {
 		if size += len(r.text); !r.full {
@@ -225,21 +225,21 @@ func (h *History) Hash() [32]byte { return h.hash }
 // Set returns the compiled document in force, or nil before the first.
 func (h *History) Set() *Set { return h.set }
 
-// number returns the number of the version in force, or 0 before the first.
-func (h *History) number() int64 {
+// currentNumber returns the number of the version in force, or 0 before the first.
+func (h *History) currentNumber() int64 {
 	if len(h.chain) == 0 {
 		return 0
 	}
 	return h.chain[len(h.chain)-1].Number
 }
 
-// kept returns the index of the oldest version that can be read back.
-func (h *History) kept() int { return max(0, len(h.chain)-KeptVersions) }
+// oldestKept returns the index of the oldest version that can be read back.
+func (h *History) oldestKept() int { return max(0, len(h.chain)-KeptVersions) }
 
 // Versions returns the kept versions, newest first: at most KeptVersions.
 func (h *History) Versions() []Version {
-	out := make([]Version, 0, len(h.chain)-h.kept())
-	for _, r := range slices.Backward(h.chain[h.kept():]) {
+	out := make([]Version, 0, len(h.chain)-h.oldestKept())
+	for _, r := range slices.Backward(h.chain[h.oldestKept():]) {
 		out = append(out, r.Version)
 	}
 	return out
@@ -249,7 +249,7 @@ func (h *History) Versions() []Version {
 func (h *History) Version(n int64) (*Document, error) {
 	i, ok := slices.BinarySearchFunc(h.chain, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
-	case !ok || i < h.kept():
+	case !ok || i < h.oldestKept():
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
 	case i == len(h.chain)-1:
 		return h.doc, nil
@@ -287,8 +287,8 @@ func asErrors(err error) error {
 	return Errors{{Message: err.Error()}}
 }
 
-// millisecond rounds t to what encoding and decoding preserve.
-func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
+// toMillisecond rounds t to what encoding and decoding preserve.
+func toMillisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".
 func describe(c Change) string {
@@ -307,8 +307,8 @@ func describe(c Change) string {
 	return strings.Join(words, " ")
 }
 
-// cut shortens s to at most n bytes of valid UTF-8.
-func cut(s string, n int) string {
+// truncate shortens s to at most n bytes of valid UTF-8.
+func truncate(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
 	}

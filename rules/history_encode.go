@@ -81,7 +81,7 @@ func ParseHistory(b []byte) (*History, error) {
 	}
 	var err error
 	if h.doc, err = replay(h.chain, len(h.chain)-1); err == nil {
-		h.set, err = Compile(h.doc, h.number())
+		h.set, err = Compile(h.doc, h.currentNumber())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)

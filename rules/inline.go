@@ -111,7 +111,7 @@ func (n *Namespaces) String() string { return strings.Join(n.list, ", ") }
 // inlineSets holds the sets of limits that a Set keeps, in an open-addressing table. Entries are only ever added, so
 // readers need no lock.
 type inlineSets struct {
-	n     atomic.Int64
+	count atomic.Int64
 	slots [2 * maxInterned]atomic.Pointer[inlineSet]
 }
 
@@ -135,8 +135,8 @@ func (t *inlineSets) find(key []byte) *Rule {
 // add keeps r under key and returns the rule kept there, which may be that of a concurrent add. If the table is full, add
 // marks r as Uninterned and returns it.
 func (t *inlineSets) add(key []byte, r *Rule) *Rule {
-	if t.n.Add(1) > maxInterned {
-		t.n.Add(-1)
+	if t.count.Add(1) > maxInterned {
+		t.count.Add(-1)
 		r.Uninterned = true
 		return r
 	}
@@ -147,7 +147,7 @@ func (t *inlineSets) add(key []byte, r *Rule) *Rule {
 			return r
 		}
 		if other := slot.Load(); other.key == e.key {
-			t.n.Add(-1)
+			t.count.Add(-1)
 			return other.rule
 		}
 		i++
@@ -155,7 +155,7 @@ func (t *inlineSets) add(key []byte, r *Rule) *Rule {
 }
 
 // Interned returns the number of sets of inline limits that s keeps, at most 4,096.
-func (s *Set) Interned() int64 { return s.inline.n.Load() }
+func (s *Set) Interned() int64 { return s.inline.count.Load() }
 
 // Names returns, by Rule.Index, the names under which metrics count checks: those of the rules, then those of inline limits
 // and of Envoy's domains and paths. A rule with one of those names counts these checks, too.
@@ -197,7 +197,7 @@ type inlineName struct {
 // m. All subjects of a check must use the same Set. The error wraps ErrInline or ErrNamespace.
 func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if first {
-		s.load(nil, m)
+		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
 	b := m.inline[:0]
@@ -234,7 +234,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 			return inlineError{fmt.Errorf("the namespace and key are the same as those of subjects[%d]", i)}
 		}
 	}
-	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: subject, Cost: 1})
 	return nil
 }
 
@@ -251,7 +251,7 @@ func (s *Set) InternedLimits() iter.Seq[*Limit] {
 			if e == nil {
 				continue
 			}
-			for _, l := range e.rule.own {
+			for _, l := range e.rule.ownLimits {
 				if !yield(l) {
 					return
 				}
@@ -286,11 +286,11 @@ func (s *Set) namespaceAllowed(namespace string) error {
 // never coincides with a rule's. Each text is followed by its length.
 func (r *Rule) inlineSubject(q *InlineSubject) Hash {
 	namespace := cmp.Or(q.Namespace, InlineName)
-	h := r.inlineSeed.text(namespace).word(uint64(len(namespace)))
+	h := r.inlineSeed.addText(namespace).addWord(uint64(len(namespace)))
 	for _, v := range q.Key {
-		h = h.text(v).word(uint64(len(v)))
+		h = h.addText(v).addWord(uint64(len(v)))
 	}
-	return h.end(uint64(len(q.Key)), titleBytes)
+	return h.finish(uint64(len(q.Key)), titleBytes)
 }
 
 // InlineKey returns the key of q as people see it: with its namespace in front, unless r's name has the namespace. It
@@ -315,7 +315,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	}
 	d := &decoder{path: []byte("limits")}
 	spec.Limits = d.limits(inlineNode(q.Limits))
-	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).limits("limits", spec.Limits, doc.zoneOf(spec))
+	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).checkLimits("limits", spec.Limits, doc.zoneOf(spec))
 	for i := range q.Limits {
 		d.checkInline(i, &q.Limits[i], spec.Limits, doc)
 	}
@@ -326,12 +326,12 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 		spec.Consistency = "exact"
 	}
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
-	r := c.rule(spec)
+	r := c.compileRule(spec)
 	if c.err != nil {
 		return nil, inlineError{c.err}
 	}
 	r.Index, r.Inline, r.inlineSeed = name.index, true, s.inlineSeed
-	for i, l := range r.own {
+	for i, l := range r.ownLimits {
 		l.Place = i
 		if q.Limits[i].From == fromFirst {
 			id := doc.identity(spec.Limits[i], "")
@@ -339,7 +339,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 			l.ID = id.hash()
 		}
 	}
-	slices.SortFunc(r.own, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.ownLimits, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
 	return r, nil
 }
 

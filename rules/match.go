@@ -19,13 +19,13 @@ type Match struct {
 	List Listing
 	Hits []Hit // in document order
 
-	values []value     // the check's attributes that the set uses
-	slots  []int32     // by number of attribute: 1 + index in values; 0 if absent
-	found  []int32     // positions of entries that may apply
-	key    []Attribute // scratch of MatchKey
-	lists  []int32     // scratch of Share
-	usual  []byte      // canonical notation of addresses
-	inline []byte      // scratch of MatchInline
+	values     []value     // the check's attributes that the set uses
+	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
+	found      []int32     // positions of entries that may apply
+	key        []Attribute // scratch of MatchKey
+	shareLists []int32     // scratch of Share
+	canonical  []byte      // canonical notation of addresses
+	inline     []byte      // scratch of MatchInline
 }
 
 // value is an attribute of the current check.
@@ -36,7 +36,7 @@ type value struct {
 	parsed       bool // address and valid are known
 	valid        bool // text is an address
 	address      netip.Addr
-	usual        string // canonical notation of the address, in Match.usual; set on first use
+	canonical    string // canonical notation of the address, in Match.canonical; set on first use
 }
 
 // isAddress reports whether the value is an address. If so, it sets v.address.
@@ -57,13 +57,13 @@ func (m *Match) canonicalText(v *value) string {
 	if _, plain := parseIPv4(v.text); plain {
 		return v.text
 	}
-	if v.usual == "" {
-		start := len(m.usual)
-		m.usual = v.address.AppendTo(m.usual)
-		text := m.usual[start:]
-		v.usual = unsafe.String(unsafe.SliceData(text), len(text))
+	if v.canonical == "" {
+		start := len(m.canonical)
+		m.canonical = v.address.AppendTo(m.canonical)
+		text := m.canonical[start:]
+		v.canonical = unsafe.String(unsafe.SliceData(text), len(text))
 	}
-	return v.usual
+	return v.canonical
 }
 
 // keyAttribute is one of a rule's key attributes.
@@ -76,14 +76,14 @@ type keyAttribute struct {
 // Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
 // attributes. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
-	s.load(attrs, m)
+	s.loadAttributes(attrs, m)
 	m.List = Unlisted
-	if s.lists {
-		m.List = s.listing(m)
+	if s.hasLists {
+		m.List = s.checkLists(m)
 	}
 	if only != nil {
 		if !only.Envoy {
-			s.try(only, m)
+			s.addIfApplies(only, m)
 		}
 		return
 	}
@@ -94,7 +94,7 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	last := int32(-1)
 	for _, i := range m.found {
 		if i != last {
-			s.try(s.Rules[i], m)
+			s.addIfApplies(s.Rules[i], m)
 		}
 		last = i
 	}
@@ -109,28 +109,28 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 			ErrKey, r.Name, len(r.Key), strings.Join(r.Key, ", "), len(key))
 	}
 	if r.Envoy {
-		return s.matchPath(r, key, m)
+		return s.matchEnvoyKey(r, key, m)
 	}
 	m.key = m.key[:0]
 	for i, v := range key {
 		m.key = append(m.key, Attribute{r.Key[i], v})
 	}
-	s.load(m.key, m)
-	m.List = s.listing(m)
+	s.loadAttributes(m.key, m)
+	m.List = s.checkLists(m)
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.cost.fallback
 	}
-	s.hit(r, m, cost)
+	s.addHit(r, m, cost)
 	return nil
 }
 
-// load sets m's attributes to attrs.
-func (s *Set) load(attrs []Attribute, m *Match) {
+// loadAttributes sets m's attributes to attrs.
+func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits, m.usual = m.values[:0], m.Hits[:0], m.usual[:0]
+	m.values, m.Hits, m.canonical = m.values[:0], m.Hits[:0], m.canonical[:0]
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
@@ -151,7 +151,7 @@ func (m *Match) add(n int, text string, address bool) {
 	m.values = m.values[:len(m.values)+1]
 	v := &m.values[len(m.values)-1]
 	v.number, v.text, v.holdsAddress = n, text, address
-	v.parsed, v.valid, v.usual = false, false, "" // address is only read if parsed is set
+	v.parsed, v.valid, v.canonical = false, false, "" // address is only read if parsed is set
 	m.slots[n] = int32(len(m.values))
 }
 
@@ -170,45 +170,45 @@ func (s *Set) Seen(m *Match, yield func(name, value string)) {
 	}
 }
 
-func (m *Match) holds(match []condition) bool {
+func (m *Match) meetsAll(match []condition) bool {
 	for i := range match {
-		if v := m.value(match[i].attribute); v == nil || !match[i].holds(m, v) {
+		if v := m.value(match[i].attribute); v == nil || !match[i].isMetBy(m, v) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *Set) listing(m *Match) Listing {
+func (s *Set) checkLists(m *Match) Listing {
 	switch {
-	case s.deny.any(m):
+	case s.deny.appliesTo(m):
 		return Denied
-	case s.allow.any(m):
+	case s.allow.appliesTo(m):
 		return Allowed
 	}
 	return Unlisted
 }
 
-// try adds a hit if r applies.
-func (s *Set) try(r *Rule, m *Match) {
+// addIfApplies adds a hit if r applies.
+func (s *Set) addIfApplies(r *Rule, m *Match) {
 	for i := range r.key {
 		if m.slots[r.key[i].number] == 0 {
 			return
 		}
 	}
-	if len(r.match) > 0 && !m.holds(r.match) {
+	if len(r.match) > 0 && !m.meetsAll(r.match) {
 		return
 	}
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
-	s.hit(r, m, cost)
+	s.addHit(r, m, cost)
 }
 
-// hit adds a hit of r for the subject in m, which must have all of r's key attributes.
-func (s *Set) hit(r *Rule, m *Match, cost int64) {
-	limits := r.own
+// addHit adds a hit of r for the subject in m, which must have all of r's key attributes.
+func (s *Set) addHit(r *Rule, m *Match, cost int64) {
+	limits := r.ownLimits
 	if r.bySubject {
 		if limits = r.limits(m); limits == nil {
 			return
@@ -239,7 +239,7 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	for i, name := range r.Key {
 		for j := range attrs {
 			if attrs[j].Name == name {
-				out[i] = r.normal(i, attrs[j].Value)
+				out[i] = r.normalValue(i, attrs[j].Value)
 				break
 			}
 		}
@@ -252,13 +252,13 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 func (r *Rule) NormalKey(key []string) []string {
 	out := make([]string, min(len(key), len(r.Key)))
 	for i := range out {
-		out[i] = r.normal(i, key[i])
+		out[i] = r.normalValue(i, key[i])
 	}
 	return out
 }
 
-// normal returns the i-th key value as r counts it. The result shares no memory with text.
-func (r *Rule) normal(i int, text string) string {
+// normalValue returns the i-th key value as r counts it. The result shares no memory with text.
+func (r *Rule) normalValue(i int, text string) string {
 	if !r.Envoy && r.key[i].address {
 		if a, ok := parseAddress(text); ok {
 			return groupAddress(a, r.IPv6Prefix).String()

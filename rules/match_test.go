@@ -283,7 +283,7 @@ rules:
 `)
 	var have []string
 	for _, r := range s.Rules {
-		for _, l := range r.own {
+		for _, l := range r.ownLimits {
 			cal := ""
 			if l.Calendar != nil {
 				cal = l.Calendar.String()
@@ -321,7 +321,7 @@ rules:
 
 func TestLimit_ID(t *testing.T) {
 	id := func(limit string) uint64 {
-		return mustCompile(t, "rules: [{name: a, key: [], limits: [{limit: "+limit+"}]}]").Rules[0].own[0].ID
+		return mustCompile(t, "rules: [{name: a, key: [], limits: [{limit: "+limit+"}]}]").Rules[0].ownLimits[0].ID
 	}
 	base := id("1, per: 1m")
 	for _, same := range []string{"2, per: 60s", "1, per: 1m, name: x", "1, per: 1m, algorithm: sliding-window", "1, per: 1m, tz: Asia/Tokyo", "1, per: 1m, unit: requests"} {

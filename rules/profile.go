@@ -147,7 +147,7 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	p := &ProfileSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
 	var hops *yaml.Node
 	lists := false
-	d.open(n, func(key, v *yaml.Node) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
 		if key.Text == "trusted_hops" {
 			hops = v
 			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))

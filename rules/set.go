@@ -39,7 +39,7 @@ type Set struct {
 	attributes       attributes // those that any part of the set uses
 	rules            index
 	deny, allow      list
-	lists            bool // at least one of the lists has entries
+	hasLists         bool // at least one of the lists has entries
 	profiles         map[string]*Profile
 	globals          globals
 	seeds            []hashState // by Rule.Index: the initial state for hashing the rule's subjects
@@ -133,15 +133,16 @@ type Rule struct {
 	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
 	inlineSeed  hashState     // that of the set that compiled it, if Inline
 
-	key    []keyAttribute
-	match  []condition
-	own    []*Limit   // nil for tiered rules
-	byTier [][]*Limit // for tiered rules, by number of tier
-	// bySubject means that limits differ by subject, because of tiers or listed subjects. Otherwise all subjects have own.
-	bySubject bool
-	fallback  int32      // number of the tier for subjects without one, −1 for none
-	cost      *costTable // nil if every check costs 1
-	block     *Limit     // nil if it has none; see Hit.Block
+	key       []keyAttribute
+	match     []condition
+	ownLimits []*Limit   // nil for tiered rules
+	byTier    [][]*Limit // for tiered rules, by number of tier
+	// bySubject means that limits differ by subject, because of tiers or listed subjects. Otherwise all subjects have
+	// ownLimits.
+	bySubject    bool
+	fallbackTier int32      // number of the tier for subjects without one, −1 for none
+	cost         *costTable // nil if every check costs 1
+	block        *Limit     // nil if it has none; see Hit.Block
 }
 
 // Limit is a compiled limit of a rule, whether the rule's own, its tier's or an override's.
@@ -163,10 +164,10 @@ type Limit struct {
 	// Place is the index of an inline limit in its call. Inline limits are sorted by ID.
 	Place int
 
-	inWindow  *windowDivision // how regions divide it in the current window; nil if as in the version in force
-	undivided *Limit          // the limit of which this is a share; nil if it is no share
-	dividing  *dividing       // only for the first limit of each list of a global rule; else nil
-	lowering  *lowering       // only for the first limit of each list of a rule with `adaptive`; else nil
+	inWindow     *windowDivision // how regions divide it in the current window; nil if as in the version in force
+	undivided    *Limit          // the limit of which this is a share; nil if it is no share
+	shareCache   *shareCache     // only for the first limit of each list of a global rule; else nil
+	loweredCache *loweredCache   // only for the first limit of each list of a rule with `adaptive`; else nil
 }
 
 // UndividedCapacity returns the capacity that answers show: that of all regions together if regions divide the limit.

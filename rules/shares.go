@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// skew is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or later.
-const skew = int64(time.Second)
+// maxSkew is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or
+// later.
+const maxSkew = int64(time.Second)
 
 // MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
@@ -41,15 +42,15 @@ type Shares struct {
 // a set: that would keep old versions in memory.
 type division struct {
 	region string
-	// last is a wall time in Unix ns. Windows that begin at or after it depend only on the last view.
-	last int64
-	// fill bounds the time that any bucket of any view takes to fill, in ns.
-	fill          int64
+	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it depend only on the last view.
+	onlyLastFrom int64
+	// maxFill bounds the time that any bucket of any view takes to fill, in ns.
+	maxFill       int64
 	at            []int64  // Unix ns, for each recorded view
 	notHonouredAt []int64  // for each view: View.NotHonouredAt, but no later than that of any later view
 	doubtful      []bool   // for each view
 	names         []string // the regions of all views, each once
-	alone         bool     // no view has any other region
+	soleRegion    bool     // no view has any other region
 }
 
 // WithShares returns a copy of s whose global limits are the shares of a region. It shares everything else with s. If x is
@@ -61,7 +62,7 @@ func (s *Set) WithShares(x *Shares) *Set {
 		out.shares = nil
 		return &out
 	}
-	d := &division{region: x.Region, last: math.MaxInt64}
+	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
 	for i, v := range x.Views {
 		if v.At > 0 && len(d.at) == i && i < math.MaxUint8 {
 			d.at = append(d.at, min(v.At, MaxRecordedAt)*int64(time.Millisecond))
@@ -71,19 +72,19 @@ func (s *Set) WithShares(x *Shares) *Set {
 				d.names = append(d.names, name)
 			}
 		}
-		d.fill = max(d.fill, int64(v.Set.globals.fill))
+		d.maxFill = max(d.maxFill, int64(v.Set.globals.maxFill))
 		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
 	}
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
 	slices.Sort(d.names)
-	d.alone = len(d.names) == 1 && d.names[0] == x.Region
+	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
 	switch last := len(x.Views) - 1; {
 	case last == 0 || len(d.names) <= 1:
-		d.last = math.MinInt64
+		d.onlyLastFrom = math.MinInt64
 	case len(d.at) > last:
-		d.last = d.at[last]
+		d.onlyLastFrom = d.at[last]
 	}
 	out.division = d
 	return &out
@@ -105,29 +106,29 @@ func (s *Set) Share(m *Match, wall int64) {
 	}
 	for i := range m.Hits {
 		h := &m.Hits[i]
-		if h.Rule.Scope != GlobalScope || h.Limits[0].dividing == nil {
+		if h.Rule.Scope != GlobalScope || h.Limits[0].shareCache == nil {
 			continue
 		}
 		switch {
-		case !d.onlyLast(h.Limits, wall):
+		case !d.onlyLastCounts(h.Limits, wall):
 			h.Limits = s.movingShares(m, h, wall)
-		case !d.alone || len(h.Rule.Regions) > 0:
+		case !d.soleRegion || len(h.Rule.Regions) > 0:
 			h.Limits = s.soleShares(h)
 		}
 	}
 }
 
-// onlyLast reports whether only the last view counts for limits at wall.
-func (d *division) onlyLast(limits []*Limit, wall int64) bool {
-	if d.last == math.MinInt64 {
+// onlyLastCounts reports whether only the last view counts for limits at wall.
+func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
+	if d.onlyLastFrom == math.MinInt64 {
 		return true
 	}
 	for _, l := range limits {
-		start := wall - skew - d.fill
+		start := wall - maxSkew - d.maxFill
 		if !l.Kind.Bucket() {
-			start = l.WindowStart(wall - skew)
+			start = l.WindowStart(wall - maxSkew)
 		}
-		if start < d.last {
+		if start < d.onlyLastFrom {
 			return false
 		}
 	}
@@ -156,9 +157,9 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// dividing caches a region's shares of a list of limits, so that a check allocates nothing. The first limit of each list
+// shareCache caches a region's shares of a list of limits, so that a check allocates nothing. The first limit of each list
 // of a global rule has one.
-type dividing struct {
+type shareCache struct {
 	number int32 // of the list, in its set; from 1
 	sole   atomicSole
 	moving atomicMoving
@@ -166,13 +167,13 @@ type dividing struct {
 
 // soleLimits holds the shares when only the last view counts.
 type soleLimits struct {
-	by     *division
-	limits []*Limit
+	division *division
+	limits   []*Limit
 }
 
 // movingLimits holds the shares when several views count.
 type movingLimits struct {
-	by       *division
+	division *division
 	lists    []int32 // the list number that each earlier view has for the same subject; 0 for none
 	weighers []weigher
 	phases   []phase // for each limit, at the time for which limits was computed
@@ -193,8 +194,8 @@ type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last view counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
-	d, kept := s.division, &h.Limits[0].dividing.sole
-	if c := kept.Load(); c != nil && c.by == d {
+	d, kept := s.division, &h.Limits[0].shareCache.sole
+	if c := kept.Load(); c != nil && c.division == d {
 		return c.limits
 	}
 	names := s.shares.Views[len(s.shares.Views)-1].Names
@@ -204,27 +205,27 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
-	c := &soleLimits{by: d, limits: s.shared(h, rooms, rooms)}
+	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
 	kept.Store(c)
 	return c.limits
 }
 
 // movingShares returns the shares of a hit's limits when more than one view may count.
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
-	d, kept := s.division, &h.Limits[0].dividing.moving
+	d, kept := s.division, &h.Limits[0].shareCache.moving
 	views := s.shares.Views
-	m.lists = m.lists[:0]
+	m.shareLists = m.shareLists[:0]
 	for i := range views[:len(views)-1] {
 		number := int32(0)
-		if _, list := views[i].list(m, h.Rule); len(list) > 0 {
-			number = list[0].dividing.number
+		if _, list := views[i].limitsFor(m, h.Rule); len(list) > 0 {
+			number = list[0].shareCache.number
 		}
-		m.lists = append(m.lists, number)
+		m.shareLists = append(m.shareLists, number)
 	}
 	c := kept.Load()
-	if c == nil || c.by != d || !slices.Equal(c.lists, m.lists) {
-		c = s.weigh(m, h)
-	} else if c.holds(h.Limits, wall) {
+	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
+		c = s.newMovingLimits(m, h)
+	} else if c.stillHolds(h.Limits, wall) {
 		return c.limits
 	}
 	next := *c
@@ -234,9 +235,9 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
 		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
-		bases[i], newest[i] = c.weighers[i].division(at), c.weighers[i].newest()
+		bases[i], newest[i] = c.weighers[i].baseDivision(at), c.weighers[i].newestRoom()
 	}
-	next.limits = s.shared(h, rooms, newest)
+	next.limits = s.reduceLimits(h, rooms, newest)
 	for i, amounts := range bases {
 		if amounts != nil {
 			next.limits[i].inWindow = &windowDivision{d.names, amounts}
@@ -246,8 +247,8 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// holds reports whether m's limits still hold at wall.
-func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
+// stillHolds reports whether m's limits still hold at wall.
+func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		if m.phase(i, l, wall) != m.phases[i] {
 			return false
@@ -258,14 +259,14 @@ func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
 
 // phase returns the phase of limit i at wall. The clock of the counter's owner may be a second behind or ahead.
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
-	d := m.by
+	d := m.division
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - skew - m.weighers[i].span)
+		p.before = d.recorded(wall - maxSkew - m.weighers[i].span)
 		return p
 	}
-	last := l.WindowStart(wall + skew)
-	p.before, p.after = d.recorded(l.WindowStart(wall-skew)), d.recorded(last)
-	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-skew {
+	last := l.WindowStart(wall + maxSkew)
+	p.before, p.after = d.recorded(l.WindowStart(wall-maxSkew)), d.recorded(last)
+	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-maxSkew {
 		p.maybeHonoured++
 	}
 	return p
@@ -280,9 +281,9 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// list returns the view's own version of a global rule, and that rule's limits for m's subject. Both are nil if the view
+// limitsFor returns the view's own version of a global rule, and that rule's limits for m's subject. Both are nil if the view
 // has no such rule.
-func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
+func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope || len(r.key) != len(rule.key) {
 		return nil, nil
@@ -290,17 +291,17 @@ func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule)
 }
 
-// weigh prepares to compute how much of each of a hit's limits the views leave to the region.
-func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
+// newMovingLimits returns the weighers for a hit's limits; movingShares computes the limits from them.
+func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	d := s.division
-	c := &movingLimits{by: d, lists: slices.Clone(m.lists), weighers: make([]weigher, len(h.Limits))}
+	c := &movingLimits{division: d, lists: slices.Clone(m.shareLists), weighers: make([]weigher, len(h.Limits))}
 	for i, l := range h.Limits {
 		w := weigher{
 			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
 		}
 		for j := range s.shares.Views {
 			v := &s.shares.Views[j]
-			rule, list := v.list(m, h.Rule)
+			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
 				w.add(nil, nil, nil, d.names)
@@ -314,17 +315,17 @@ func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// shared returns the limits of a hit reduced to rooms. newest is what the version in force gives the region.
-func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
+// reduceLimits returns the limits of a hit reduced to rooms. newest is what the version in force gives the region.
+func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].undivided, all[i].Whole = l, l.Capacity()
-		all[i].dividing = nil
-		if l.lowering != nil {
-			all[i].lowering = &lowering{}
+		all[i].shareCache = nil
+		if l.loweredCache != nil {
+			all[i].loweredCache = &loweredCache{}
 		}
 		all[i].Amount = rooms[i].amount
 		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))

@@ -190,7 +190,7 @@ func TestShareOfFew(t *testing.T) {
 	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.Whole != 9 {
 		t.Errorf("have %+v", l.Limit)
 	}
-	if have := us.SharesOf(s.Rule("w"), s.Rules[0].own[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
+	if have := us.SharesOf(s.Rule("w"), s.Rules[0].ownLimits[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
 		t.Errorf("have %v", have)
 	}
 }

@@ -48,14 +48,14 @@ func splitParts(amount int64, parts []Region) []int64 {
 	order := make([]int, len(parts))
 	total := new(big.Rat)
 	for _, p := range parts {
-		total.Add(total, exactly(p.Part))
+		total.Add(total, exactRat(p.Part))
 	}
 	if total.Sign() <= 0 {
 		return out // can't happen with parts from a document
 	}
 	left := amount
 	for i, p := range parts {
-		quota := exactly(p.Part)
+		quota := exactRat(p.Part)
 		quota.Mul(quota, new(big.Rat).SetInt64(amount)).Quo(quota, total)
 		floor := new(big.Int).Quo(quota.Num(), quota.Denom())
 		out[i], order[i] = floor.Int64(), i

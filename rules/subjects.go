@@ -30,8 +30,8 @@ type override struct {
 	limits []*Limit
 }
 
-// table returns the table of an attribute for rules that group by prefix. subjects fills it later.
-func (c *compiler) table(attribute string, prefix int) *subjectTable {
+// subjectTable returns the table of an attribute for rules that group by prefix. fillSubjectTables fills it later.
+func (c *compiler) subjectTable(attribute string, prefix int) *subjectTable {
 	key := tableKey{attribute, 0}
 	if holdsAddresses(attribute) {
 		key.prefix = prefix
@@ -44,8 +44,8 @@ func (c *compiler) table(attribute string, prefix int) *subjectTable {
 	return t
 }
 
-// subjects fills the tables that rules use.
-func (c *compiler) subjects() {
+// fillSubjectTables fills the tables that rules use.
+func (c *compiler) fillSubjectTables() {
 	tiers := map[string]int32{}
 	for i, t := range c.doc.Tiers {
 		tiers[t.Name] = int32(i)
@@ -63,8 +63,8 @@ func (c *compiler) subjects() {
 			continue
 		}
 		for _, spec := range g.Subjects {
-			s := c.subject(spec, tiers)
-			if c.lists > 0 {
+			s := c.compileSubject(spec, tiers)
+			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
 			a, ok := netip.Addr{}, false
@@ -82,14 +82,14 @@ func (c *compiler) subjects() {
 	}
 }
 
-func (c *compiler) subject(spec *SubjectSpec, tiers map[string]int32) *subject {
+func (c *compiler) compileSubject(spec *SubjectSpec, tiers map[string]int32) *subject {
 	s := &subject{tier: -1}
 	if spec.Tier != "" {
 		s.tier = tiers[spec.Tier]
 	}
 	for _, o := range spec.Overrides {
 		r := c.set.byName[o.Rule]
-		s.overrides = append(s.overrides, override{int32(r.Index), c.limits(c.doc.Rules[r.Index], o.Limits)})
+		s.overrides = append(s.overrides, override{int32(r.Index), c.compileLimits(c.doc.Rules[r.Index], o.Limits)})
 	}
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
@@ -136,11 +136,11 @@ func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	}
 	switch {
 	case !r.Tiered:
-		return r.own
+		return r.ownLimits
 	case tier >= 0:
 		return r.byTier[tier]
-	case r.fallback >= 0:
-		return r.byTier[r.fallback]
+	case r.fallbackTier >= 0:
+		return r.byTier[r.fallbackTier]
 	}
 	return nil
 }

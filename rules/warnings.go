@@ -21,9 +21,9 @@ func (d *Document) Warnings() []Error {
 				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
 			}
 		}
-		r.warn(&w, path, r.place)
+		r.warn(&w, path, r.position)
 		if r.Usage != "" && r.Shadow {
-			w.add(r.place("usage"), path+".usage", "a shadow rule is not counted for bills")
+			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
 	}
 	if d.source == "" {
