@@ -14,11 +14,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. It is as strict as the API: an unknown or duplicate
-// field makes the line unreadable, so that no typing error changes a decision.
+// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. Like the API, it rejects unknown and duplicate fields,
+// so that no typing error changes a decision.
 func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
-		return errors.New("it is not UTF-8")
+		return errors.New("the line is not UTF-8")
 	}
 	seen := 0 // bit set, by index in fields
 	s := scanner{s: line}
@@ -46,7 +46,7 @@ func (r *record) parseJSON(line string) error {
 	case err != nil:
 		return err
 	case s.at < len(s.s):
-		return fmt.Errorf("something follows the object, at byte %d", s.at+1)
+		return fmt.Errorf("unexpected text after the object, at byte %d", s.at+1)
 	}
 	for i, name := range fields[:required] {
 		if seen&(1<<i) == 0 {
@@ -71,7 +71,7 @@ func (r *record) scanTime(s *scanner) error {
 		}
 		var ok bool
 		if r.time, ok = unixTime(number); !ok {
-			return fmt.Errorf(`"time": %.40s is no Unix time in seconds or milliseconds`, number)
+			return fmt.Errorf(`"time": %.40s is not a Unix time in seconds or milliseconds`, number)
 		}
 		return nil
 	}
@@ -119,11 +119,11 @@ func (r *record) scanAttributes(s *scanner) error {
 		case err != nil:
 			return fmt.Errorf("attribute %.40q: %w", name, err)
 		case name == "" || len(name) > rules.MaxValueBytes:
-			return fmt.Errorf("an attribute's name has %d bytes, not 1 to %d", len(name), rules.MaxValueBytes)
+			return fmt.Errorf("an attribute's name has %d bytes; 1 to %d are allowed", len(name), rules.MaxValueBytes)
 		case len(value) > rules.MaxValueBytes:
-			return fmt.Errorf("attribute %.40q has %d bytes, more than %d", name, len(value), rules.MaxValueBytes)
+			return fmt.Errorf("attribute %.40q has %d bytes; at most %d are allowed", name, len(value), rules.MaxValueBytes)
 		case len(r.attributes) == rules.MaxAttributes:
-			return fmt.Errorf("there are more than %d attributes", rules.MaxAttributes)
+			return fmt.Errorf("more than %d attributes", rules.MaxAttributes)
 		}
 		for _, a := range r.attributes {
 			if a.Name == name {
@@ -149,7 +149,7 @@ func (r *record) scanCost(s *scanner, unit string) error {
 		}
 	}
 	if len(r.costs) == limiter.MaxCosts {
-		return fmt.Errorf("there are costs in more than %d units", limiter.MaxCosts)
+		return fmt.Errorf("costs in more than %d units", limiter.MaxCosts)
 	}
 	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(digits(number))})
 	return nil

@@ -27,7 +27,7 @@ type Report struct {
 	ByDefault    int64         // refused because no rule applied
 	SkippedLines []SkippedLine // the first skipped lines
 	First, Last  int64         // times of the first and the last record, Unix nanoseconds
-	Untold       int64         // checks whose subject is not among Subjects, because their bound was reached
+	Untold       int64         // checks whose subject is not counted, because MaxCounters subjects already are
 	Evicted      int64         // counters dropped early because the table was full
 }
 
@@ -38,7 +38,7 @@ type RuleReport struct {
 	Checks   int64 // checks it applied to
 	Refused  int64 // refused by this rule; for a shadow rule, those it would have refused
 	Subjects int64 // number of distinct subjects
-	// Headroom counts the subjects never refused, by the least they had left: ceil(10 × remaining ÷ capacity).
+	// Headroom counts the subjects never refused, by the smallest headroom that each had: ceil(10 × remaining ÷ capacity).
 	Headroom [11]int64
 }
 
@@ -50,7 +50,7 @@ type Subject struct {
 	Checks  int64  `json:"checks"`
 }
 
-// Key is a subject's key. In JSON it is a string if it has one value, and an array otherwise.
+// Key holds the values of a subject's key. In JSON, one value is a string, and several are an array.
 type Key []string
 
 // MarshalJSON implements json.Marshaler.
@@ -76,7 +76,7 @@ func (k Key) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// printable quotes s if it is empty or would not print as it is.
+// printable quotes s if it is empty or has unprintable characters.
 func printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted
@@ -89,10 +89,10 @@ type SkippedLine struct {
 	Input  string
 	Line   int64 // from 1
 	Reason string
-	Text   string // its beginning, printable
+	Text   string // the beginning of the line, quoted
 }
 
-// String returns the place, the reason and the text.
+// String returns the position, the reason and the text.
 func (s SkippedLine) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", s.Input, s.Line, s.Reason, s.Text)
 }
@@ -146,10 +146,10 @@ func (r *Report) Print(w io.Writer) error {
 	r.printTop(&b)
 	r.printHeadroom(&b)
 	if r.Untold > 0 {
-		fmt.Fprintf(&b, "\nToo many subjects to tell all apart: %s checks are counted without theirs.\n", grouped(r.Untold))
+		fmt.Fprintf(&b, "\nToo many subjects: %s checks are not counted by subject.\n", grouped(r.Untold))
 	}
 	if r.Evicted > 0 {
-		fmt.Fprintf(&b, "\nThe table was full and forgot %s counters early: these figures may be too low.\n", grouped(r.Evicted))
+		fmt.Fprintf(&b, "\nThe table was full and evicted %s counters early: refusals may be too low.\n", grouped(r.Evicted))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -205,7 +205,7 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 		if all == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused has used of its limit\n",
+		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused used of its limit\n",
 			printable(rule.Name), grouped(all))
 		for i, n := range rule.Headroom {
 			if n == 0 {
@@ -216,7 +216,7 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 	}
 }
 
-// usedText returns the range of use for a headroom, which is in tenths, rounded up.
+// usedText returns the range of use for a headroom in tenths, rounded up.
 func usedText(headroom int) string {
 	switch headroom {
 	case 0:

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// scanner reads the JSON text of one line: objects, strings and numbers, all that a record consists of. The text is
+// scanner reads the JSON text of one line: objects, strings and numbers, which is all that a record has. The text must be
 // valid UTF-8.
 type scanner struct {
 	s  string
@@ -20,7 +20,7 @@ func (s *scanner) space() {
 	}
 }
 
-// peek returns the next byte that is not a space; 0 at the end.
+// peek returns the next byte that is not a space, or 0 at the end.
 func (s *scanner) peek() byte {
 	s.space()
 	if s.at == len(s.s) {
@@ -36,12 +36,12 @@ func (s *scanner) expect(c byte) error {
 		s.at++
 		return nil
 	case got == 0:
-		return fmt.Errorf("the line ends where %q is expected", c)
+		return fmt.Errorf("expected %q, but the line ends", c)
 	}
-	return fmt.Errorf("%q is expected at byte %d", c, s.at+1)
+	return fmt.Errorf("expected %q at byte %d", c, s.at+1)
 }
 
-// object reads an object. It calls value for each name, to read what follows it.
+// object reads an object. It calls value for each name; value must read the value that follows.
 func (s *scanner) object(value func(name string) error) error {
 	if err := s.expect('{'); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *scanner) object(value func(name string) error) error {
 	}
 }
 
-// string reads a string. Without escapes, the result is a part of the line.
+// string reads a string. Without escapes, the result shares the line's memory.
 func (s *scanner) string() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
@@ -85,41 +85,41 @@ func (s *scanner) string() (string, error) {
 		case c == '\\':
 			return s.escaped(start)
 		case c < ' ':
-			return "", fmt.Errorf("a control character in a string, at byte %d", s.at+1)
+			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
-	return "", errors.New("a string has no end")
+	return "", errors.New("unterminated string")
 }
 
-// escaped reads the rest of a string that began at start, from its first backslash on. It refuses half a surrogate
-// pair, which the library would read as U+FFFD.
+// escaped reads the rest of a string that began at start, from its first backslash on. It rejects half a surrogate pair,
+// which encoding/json would read as U+FFFD.
 func (s *scanner) escaped(start int) (string, error) {
 	for ; s.at < len(s.s) && s.s[s.at] != '"'; s.at++ {
 		switch c := s.s[s.at]; {
 		case c == '\\':
 			s.at++
 		case c < ' ':
-			return "", fmt.Errorf("a control character in a string, at byte %d", s.at+1)
+			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
 	if s.at >= len(s.s) {
-		return "", errors.New("a string has no end")
+		return "", errors.New("unterminated string")
 	}
 	s.at++
 	raw, text := s.s[start-1:s.at], ""
 	err := json.Unmarshal([]byte(raw), &text)
 	const odd = "\ufffd"
 	if err != nil || strings.Count(text, odd) > strings.Count(raw, odd)+strings.Count(strings.ToLower(raw), `\ufffd`) {
-		return "", fmt.Errorf("a wrong escape in the string at byte %d", start)
+		return "", fmt.Errorf("invalid escape in the string at byte %d", start)
 	}
 	return text, nil
 }
 
-// number returns the text of a number: digits, with an optional sign, fraction or exponent, which the caller validates.
-// As in JSON, only 0 itself begins with a 0.
+// number returns the text of a number: digits, perhaps with sign, fraction or exponent. The caller validates it. As in
+// JSON, no integer but 0 begins with a 0.
 func (s *scanner) number() (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
-		return "", fmt.Errorf("a number is expected at byte %d", s.at+1)
+		return "", fmt.Errorf("expected a number at byte %d", s.at+1)
 	}
 	start := s.at
 	for s.at < len(s.s) && strings.IndexByte("+-.0123456789eE", s.s[s.at]) >= 0 {
@@ -127,7 +127,7 @@ func (s *scanner) number() (string, error) {
 	}
 	number := s.s[start:s.at]
 	if len(number) > 1 && number[0] == '0' && number[1] != '.' {
-		return "", fmt.Errorf("%.40s is no number", number)
+		return "", fmt.Errorf("%.40s is not a number", number)
 	}
 	return number, nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// spool sorts records by time; records of equal times stay in the order in which they came. It holds them in chunks of
-// memory without pointers for the garbage collector to follow. When the chunks exceed their bound, they are sorted and
-// written to a temporary file as a run. At the end the runs are merged.
+// spool sorts records by time and keeps the order of records with equal times. It holds them in chunks of memory without
+// pointers, so that the garbage collector does not scan them. When chunks and index exceed their bound, spool sorts them
+// and writes them to a temporary file as a run. each merges the runs.
 type spool struct {
 	bound  int    // of chunks and index, in bytes
 	dir    string // of the temporary file; empty for the system's
@@ -28,7 +28,7 @@ type spool struct {
 	runs  []*run
 }
 
-// entry locates a packed record. Entries with lower places came earlier.
+// entry locates a packed record. Earlier records have lower places.
 type entry struct {
 	time  int64
 	place int64 // chunk × chunkSize + offset
@@ -36,15 +36,15 @@ type entry struct {
 
 const (
 	chunkSize = 1 << 20
-	maxRuns   = 4096 // when merging, each has a buffer of runBuffer
+	maxRuns   = 4096 // merging takes runBuffer bytes for each
 	runBuffer = 64 << 10
-	// maxPacked bounds the packed form of a line of maxLine.
+	// maxPacked bounds the packed form of a line of maxLine bytes.
 	maxPacked = 2 * maxLine
 )
 
 func newSpool(bound int, dir string) *spool { return &spool{bound: bound, dir: dir, sorted: true} }
 
-// add stores a copy of r. scratch is a buffer; add returns it, possibly grown, for the next call.
+// add stores a copy of r. scratch is a buffer that add returns, possibly grown, for the next call.
 func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 	scratch = r.appendTo(scratch[:0])
 	if len(s.chunks)*chunkSize+len(s.index)*16 > s.bound {
@@ -66,7 +66,7 @@ func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 	return scratch, nil
 }
 
-// grow adds an empty chunk. If possible, it reuses one that a written run left behind.
+// grow adds an empty chunk. If possible, it reuses one whose records are already in a run.
 func (s *spool) grow() {
 	n := len(s.chunks)
 	if n < cap(s.chunks) && cap(s.chunks[:n+1][n]) > 0 {
@@ -95,11 +95,11 @@ func (s *spool) sort() {
 // writeRun moves the records in memory to the file.
 func (s *spool) writeRun() (err error) {
 	if len(s.runs) == maxRuns {
-		return fmt.Errorf("sort the records: more than %d parts of %d bytes", maxRuns, s.bound)
+		return fmt.Errorf("sort records: more than %d runs of %d bytes", maxRuns, s.bound)
 	}
 	if s.file == nil {
 		if s.file, err = os.CreateTemp(s.dir, "rlnode-replay-*"); err != nil {
-			return fmt.Errorf("create a file to sort in: %w", err)
+			return fmt.Errorf("sort records: create a temporary file: %w", err)
 		}
 	}
 	s.sort()
@@ -109,12 +109,12 @@ func (s *spool) writeRun() (err error) {
 		packed := s.at(e.place)
 		frame = binary.AppendVarint(frame[:0], e.time)
 		frame = binary.AppendUvarint(frame, uint64(len(packed)))
-		w.Write(frame) // a bufio.Writer keeps its first error until Flush
+		w.Write(frame) // Flush returns the writer's first error
 		w.Write(packed)
 		s.wrote += int64(len(frame) + len(packed))
 	}
 	if err := w.Flush(); err != nil {
-		return fmt.Errorf("write records to sort: %w", err)
+		return fmt.Errorf("sort records: write a run: %w", err)
 	}
 	s.runs = append(s.runs, &run{order: len(s.runs), from: start, to: s.wrote})
 	s.index, s.sorted, s.chunks = s.index[:0], true, s.chunks[:0]
@@ -183,9 +183,9 @@ func (s *spool) close() error {
 	return errors.Join(s.file.Close(), os.Remove(s.file.Name()))
 }
 
-// run is a sorted part of the records, in the file.
+// run is a sorted part of the records in the file.
 type run struct {
-	order    int // runs with a lower order came earlier
+	order    int // earlier runs have a lower order
 	from, to int64
 
 	r      *bufio.Reader
@@ -193,25 +193,25 @@ type run struct {
 	packed []byte // the current record
 }
 
-// next advances to the next record. At the run's end the error is io.EOF.
+// next advances to the next record. At the end of the run it returns io.EOF.
 func (r *run) next() error {
 	t, err := binary.ReadVarint(r.r)
 	if errors.Is(err, io.EOF) {
 		return io.EOF
 	}
 	if err != nil {
-		return fmt.Errorf("read sorted records: %w", err)
+		return fmt.Errorf("sort records: read a run: %w", err)
 	}
 	n, err := binary.ReadUvarint(r.r)
 	if err == nil && n > maxPacked {
-		err = fmt.Errorf("a record of %d bytes", n)
+		err = fmt.Errorf("a record has %d bytes; at most %d are possible", n, maxPacked)
 	}
 	if err != nil {
-		return fmt.Errorf("read sorted records: %w", err)
+		return fmt.Errorf("sort records: read a run: %w", err)
 	}
 	r.time, r.packed = t, slices.Grow(r.packed[:0], int(n))[:n]
 	if _, err := io.ReadFull(r.r, r.packed); err != nil {
-		return fmt.Errorf("read sorted records: %w", err)
+		return fmt.Errorf("sort records: read a run: %w", err)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func TestSpoolWithoutDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.add(&record{}, nil); err == nil {
-		t.Error("have no error, want one: there is nowhere to sort")
+		t.Error("have no error, want one: the directory does not exist")
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)

@@ -14,14 +14,14 @@ type tally struct {
 	set   *rules.Set
 	match rules.Match
 	rules []ruleTally // by Rule.Index
-	room  int64       // how many more subjects can be told apart, over all rules
+	room  int64       // number of further subjects that may be counted, over all rules
 
 	checks, refused   int64
 	byList, byDefault int64 // refused checks
 	first, last       int64 // times of records
 	skipped           int64
 	skippedLines      []SkippedLine
-	untold            int64 // checks of subjects beyond the bound
+	untold            int64 // checks whose subject is not counted: see Report.Untold
 	evicted           int64 // counters
 }
 
@@ -37,7 +37,7 @@ type subjectTally struct {
 	headroom        uint8 // the least so far, in tenths of the capacity, rounded up
 }
 
-// maxSkippedLines bounds how many skipped lines are named.
+// maxSkippedLines bounds the skipped lines that the report shows.
 const maxSkippedLines = 10
 
 func newTally(c *Config) *tally {
@@ -78,7 +78,7 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 		}
 		return
 	}
-	// The answer has limits but no subjects. Matching again finds the subjects.
+	// The answer has no subjects, so match again to find them.
 	t.set.Match(attributes, nil, &t.match)
 	limits := a.Limits
 	for i := range t.match.Hits {
@@ -88,7 +88,7 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 	}
 }
 
-// addHit counts what the limits of one rule decided about one subject.
+// addHit counts the decision of one rule's limits about one subject.
 func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []rules.Attribute) {
 	refused, headroom := false, uint8(10)
 	for i := range limits {
@@ -122,7 +122,7 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	}
 }
 
-// tenths returns 10 × remaining ÷ capacity, rounded up, at most 10.
+// tenths returns 10 × remaining ÷ capacity, rounded up and at most 10.
 func tenths(remaining, capacity int64) uint8 {
 	if remaining >= capacity {
 		return 10
@@ -135,7 +135,7 @@ func tenths(remaining, capacity int64) uint8 {
 	return uint8(q)
 }
 
-// report summarizes the tally, with the top most refused subjects.
+// report summarizes the tally. Its Top holds at most top subjects.
 func (t *tally) report(top int) *Report {
 	r := &Report{
 		Checks: t.checks, Refused: t.refused, ByList: t.byList, ByDefault: t.byDefault,
@@ -162,7 +162,7 @@ func (t *tally) report(top int) *Report {
 	return r
 }
 
-// top lists the n most refused subjects of one rule.
+// top returns the n most refused subjects of one rule.
 func (r *ruleTally) top(name string, n int) []Subject {
 	all := make([]Subject, 0, len(r.keys))
 	for i, key := range r.keys {
@@ -173,7 +173,7 @@ func (r *ruleTally) top(name string, n int) []Subject {
 	return slices.Clone(all[:min(n, len(all))])
 }
 
-// bySubject orders subjects, the most refused first.
+// bySubject orders subjects by refusals, most first.
 func bySubject(a, b Subject) int {
 	return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Checks, a.Checks), cmp.Compare(a.Rule, b.Rule),
 		slices.Compare(a.Key, b.Key))
