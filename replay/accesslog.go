@@ -29,7 +29,7 @@ func (r *record) parseLog(line string) error {
 		return errNoTime
 	}
 	r.time = t
-	r.add("ip", address)
+	r.addAttribute("ip", address)
 	if _, user, ok := strings.Cut(strings.Trim(before, " "), " "); ok {
 		r.addPresent("user", strings.Trim(user, " "))
 	}
@@ -38,7 +38,7 @@ func (r *record) parseLog(line string) error {
 	r.addRequest(request)
 	status, after := plainField(after)
 	if len(status) == 3 && allDigits(status) {
-		r.add("status", status)
+		r.addAttribute("status", status)
 	}
 	_, after = plainField(after) // the size
 	referer, after := quotedField(after)
@@ -51,7 +51,7 @@ func (r *record) parseLog(line string) error {
 // addPresent adds a field unless it is empty or "-", which marks a missing value.
 func (r *record) addPresent(name, value string) {
 	if value != "" && value != "-" && value != `""` {
-		r.add(name, unescape(value))
+		r.addAttribute(name, unescape(value))
 	}
 }
 
@@ -61,7 +61,7 @@ func (r *record) addRequest(request string) {
 	if !isToken(method) || method == "-" {
 		return
 	}
-	r.add("method", method)
+	r.addAttribute("method", method)
 	target = strings.Trim(target, " ")
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
 		target = strings.TrimRight(target[:i], " ")
@@ -69,7 +69,7 @@ func (r *record) addRequest(request string) {
 		return
 	}
 	if endpoint := rules.PathOf(target); endpoint != "" {
-		r.add("endpoint", endpoint)
+		r.addAttribute("endpoint", endpoint)
 	}
 }
 
@@ -133,8 +133,8 @@ func parseLogTime(s string) (int64, bool) {
 	return t.Add(leap).UnixNano(), true
 }
 
-// digits returns the value of s, or −1 if s has other than digits. The caller bounds the length.
-func digits(s string) int {
+// parseDigits returns the value of s, or −1 if s has other than digits. The caller bounds the length.
+func parseDigits(s string) int {
 	n := 0
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {

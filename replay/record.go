@@ -65,16 +65,16 @@ func trimLine(s string) string {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// add appends an attribute. It truncates the value to the API's bound, because a long value must not skip the line.
-func (r *record) add(name, value string) {
+// addAttribute appends an attribute. It truncates the value to the API's bound, because a long value must not skip the line.
+func (r *record) addAttribute(name, value string) {
 	if len(value) > rules.MaxValueBytes {
 		value = value[:rules.MaxValueBytes]
 	}
 	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 }
 
-// appendTo appends the packed form of r, without the time, to b.
-func (r *record) appendTo(b []byte) []byte {
+// appendPacked appends the packed form of r, without the time, to b.
+func (r *record) appendPacked(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.input))
 	b = binary.AppendUvarint(b, uint64(r.line))
 	b = binary.AppendUvarint(b, uint64(len(r.attributes)))
@@ -90,7 +90,7 @@ func (r *record) appendTo(b []byte) []byte {
 	return b
 }
 
-// unpack is the inverse of appendTo. Its strings share one copy of b.
+// unpack is the inverse of appendPacked. Its strings share one copy of b.
 func (r *record) unpack(b []byte) error {
 	d, shared := wire.NewDecoder(b), string(b)
 	text := func() string {

@@ -200,7 +200,7 @@ func FuzzLine(f *testing.F) {
 			t.Fatalf("time %d is out of range", r.time)
 		}
 		r.input, r.line = 3, 1<<40
-		packed := r.appendTo(nil)
+		packed := r.appendPacked(nil)
 		if err := back.unpack(packed); err != nil {
 			t.Fatal(err)
 		}

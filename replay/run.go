@@ -63,7 +63,7 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &player{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
+	p := &replayer{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
 	defer func() { err = errors.Join(err, p.records.close()) }()
 	for i, in := range inputs {
 		if err := p.read(i, in); err != nil {
@@ -76,40 +76,40 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	return p.tally.report(c.Top), nil
 }
 
-// player is a replay in progress.
-type player struct {
+// replayer is one Run in progress.
+type replayer struct {
 	Config
-	ctx     context.Context
-	inputs  []Input
-	records *spool
-	tally   *tally
-	record  record
-	scratch []byte
-	seen    int64 // lines read
-	decided int64
+	ctx       context.Context
+	inputs    []Input
+	records   *spool
+	tally     *tally
+	record    record
+	scratch   []byte
+	linesRead int64
+	decided   int64
 }
 
 // read adds the records of one input.
-func (p *player) read(i int, in Input) error {
+func (p *replayer) read(i int, in Input) error {
 	lines, err := newLineReader(in)
 	if err != nil {
 		return err
 	}
 	for n := int64(1); ; n++ {
-		if err := lines.next(); errors.Is(err, io.EOF) {
+		if err := lines.readLine(); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := p.step(&p.seen); err != nil {
+		if err := p.countProgress(&p.linesRead); err != nil {
 			return err
 		}
 		line := string(lines.line)
 		if err := p.record.parse(line); err != nil {
-			if lines.cut {
+			if lines.truncated {
 				err = fmt.Errorf("%w (the line is longer than %d bytes)", err, maxLine)
 			}
-			p.tally.skip(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
+			p.tally.addSkipped(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
 			continue
 		}
 		p.record.input, p.record.line = i, n
@@ -119,14 +119,14 @@ func (p *player) read(i int, in Input) error {
 	}
 }
 
-// step counts a line or a record. After every progressEvery of them, it reports the progress and checks the context.
-func (p *player) step(counted *int64) error {
+// countProgress counts a line or a record. After every progressEvery of them, it reports the progress and checks the context.
+func (p *replayer) countProgress(counted *int64) error {
 	*counted++
 	if *counted%progressEvery != 0 {
 		return nil
 	}
 	if p.Progress != nil {
-		p.Progress(p.seen, p.decided)
+		p.Progress(p.linesRead, p.decided)
 	}
 	return p.ctx.Err()
 }
@@ -135,7 +135,7 @@ func (p *player) step(counted *int64) error {
 const sweepEvery = 100_000
 
 // decideAll decides the records in order of time.
-func (p *player) decideAll() error {
+func (p *replayer) decideAll() error {
 	table := counters.New(p.MaxCounters)
 	defer table.Close()
 	l := limiter.New(table, nil)
@@ -165,7 +165,7 @@ func (p *player) decideAll() error {
 		if p.decided%sweepEvery == sweepEvery-1 {
 			table.Sweep(now, 0.1)
 		}
-		return p.step(&p.decided)
+		return p.countProgress(&p.decided)
 	})
 	if err != nil {
 		return err

@@ -163,7 +163,7 @@ func TestReport(t *testing.T) {
 		`"idea":{"checks":6,"refused":2,"subjects":4},"tokens":{"checks":3,"refused":1,"subjects":1}},"top":[` +
 		`{"rule":"tokens","key":"acme","refused":1,"checks":3},{"rule":"by-ip","key":"192.0.2.1","refused":1,"checks":3},` +
 		`{"rule":"by-page","key":["GET","/a"],"refused":1,"checks":5}]}`
-	if !slices.IsSortedFunc(have.Top, bySubject) {
+	if !slices.IsSortedFunc(have.Top, compareByRefusals) {
 		t.Error("the top is not in order")
 	}
 	if got := sortedTop(t, string(text)); got != sortedTop(t, want) {
@@ -224,7 +224,7 @@ func TestBounds(t *testing.T) {
 		log.WriteString(line(fmt.Sprintf("10.0.%d.%d", i/250, i%250), "00:00", "GET /"))
 	}
 	have := replayText(t, anyRule, func(c *Config) { c.MaxCounters = 1000 }, log.String())
-	if have.Checks != 3000 || have.Rules[0].Checks != 3000 || have.Rules[0].Subjects != 1000 || have.Untold != 2000 {
+	if have.Checks != 3000 || have.Rules[0].Checks != 3000 || have.Rules[0].Subjects != 1000 || have.Untallied != 2000 {
 		t.Errorf("have %+v", have)
 	}
 	many := strings.Repeat("garbage\n", 1000)

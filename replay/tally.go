@@ -11,17 +11,17 @@ import (
 
 // tally counts decisions by rule and by subject.
 type tally struct {
-	set   *rules.Set
-	match rules.Match
-	rules []ruleTally // by Rule.Index
-	room  int64       // number of further subjects that may be counted, over all rules
+	set         *rules.Set
+	match       rules.Match
+	rules       []ruleTally // by Rule.Index
+	subjectRoom int64       // number of further subjects that may be counted, over all rules
 
 	checks, refused   int64
 	byList, byDefault int64 // refused checks
 	first, last       int64 // times of records
 	skipped           int64
 	skippedLines      []SkippedLine
-	untold            int64 // checks whose subject is not counted: see Report.Untold
+	untallied         int64 // checks whose subject is not counted: see Report.Untallied
 	evicted           int64 // counters
 }
 
@@ -41,7 +41,7 @@ type subjectTally struct {
 const maxSkippedLines = 10
 
 func newTally(c *Config) *tally {
-	t := &tally{set: c.Rules, room: c.MaxCounters}
+	t := &tally{set: c.Rules, subjectRoom: c.MaxCounters}
 	if t.set != nil {
 		t.rules = make([]ruleTally, len(t.set.Rules))
 	}
@@ -51,7 +51,7 @@ func newTally(c *Config) *tally {
 	return t
 }
 
-func (t *tally) skip(line SkippedLine) {
+func (t *tally) addSkipped(line SkippedLine) {
 	t.skipped++
 	if len(t.skippedLines) < maxSkippedLines {
 		t.skippedLines = append(t.skippedLines, line)
@@ -93,7 +93,7 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	refused, headroom := false, uint8(10)
 	for i := range limits {
 		refused = refused || !limits[i].Allowed
-		headroom = min(headroom, tenths(limits[i].Remaining, limits[i].Limit.Capacity()))
+		headroom = min(headroom, headroomTenths(limits[i].Remaining, limits[i].Limit.Capacity()))
 	}
 	r := &t.rules[h.Rule.Index]
 	r.checks++
@@ -102,11 +102,11 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	}
 	n, ok := r.index[h.Subject]
 	if !ok {
-		if t.room == 0 {
-			t.untold++
+		if t.subjectRoom == 0 {
+			t.untallied++
 			return
 		}
-		t.room--
+		t.subjectRoom--
 		n = int32(len(r.subjects))
 		r.index[h.Subject] = n
 		r.subjects = append(r.subjects, subjectTally{headroom: 10})
@@ -122,8 +122,8 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	}
 }
 
-// tenths returns 10 × remaining ÷ capacity, rounded up and at most 10.
-func tenths(remaining, capacity int64) uint8 {
+// headroomTenths returns 10 × remaining ÷ capacity, rounded up and at most 10.
+func headroomTenths(remaining, capacity int64) uint8 {
 	if remaining >= capacity {
 		return 10
 	}
@@ -140,7 +140,7 @@ func (t *tally) report(top int) *Report {
 	r := &Report{
 		Checks: t.checks, Refused: t.refused, ByList: t.byList, ByDefault: t.byDefault,
 		Skipped: t.skipped, SkippedLines: t.skippedLines,
-		First: t.first, Last: t.last, Untold: t.untold, Evicted: t.evicted,
+		First: t.first, Last: t.last, Untallied: t.untallied, Evicted: t.evicted,
 	}
 	for i := range t.rules {
 		rt, rule := &t.rules[i], t.set.Rules[i]
@@ -157,7 +157,7 @@ func (t *tally) report(top int) *Report {
 			r.Top = append(r.Top, rt.top(rule.Name, top)...)
 		}
 	}
-	slices.SortStableFunc(r.Top, bySubject)
+	slices.SortStableFunc(r.Top, compareByRefusals)
 	r.Top = r.Top[:min(top, len(r.Top))]
 	return r
 }
@@ -169,12 +169,12 @@ func (r *ruleTally) top(name string, n int) []Subject {
 		s := &r.subjects[i]
 		all = append(all, Subject{Rule: name, Key: key, Refused: s.refused, Checks: s.checks})
 	}
-	slices.SortFunc(all, bySubject)
+	slices.SortFunc(all, compareByRefusals)
 	return slices.Clone(all[:min(n, len(all))])
 }
 
-// bySubject orders subjects by refusals, most first.
-func bySubject(a, b Subject) int {
+// compareByRefusals orders subjects by refusals, most first.
+func compareByRefusals(a, b Subject) int {
 	return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Checks, a.Checks), cmp.Compare(a.Rule, b.Rule),
 		slices.Compare(a.Key, b.Key))
 }
