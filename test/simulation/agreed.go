@@ -17,7 +17,7 @@ type agreed struct {
 	boots      []int       // by node: its last process that was heard of
 	region     int
 
-	lists [][]int // by node: the partitions that have it as an owner; made when first asked for
+	ownedLists [][]int // by node: the partitions that have it as an owner; made when first asked for
 }
 
 func newAgreed(t *ring.Table, region, nodes int) *agreed {
@@ -28,32 +28,32 @@ func newAgreed(t *ring.Table, region, nodes int) *agreed {
 	return a
 }
 
-func (a *agreed) next() *agreed {
+func (a *agreed) successor() *agreed {
 	n := *a
 	n.revision++
-	n.lists = nil
+	n.ownedLists = nil
 	n.generation, n.boots = slices.Clone(a.generation), slices.Clone(a.boots)
 	return &n
 }
 
-// concerns lists the partitions that a node is an owner of. It is called under the world's mutex.
-func (a *agreed) concerns(node int) []int {
-	if a.lists == nil {
-		a.lists = make([][]int, len(a.boots))
+// ownedBy lists the partitions that a node is an owner of. It is called under the world's mutex.
+func (a *agreed) ownedBy(node int) []int {
+	if a.ownedLists == nil {
+		a.ownedLists = make([][]int, len(a.boots))
 		for q := range ring.Partitions {
 			from, to := indexOf(a.from.Owner(q)), indexOf(a.to.Owner(q))
-			a.lists[from] = append(a.lists[from], q)
+			a.ownedLists[from] = append(a.ownedLists[from], q)
 			if to != from {
-				a.lists[to] = append(a.lists[to], q)
+				a.ownedLists[to] = append(a.ownedLists[to], q)
 			}
 		}
 	}
-	return a.lists[node]
+	return a.ownedLists[node]
 }
 
-// ended is a without a node.
-func (a *agreed) ended(node int) *agreed {
-	n := a.next()
+// withoutNode is a without a node.
+func (a *agreed) withoutNode(node int) *agreed {
+	n := a.successor()
 	n.generation[node]++
 	id := idIn(a.region, node)
 	n.from = a.from.Without(id)
@@ -63,8 +63,8 @@ func (a *agreed) ended(node int) *agreed {
 	return n
 }
 
-// ringOf is the table of the n nodes of a region without one of them; −1: all.
-func ringOf(region, n, without int) (*ring.Table, error) {
+// newRing is the table of the n nodes of a region without one of them; −1: all.
+func newRing(region, n, without int) (*ring.Table, error) {
 	var members []ring.NodeID
 	for i := range n {
 		if i != without {

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// letter is a message under way. Exactly one of arrive and lost runs, without the mutex; after the run neither does.
-type letter struct {
+// message is a message under way. Exactly one of arrive and lost runs, without the mutex; after the run neither does.
+type message struct {
 	w        *World
 	from     *process
 	to, boot int
@@ -18,27 +18,27 @@ type letter struct {
 	lost     func()
 }
 
-// carry sends a message to the present process of a node. It is called without the mutex.
-func (w *World) carry(from *process, to int, arrive func(*process), lost func()) {
+// transmit sends a message to the present process of a node. It is called without the mutex.
+func (w *World) transmit(from *process, to int, arrive func(*process), lost func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.carryLocked(from, to, arrive, lost)
+	w.transmitLocked(from, to, arrive, lost)
 }
 
-func (w *World) carryLocked(from *process, to int, arrive func(*process), lost func()) {
+func (w *World) transmitLocked(from *process, to int, arrive func(*process), lost func()) {
 	now := w.now()
-	l := &letter{w: w, from: from, to: to, boot: w.nodes[to].process.boot, arrive: arrive, lost: lost}
-	at := w.net.arrival(now, from.index, to)
-	w.schedule.at(at, l.land)
+	l := &message{w: w, from: from, to: to, boot: w.nodes[to].process.boot, arrive: arrive, lost: lost}
+	at := w.net.drawArrival(now, from.index, to)
+	w.schedule.at(at, l.deliver)
 }
 
-// land delivers a message, or waits for the link as a TCP connection does, until it is known to be broken.
-func (l *letter) land() {
+// deliver delivers a message, or waits for the link as a TCP connection does, until it is known to be broken.
+func (l *message) deliver() {
 	w := l.w
 	w.mu.Lock()
 	now, target := w.now(), w.nodes[l.to].process
 	switch {
-	case w.over:
+	case w.stopped:
 		w.mu.Unlock()
 		return
 	case target.boot != l.boot:
@@ -51,7 +51,7 @@ func (l *letter) land() {
 		if known <= now {
 			l.lost()
 		} else {
-			w.schedule.at(min(known, now+again), l.land)
+			w.schedule.at(min(known, now+retryInterval), l.deliver)
 		}
 		return
 	}
@@ -69,7 +69,7 @@ type call struct {
 	timer   *time.Timer
 	target  *process
 	replied bool // guarded by the world's mutex
-	asked   *asked
+	loan    *loanRequest
 }
 
 // Reachable is for limiter.Peers.
@@ -92,7 +92,7 @@ func (p *process) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Du
 	w.pending[c] = struct{}{}
 	c.timer = time.AfterFunc(timeout, func() { c.finish(nil, peer.ErrTimeout) })
 	w.mu.Unlock()
-	w.carry(p, c.to, c.serve, func() { c.finish(nil, peer.ErrUnreachable) })
+	w.transmit(p, c.to, c.serve, func() { c.finish(nil, peer.ErrUnreachable) })
 }
 
 // Send is for limiter.Peers.
@@ -101,17 +101,17 @@ func (p *process) Send(to ring.NodeID, m peer.Method, body []byte) error {
 		return peer.ErrUnreachable
 	}
 	c := &call{from: p, to: indexOf(to), method: m, body: bytes.Clone(body), replied: true}
-	p.w.carry(p, c.to, c.serve, func() {})
+	p.w.transmit(p, c.to, c.serve, func() {})
 	return nil
 }
 
 // serve has the one who was called answer.
 func (c *call) serve(target *process) {
 	c.target = target
-	target.touch()
+	target.schedulePush()
 	if c.method == limiter.MethodLend {
 		target.w.mu.Lock()
-		c.asked = target.askedFor(c.body, c.method)
+		c.loan = target.ownLoanRequest(c.body, c.method)
 		target.w.mu.Unlock()
 	}
 	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
@@ -122,7 +122,7 @@ var _ limiter.Responder = (*call)(nil)
 
 // Reply is for limiter.Responder.
 func (c *call) Reply(body []byte) {
-	c.from.w.noteLoan(c.asked, body)
+	c.from.w.noteLoan(c.loan, body)
 	c.answer(bytes.Clone(body), nil)
 }
 
@@ -134,13 +134,13 @@ func (c *call) Fail(code peer.Code, detail string) {
 func (c *call) answer(body []byte, err error) {
 	w := c.from.w
 	w.mu.Lock()
-	if c.replied || !c.target.alive || w.over {
+	if c.replied || !c.target.alive || w.stopped {
 		w.mu.Unlock()
 		return
 	}
 	c.replied = true
 	w.mu.Unlock()
-	w.carry(c.target, c.from.index, func(p *process) {
+	w.transmit(c.target, c.from.index, func(p *process) {
 		if p == c.from {
 			c.finish(body, err)
 		}
@@ -163,14 +163,14 @@ func (c *call) finish(body []byte, err error) {
 	clear(body) // it holds only until done returns
 }
 
-// doom fails the calls under way that a fault touches, when their askers find out. It is called under the mutex.
-func (w *World) doom(f *fault) {
+// failCalls fails the calls under way that a fault touches, when their askers find out. It is called under the mutex.
+func (w *World) failCalls(f *fault) {
 	now := w.now()
 	for c := range w.pending {
 		if !f.touches(c.from.index, c.to) {
 			continue
 		}
-		at := w.net.notices(f, c.from.index, c.to)
+		at := w.net.noticedAt(f, c.from.index, c.to)
 		w.schedule.at(max(at, now), func() {
 			if at < f.until {
 				c.finish(nil, peer.ErrUnreachable)

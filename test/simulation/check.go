@@ -13,16 +13,16 @@ func leaseTTL(window time.Duration) time.Duration {
 	return min(max(window/20, 50*time.Millisecond), 5*time.Second)
 }
 
-// close ends the record. It is called under the mutex.
-func (w *World) close() {
+// closeLedger ends the record. It is called under the mutex.
+func (w *World) closeLedger() {
 	w.ledger.End = w.now()
 	for _, n := range w.nodes {
 		if !n.contact {
 			until := w.now()
-			if n.healed > 0 {
-				until = n.healed
+			if n.healedAt > 0 {
+				until = n.healedAt
 			}
-			w.ledger.cut(n, n.cutAt, until)
+			w.ledger.addCut(n, n.cutAt, until)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 		s := &w.ledger.Subjects[i]
 		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})
 	}
-	p, began, shares := w.ready(node, subjects)
+	p, began, shares := w.readyProcess(node, subjects)
 	if p == nil {
 		return
 	}
@@ -43,7 +43,7 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	w.mu.Lock()
 	gone, ended := !p.alive, w.now()
 	for k, i := range subjects {
-		shares[k] = max(shares[k], p.share(&w.ledger.Subjects[i]))
+		shares[k] = max(shares[k], p.ownShare(&w.ledger.Subjects[i]))
 	}
 	w.mu.Unlock()
 	if gone {
@@ -61,28 +61,28 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	}
 }
 
-// ready is the process of a node that is there, and what it may spend by itself of each subject.
-func (w *World) ready(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
+// readyProcess is the process of a node that is there, and what it may spend by itself of each subject.
+func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p = w.nodes[node].process
-	if !p.alive || !p.ready || w.closed || !p.ruling() {
+	if !p.alive || !p.ready || w.closed || !p.hasAnyRules() {
 		return nil, 0, nil
 	}
 	for _, i := range subjects {
 		s := &w.ledger.Subjects[i]
-		shares = append(shares, p.share(s))
+		shares = append(shares, p.ownShare(s))
 		if p.phases[s.Partition] == held {
-			p.touchLocked()
+			p.schedulePushLocked()
 		}
 	}
 	return p, w.now(), shares
 }
 
-// share is what p may spend of a limit by itself.
-func (p *process) share(s *Subject) int64 {
+// ownShare is what p may spend of a limit by itself.
+func (p *process) ownShare(s *Subject) int64 {
 	if p.view == nil {
 		return 0
 	}
-	return localcache.Share(p.most(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
+	return localcache.Share(p.maxShare(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
 }

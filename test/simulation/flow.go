@@ -11,18 +11,18 @@ import (
 
 // judgeFlow is G8 for token buckets: over any span D all regions admit at most burst + rate × (D + TTL), by versions that
 // counted. A raise counts when the buckets had the time to fill since its record; until then the version before it does.
-func (l *Ledger) judgeFlow(subject int, of []*story) (broken []Violation) {
+func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
-	all := &story{}
+	all := &subjectHistory{}
 	name := "G8"
-	for _, in := range of {
+	for _, in := range histories {
 		for _, c := range in.checks {
 			if c.Admitted && c.By != limiter.ByFallback {
 				checks = append(checks, c)
 			}
 		}
-		all.held, all.acts, all.losses = append(all.held, in.held...), append(all.acts, in.acts...), append(all.losses, in.losses...)
+		all.undone, all.acts, all.losses = append(all.undone, in.undone...), append(all.acts, in.acts...), append(all.losses, in.losses...)
 		if len(in.acts)+len(in.losses) > 0 {
 			name = "G5"
 		}
@@ -33,15 +33,15 @@ func (l *Ledger) judgeFlow(subject int, of []*story) (broken []Violation) {
 	l.Counts.Judged.Admissions += len(checks)
 	l.Counts.Judged.Flows++
 	slices.SortFunc(checks, func(a, b *Check) int { return cmp.Compare(a.Ended, b.Ended) })
-	if span, admitted, most := l.densestFlow(s, checks, all, l.paceOf(s)); admitted > most {
-		broken = append(broken, l.broke(name, subject, "all regions admitted %d from %v to %v, at most %d are right",
+	if span, admitted, most := l.densestFlow(s, checks, all, l.rateStepsOf(s)); admitted > most {
+		broken = append(broken, l.violation(name, subject, "all regions admitted %d from %v to %v, at most %d are right",
 			admitted, span[0], span[1], most))
 	}
 	return broken
 }
 
-// pace is how a limit's amount and burst were over the time: steps, the first from the beginning on.
-type pace []step
+// rateSteps is how a limit's amount and burst were over the time: steps, the first from the beginning on.
+type rateSteps []step
 
 type step struct {
 	from          time.Duration
@@ -49,8 +49,8 @@ type step struct {
 	sum           int64 // of amount × time, until here
 }
 
-// paceOf finds out when which versions counted: a step each second, which is less than any window.
-func (l *Ledger) paceOf(s *Subject) (p pace) {
+// rateStepsOf finds out when which versions counted: a step each second, which is less than any window.
+func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, region := range l.Regions {
 		least, most = min(least, region.Start.UnixNano()), max(most, region.Start.UnixNano())
@@ -60,7 +60,7 @@ func (l *Ledger) paceOf(s *Subject) (p pace) {
 	before := int64(s.Limit.Window + 2*time.Second)
 	for at := time.Duration(0); at < l.End+every; at += every {
 		next := step{from: at}
-		next.amount, next.burst = l.whole(s, least+int64(at)-before, most+int64(at+every))
+		next.amount, next.burst = l.largestLimit(s, least+int64(at)-before, most+int64(at+every))
 		if n := len(p); n > 0 {
 			last := &p[n-1]
 			if last.amount == next.amount && last.burst == next.burst {
@@ -73,8 +73,8 @@ func (l *Ledger) paceOf(s *Subject) (p pace) {
 	return p
 }
 
-// at is what may have come until a time, in units of 1/window, and the burst then.
-func (p pace) at(t time.Duration) (sum, burst int64) {
+// allowanceAt is what may have come until a time, in units of 1/window, and the burst then.
+func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 	i, _ := slices.BinarySearchFunc(p, t, func(s step, t time.Duration) int { return cmp.Compare(s.from, t) })
 	if i == len(p) || i > 0 && p[i].from > t {
 		i--
@@ -83,18 +83,18 @@ func (p pace) at(t time.Duration) (sum, burst int64) {
 }
 
 // densestFlow is densest for a limit that changes.
-func (l *Ledger) densestFlow(s *Subject, checks []*Check, of *story, p pace) (span [2]time.Duration, admitted, most int64) {
+func (l *Ledger) densestFlow(s *Subject, checks []*Check, history *subjectHistory, p rateSteps) (span [2]time.Duration, admitted, most int64) {
 	w, amount := int64(s.Limit.Window), int64(0)
 	for _, step := range p {
 		amount = max(amount, step.amount)
 	}
-	events := l.events(s, checks, of, amount)
+	events := l.events(s, checks, history, amount)
 	var begun, ended, held, best, excess int64
 	var from time.Duration
 	some := false
 	for _, e := range events {
 		held += e.held
-		sum, burst := p.at(e.at)
+		sum, burst := p.allowanceAt(e.at)
 		if !e.ends {
 			if at := sum - (begun+held)*w; e.cost > 0 && (!some || at > best) {
 				best, from, some = at, e.at, true
@@ -113,8 +113,8 @@ func (l *Ledger) densestFlow(s *Subject, checks []*Check, of *story, p pace) (sp
 	if excess == 0 {
 		return span, 0, 0
 	}
-	sum, burst := p.at(span[1])
-	since, _ := p.at(span[0])
+	sum, burst := p.allowanceAt(span[1])
+	since, _ := p.allowanceAt(span[0])
 	most = burst + (sum-since+amount*int64(s.TTL))/w
 	return span, most + (excess+w-1)/w, most
 }

@@ -16,7 +16,7 @@ import (
 
 // judgeRegions looks at all that happened in several regions.
 func (l *Ledger) judgeRegions() (broken []Violation) {
-	stories := make([][]story, len(l.Regions))
+	stories := make([][]subjectHistory, len(l.Regions))
 	for r, of := range l.Regions {
 		for _, v := range of.Judge() {
 			broken = append(broken, Violation{v.Guarantee, fmt.Sprintf("region %s: %s", regionName(r), v.Text)})
@@ -28,17 +28,17 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 		if !s.Global {
 			continue
 		}
-		of := make([]*story, len(l.Regions))
+		of := make([]*subjectHistory, len(l.Regions))
 		for r := range of {
 			of[r] = &stories[r][i]
 		}
 		if isFixed(s) {
-			broken = append(broken, l.judgeWhole(i, of)...)
+			broken = append(broken, l.judgeAllRegions(i, of)...)
 		} else {
 			broken = append(broken, l.judgeFlow(i, of)...)
 		}
 		for r := range of {
-			broken = append(broken, l.judgeOwn(i, r, of[r])...)
+			broken = append(broken, l.judgeOwnShare(i, r, of[r])...)
 		}
 	}
 	for _, of := range l.Regions {
@@ -63,8 +63,8 @@ func (c *Counts) add(o *Counts) {
 	j.Windows, j.Full, j.Spans, j.Alone = j.Windows+k.Windows, j.Full+k.Full, j.Spans+k.Spans, j.Alone+k.Alone
 }
 
-// counting lists the versions that may have counted in a time on the regions' clocks, from and until in ns since 1970.
-func (l *Ledger) counting(from, until int64) (out []*Version) {
+// countingVersions lists the versions that may have counted in a time on the regions' clocks, from and until in ns since 1970.
+func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 	earliest := int64(math.MaxInt64) // the clock that is farthest behind: on it a record came first
 	for _, of := range l.Regions {
 		earliest = min(earliest, of.Start.UnixNano())
@@ -89,19 +89,19 @@ func (l *Ledger) counting(from, until int64) (out []*Version) {
 	return out
 }
 
-// whole is the most that a limit may have been in a time on the regions' clocks.
-func (l *Ledger) whole(s *Subject, from, until int64) (amount, burst int64) {
-	for _, v := range l.counting(from, until) {
+// largestLimit is the most that a limit may have been in a time on the regions' clocks.
+func (l *Ledger) largestLimit(s *Subject, from, until int64) (amount, burst int64) {
+	for _, v := range l.countingVersions(from, until) {
 		amount, burst = max(amount, v.Limits[s.Rule].Whole), max(burst, v.Limits[s.Rule].Burst)
 	}
 	return amount, burst
 }
 
-// judgeWhole is G8 for a fixed-window limit.
-func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
+// judgeAllRegions is G8 for a fixed-window limit.
+func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
-	all := newAmounts()
-	for r, in := range of {
+	all := newWindowTotals()
+	for r, in := range histories {
 		for _, c := range in.checks {
 			if c.Admitted && c.By != limiter.ByFallback {
 				all.add(l.Regions[r], c)
@@ -113,12 +113,12 @@ func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
 	length := int64(s.Limit.Window)
 	excused := map[int64]bool{}
 	bound := func(w int64) int64 {
-		limit, _ := l.whole(s, w*length, (w+1)*length)
+		limit, _ := l.largestLimit(s, w*length, (w+1)*length)
 		most := limit
-		for r, in := range of {
+		for r, in := range histories {
 			region := l.Regions[r]
 			for _, lost := range in.losses {
-				if region.window(s, lost.At) != w {
+				if region.windowOf(s, lost.At) != w {
 					continue
 				}
 				if most += lost.Amount; lost.Anew {
@@ -127,7 +127,7 @@ func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
 				excused[w] = true
 			}
 			for _, act := range in.acts {
-				if region.window(s, act.At) == w {
+				if region.windowOf(s, act.At) == w {
 					most += act.Cost
 					excused[w] = true
 				}
@@ -139,28 +139,28 @@ func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
 		return most
 	}
 	for w, n := range all.certain {
-		limit, _ := l.whole(s, w*length, (w+1)*length)
+		limit, _ := l.largestLimit(s, w*length, (w+1)*length)
 		if n*10 >= limit*9 {
 			l.Counts.Judged.Filled++
 		}
 	}
-	all.exceeded(bound, func(w, admitted, most int64) {
+	all.findExceeded(bound, func(w, admitted, most int64) {
 		name := "G8"
 		if excused[w] {
 			name = "G5"
 		}
-		broken = append(broken, l.broke(name, subject, "in the window from %v all regions admitted %d, at most %d are right: %s",
-			l.begins(s, w), admitted, most, l.shares(s, w, of)))
+		broken = append(broken, l.violation(name, subject, "in the window from %v all regions admitted %d, at most %d are right: %s",
+			l.windowStart(s, w), admitted, most, l.describeShares(s, w, histories)))
 	})
 	return broken
 }
 
-// shares tells who admitted what in a window.
-func (l *Ledger) shares(s *Subject, w int64, of []*story) (text string) {
-	for r, in := range of {
+// describeShares tells who admitted what in a window.
+func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory) (text string) {
+	for r, in := range histories {
 		sum, lent := int64(0), int64(0)
 		for _, c := range in.checks {
-			if c.Admitted && c.By != limiter.ByFallback && l.Regions[r].window(s, c.Began) == w {
+			if c.Admitted && c.By != limiter.ByFallback && l.Regions[r].windowOf(s, c.Began) == w {
 				sum += c.Cost
 			}
 		}
@@ -176,20 +176,20 @@ func (l *Ledger) shares(s *Subject, w int64, of []*story) (text string) {
 	return text
 }
 
-// judgeOwn is the other half of G8: where demand lasts, a region admits nearly all of its own share, less what it has lent.
-func (l *Ledger) judgeOwn(subject, r int, of *story) (broken []Violation) {
+// judgeOwnShare is the other half of G8: where demand lasts, a region admits nearly all of its own share, less what it has lent.
+func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken []Violation) {
 	s, region := &l.Subjects[subject], l.Regions[r]
 	if !isFixed(s) {
 		return nil
 	}
 	seen := int64(math.MinInt64)
-	for _, c := range of.checks {
-		w := region.window(s, c.Began)
+	for _, c := range history.checks {
+		w := region.windowOf(s, c.Began)
 		if w <= seen {
 			continue
 		}
 		seen = w
-		own := region.least(l.Versions, s, regionName(r), w)
+		own := region.leastShare(l.Versions, s, regionName(r), w)
 		for i := range l.Loans {
 			if x := &l.Loans[i]; x.From == r && x.Subject == subject && x.Window == w {
 				own -= x.Amount
@@ -198,22 +198,22 @@ func (l *Ledger) judgeOwn(subject, r int, of *story) (broken []Violation) {
 		if own <= 0 {
 			continue
 		}
-		if v := region.judgeWindow(subject, w, own, of); v != nil {
+		if v := region.judgeWindow(subject, w, own, history); v != nil {
 			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, which may spend %d: %s", regionName(r), own, v.Text)})
 		}
 	}
 	return broken
 }
 
-// catchUp is how long a version that a region holds no more may be gone by in it.
-const catchUp = slowApply + aftermath
+// catchUpTime is how long a version that a region holds no more may be gone by in it.
+const catchUpTime = slowApply + aftermath
 
-// least is the least that a region's share of a limit may have been in a window, by all versions that it held.
-func (l *Ledger) least(versions []Version, s *Subject, name string, w int64) int64 {
+// leastShare is the least that a region's share of a limit may have been in a window, by all versions that it held.
+func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64) int64 {
 	least := int64(math.MaxInt64)
-	begins, ends := l.begins(s, w), l.begins(s, w+1)
+	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
 	for i, h := range l.Holds {
-		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUp-s.Limit.Window {
+		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUpTime-s.Limit.Window {
 			continue
 		}
 		for j, place := range h.Versions {
@@ -221,7 +221,7 @@ func (l *Ledger) least(versions []Version, s *Subject, name string, w int64) int
 			of := versions[place].Limits[s.Rule]
 			for _, later := range h.Versions[j:] {
 				d := versions[later].Limits[s.Rule]
-				least = min(least, of.under(&d, name))
+				least = min(least, of.shareOf(&d, name))
 			}
 		}
 	}

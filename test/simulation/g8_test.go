@@ -11,11 +11,11 @@ import (
 // madeRegions is a record made up of two regions, of which the second one's clock is 2 s ahead: one subject, with a limit of
 // 100 in 10 s, half of it for each. All begins with a window of the first.
 func madeRegions(kind algorithms.Kind) *Ledger {
-	l := made(kind)
+	l := madeLedger(kind)
 	l.Subjects[0].Global = true
 	l.Versions = []Version{{Number: 1, Limits: map[string]Divided{"rule": halves(100)}}}
 	for r := range 2 {
-		region := made(kind)
+		region := madeLedger(kind)
 		region.Subjects = l.Subjects
 		region.Start = l.Start.Add(time.Duration(2*r) * time.Second)
 		region.Holds = []Hold{{At: -time.Hour, Versions: []int{0}}}
@@ -196,17 +196,17 @@ func TestJudgeOwn(t *testing.T) {
 		{"its share", func(_, a, b *Ledger) { ask(a, 49) }, ""},
 		{"less than 98 % of it", func(_, a, b *Ledger) { ask(a, 48) }, "G8"},
 		{"less what it has lent", func(l, a, b *Ledger) {
-			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10}}
+			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10}}
 			ask(a, 40)
 		}, ""},
 		{"and less still", func(l, a, b *Ledger) {
-			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10}}
+			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10}}
 			ask(a, 38)
 		}, "G8"},
 		{"what another one has lent, or it has in another window", func(l, a, b *Ledger) {
 			l.Loans = []Loan{
-				{At: 10 * ms, From: 1, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10},
-				{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0) - 1, Amount: 10},
+				{At: 10 * ms, From: 1, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10},
+				{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0) - 1, Amount: 10},
 			}
 			ask(a, 40)
 		}, "G8"},

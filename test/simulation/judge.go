@@ -22,7 +22,7 @@ const (
 	// maxCheckTime is within what time each check is decided.
 	maxCheckTime = time.Second
 	// together is the least part of a limit, in hundredths, that is admitted where demand lasts.
-	together = 98
+	minAdmittedPercent = 98
 )
 
 // Judge looks at all that happened.
@@ -38,7 +38,7 @@ func (l *Ledger) Judge() (broken []Violation) {
 	}
 	index := l.index()
 	broken = append(broken, l.judgeTime()...)
-	broken = append(broken, l.judgePower()...)
+	broken = append(broken, l.judgeAuthority()...)
 	for i := range l.Subjects {
 		switch s, of := &l.Subjects[i], &index[i]; {
 		case s.Global: // judged with the other regions
@@ -53,20 +53,20 @@ func (l *Ledger) Judge() (broken []Violation) {
 	return broken
 }
 
-// story is what happened to one subject.
-type story struct {
+// subjectHistory is what happened to one subject.
+type subjectHistory struct {
 	checks []*Check
 	acts   []*Act
 	losses []*Loss
-	held   []*Check // about other subjects too, and refused: their cost may have been held for a while
+	undone []*Check // about other subjects too, and refused: their cost may have been held for a while
 }
 
-func (l *Ledger) index() []story {
-	s := make([]story, len(l.Subjects))
+func (l *Ledger) index() []subjectHistory {
+	s := make([]subjectHistory, len(l.Subjects))
 	for i := range l.Checks {
 		c := &l.Checks[i]
 		if c.Joint && !c.Admitted {
-			s[c.Subject].held = append(s[c.Subject].held, c)
+			s[c.Subject].undone = append(s[c.Subject].undone, c)
 		}
 		if c.Joint && (c.By == limiter.ByFallback || c.By == limiter.ByStandby) && c.Admitted {
 			continue // whether this subject was the one that was decided so is not known
@@ -82,7 +82,7 @@ func (l *Ledger) index() []story {
 	return s
 }
 
-func (l *Ledger) broke(guarantee string, subject int, format string, args ...any) Violation {
+func (l *Ledger) violation(guarantee string, subject int, format string, args ...any) Violation {
 	s := &l.Subjects[subject]
 	return Violation{guarantee, fmt.Sprintf("%s %s (%d per %v): ", s.Rule, s.Key, s.Limit.Amount, s.Limit.Window) + fmt.Sprintf(format, args...)}
 }
@@ -91,16 +91,16 @@ func (l *Ledger) broke(guarantee string, subject int, format string, args ...any
 func (l *Ledger) judgeTime() (broken []Violation) {
 	for i := range l.Checks {
 		if c := &l.Checks[i]; c.Ended-c.Began > maxCheckTime {
-			broken = append(broken, l.broke("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
+			broken = append(broken, l.violation("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
 		}
 	}
 	return broken
 }
 
-// judgePower is the first half of G4: a node that has been cut off for as long as authority lasts decides nothing but
+// judgeAuthority is the first half of G4: a node that has been cut off for as long as authority lasts decides nothing but
 // alone, and a while later, when leases have run out as well, not even by them. In the windows of fixed-window limits that
 // begin after authority is over there are no leases to begin with.
-func (l *Ledger) judgePower() (broken []Violation) {
+func (l *Ledger) judgeAuthority() (broken []Violation) {
 	cuts := make(map[int][]Cut)
 	for _, c := range l.Cuts {
 		if c.Until-c.From > authorityTime {
@@ -115,11 +115,11 @@ func (l *Ledger) judgePower() (broken []Violation) {
 		for _, cut := range cuts[c.Node] {
 			s := &l.Subjects[c.Subject]
 			over := cut.From + authorityTime
-			if c.By == limiter.ByLease && (s.Limit.Kind != algorithms.FixedWindow || l.window(s, c.Began) == l.window(s, over)) {
+			if c.By == limiter.ByLease && (s.Limit.Kind != algorithms.FixedWindow || l.windowOf(s, c.Began) == l.windowOf(s, over)) {
 				over += s.TTL
 			}
 			if c.Began > over && c.Ended < cut.Until {
-				broken = append(broken, l.broke("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
+				broken = append(broken, l.violation("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
 					c.Node, cut.From, cut.Until, c.Cost, c.By, c.Began, c.Ended))
 			}
 		}
@@ -127,12 +127,12 @@ func (l *Ledger) judgePower() (broken []Violation) {
 	return broken
 }
 
-// window is the number of the window of a time.
-func (l *Ledger) window(s *Subject, at time.Duration) int64 {
+// windowOf is the number of the window of a time.
+func (l *Ledger) windowOf(s *Subject, at time.Duration) int64 {
 	return (l.Start.UnixNano() + int64(at)) / int64(s.Limit.Window)
 }
 
-// begins is when a window does.
-func (l *Ledger) begins(s *Subject, window int64) time.Duration {
+// windowStart is when a window does.
+func (l *Ledger) windowStart(s *Subject, window int64) time.Duration {
 	return time.Duration(window*int64(s.Limit.Window) - l.Start.UnixNano())
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// made is a record made up: one subject, with a limit of 100 in 10 s, from the beginning of a window on.
-func made(kind algorithms.Kind) *Ledger {
+// madeLedger is a record made up: one subject, with a limit of 100 in 10 s, from the beginning of a window on.
+func madeLedger(kind algorithms.Kind) *Ledger {
 	return &Ledger{
 		Start: time.Unix(1_000_000, 0), End: time.Hour,
 		Subjects: []Subject{{
@@ -35,7 +35,7 @@ type madeCase struct {
 
 func (c *madeCase) try(t *testing.T) {
 	t.Helper()
-	l := made(c.kind)
+	l := madeLedger(c.kind)
 	c.have(l)
 	broken := l.Judge()
 	switch {

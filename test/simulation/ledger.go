@@ -139,22 +139,22 @@ func (l *Ledger) Fail(format string, args ...any) {
 	l.Failures = append(l.Failures, fmt.Sprintf(format, args...))
 }
 
-// tooSoon notes a loan that was told of before it was safe. It is called under the world's mutex.
-func (l *Ledger) tooSoon(format string, args ...any) {
+// addTooSoon notes a loan that was told of before it was safe. It is called under the world's mutex.
+func (l *Ledger) addTooSoon(format string, args ...any) {
 	l.TooSoon = append(l.TooSoon, fmt.Sprintf(format, args...))
 }
 
-// trouble begins one, and returns its place for over.
-func (l *Ledger) trouble(from time.Duration, nodes map[int]bool) int {
+// beginTrouble begins one, and returns its place for over.
+func (l *Ledger) beginTrouble(from time.Duration, nodes map[int]bool) int {
 	l.Troubles = append(l.Troubles, Trouble{From: from, Until: forever, Nodes: nodes})
 	return len(l.Troubles) - 1
 }
 
-func (l *Ledger) over(i int, at time.Duration) { l.Troubles[i].Until = at }
+func (l *Ledger) endTrouble(i int, at time.Duration) { l.Troubles[i].Until = at }
 
-// cut notes that a node did not hear the leader. One that does hear all others is asked by them, and asks them.
-func (l *Ledger) cut(n *node, from, until time.Duration) {
-	if n.aside {
+// addCut notes that a node did not hear the leader. One that does hear all others is asked by them, and asks them.
+func (l *Ledger) addCut(n *node, from, until time.Duration) {
+	if n.wasStuck {
 		return
 	}
 	l.Cuts = append(l.Cuts, Cut{Node: n.index, From: from, Until: until})

@@ -13,7 +13,7 @@ import (
 
 const (
 	// background is the part of the checks that are about any subject, at any node.
-	background = 5 // one in so many
+	backgroundPart = 5 // one in so many
 	// episodes is how many subjects are asked about with a will at once.
 	episodes = 6
 	// hotKeys is how many subjects of each rule are, now and then.
@@ -112,7 +112,7 @@ func (l *Load) Run(until time.Duration) {
 
 // trickle asks once about any subject at any node.
 func (l *Load) trickle(random *rand.Rand, ask func(node, subject int, cost int64)) {
-	rate := float64(l.Rate) / background
+	rate := float64(l.Rate) / backgroundPart
 	time.Sleep(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
 	ask(random.IntN(l.Nodes()), random.IntN(len(l.Ledger.Subjects)), 1)
 }
@@ -121,7 +121,7 @@ func (l *Load) trickle(random *rand.Rand, ask func(node, subject int, cost int64
 func (l *Load) episode(random *rand.Rand, end time.Time, ask func(node, subject int, cost int64)) {
 	subject := random.IntN(l.hot)
 	s := &l.Ledger.Subjects[subject]
-	rate := float64(l.Rate) * (background - 1) / background / episodes
+	rate := float64(l.Rate) * (backgroundPart - 1) / backgroundPart / episodes
 	windows := 1.5 + 1.5*random.Float64()
 	if s.Limit.Window < 5*time.Second {
 		windows *= 5

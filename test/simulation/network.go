@@ -12,11 +12,11 @@ const (
 	// farSilence is that between regions.
 	farSilence = 2 * time.Second
 	// brief is how long a connection that is silent is kept; what was cut for less goes on with the next frame.
-	brief = 5 * time.Second
+	maxSilentConnection = 5 * time.Second
 	// redial is the longest pause before a broken connection is dialled anew.
 	redial = time.Second
 	// again is from one attempt to the next at getting a message through a link that is cut and may be whole again.
-	again = 40 * time.Millisecond
+	retryInterval = 40 * time.Millisecond
 	// forever is the end of a fault that is not over.
 	forever = time.Duration(1<<63 - 1)
 	// saltNotice and saltRejoin hash apart what a fault's noticing and what its end take.
@@ -54,19 +54,19 @@ func newNetwork(seed uint64, n int) network {
 	}
 }
 
-// begin adds a fault.
-func (n *network) begin(now time.Duration, reset bool, blocks func(a, b int) bool) *fault {
+// addFault adds a fault.
+func (n *network) addFault(now time.Duration, reset bool, blocks func(a, b int) bool) *fault {
 	n.serial++
 	f := &fault{id: n.serial, from: now, until: forever, blocks: blocks, reset: reset}
 	n.faults = append(n.faults, f)
 	return f
 }
 
-// forget drops faults whose end everyone has noticed.
-func (n *network) forget(now time.Duration) {
+// dropOldFaults drops faults whose end everyone has noticed.
+func (n *network) dropOldFaults(now time.Duration) {
 	kept := n.faults[:0]
 	for _, f := range n.faults {
-		if f.until == forever || f.until+redial+again >= now {
+		if f.until == forever || f.until+redial+retryInterval >= now {
 			kept = append(kept, f)
 		}
 	}
@@ -83,8 +83,8 @@ func (n *network) blocked(now time.Duration, a, b int) bool {
 	return false
 }
 
-// part is a number from 0 to d that depends on nothing but the seed and what it is for.
-func (n *network) part(d time.Duration, salt uint64, f *fault, a, b int) time.Duration {
+// hashDuration is a number from 0 to d that depends on nothing but the seed and what it is for.
+func (n *network) hashDuration(d time.Duration, salt uint64, f *fault, a, b int) time.Duration {
 	x := n.seed ^ f.id<<44 ^ salt<<40 ^ uint64(a)<<20 ^ uint64(b)
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -92,29 +92,29 @@ func (n *network) part(d time.Duration, salt uint64, f *fault, a, b int) time.Du
 	return time.Duration((x ^ x>>31) % uint64(d))
 }
 
-// notices is when a finds that it hears nothing of b, f being why.
-func (n *network) notices(f *fault, a, b int) time.Duration {
+// noticedAt is when a finds that it hears nothing of b, f being why.
+func (n *network) noticedAt(f *fault, a, b int) time.Duration {
 	if f.reset {
-		return f.from + n.part(2*time.Millisecond, saltNotice, f, a, b)
+		return f.from + n.hashDuration(2*time.Millisecond, saltNotice, f, a, b)
 	}
 	frame := n.silence / 5
-	at := f.from + n.silence - n.part(frame, saltNotice, f, a, b)
+	at := f.from + n.silence - n.hashDuration(frame, saltNotice, f, a, b)
 	if !f.blocks(b, a) {
-		at += n.silence + n.part(frame, saltNotice, f, b, a) // b hears nothing, and then says nothing
+		at += n.silence + n.hashDuration(frame, saltNotice, f, b, a) // b hears nothing, and then says nothing
 	}
 	return at
 }
 
-// rejoins is when a hears b again, f being over.
-func (n *network) rejoins(f *fault, a, b int) time.Duration {
+// rejoinedAt is when a hears b again, f being over.
+func (n *network) rejoinedAt(f *fault, a, b int) time.Duration {
 	if f.until == forever {
 		return forever
 	}
 	frame := n.silence / 5
-	if f.reset || f.until-f.from > brief {
-		return f.until + frame + n.part(redial-frame, saltRejoin, f, min(a, b), max(a, b))
+	if f.reset || f.until-f.from > maxSilentConnection {
+		return f.until + frame + n.hashDuration(redial-frame, saltRejoin, f, min(a, b), max(a, b))
 	}
-	return f.until + n.part(frame, saltRejoin, f, min(a, b), max(a, b))
+	return f.until + n.hashDuration(frame, saltRejoin, f, min(a, b), max(a, b))
 }
 
 // reachable is what a node knows of another one.
@@ -123,7 +123,7 @@ func (n *network) reachable(now time.Duration, a, b int) bool {
 		if now < f.from || !f.touches(a, b) {
 			continue
 		}
-		if at := n.notices(f, a, b); at <= now && at < f.until && now < n.rejoins(f, a, b) {
+		if at := n.noticedAt(f, a, b); at <= now && at < f.until && now < n.rejoinedAt(f, a, b) {
 			return false
 		}
 	}
@@ -135,14 +135,14 @@ func (n *network) lostAt(now time.Duration, a, b int) time.Duration {
 	first := forever
 	for _, f := range n.faults {
 		if f.from <= now && now < f.until && f.touches(a, b) {
-			first = min(first, n.notices(f, a, b))
+			first = min(first, n.noticedAt(f, a, b))
 		}
 	}
 	return first
 }
 
-// arrival is when a message that a sends to b now arrives: about half a millisecond, seldom much more.
-func (n *network) arrival(now time.Duration, a, b int) time.Duration {
+// drawArrival is when a message that a sends to b now arrives: about half a millisecond, seldom much more.
+func (n *network) drawArrival(now time.Duration, a, b int) time.Duration {
 	d := 100*time.Microsecond + time.Duration(n.random.ExpFloat64()*float64(200*time.Microsecond))
 	if n.random.IntN(200) == 0 {
 		d += time.Duration(n.random.Int64N(int64(60 * time.Millisecond)))

@@ -20,13 +20,13 @@ var errNoLeader = errors.New("simulation: nobody leads")
 
 // regional is a cluster's part in a world of several regions. It is guarded by the world's mutex.
 type regional struct {
-	state    *agreement.State // committed
-	reports  map[string]report
-	reigns   int  // the leader's term that the reports are of
-	closed   bool // nobody is asked here, and nobody hears of the region
-	closings int  // how often it was closed
-	telling  bool // a report is due
-	told     map[told]int64
+	state       *agreement.State // committed
+	reports     map[string]report
+	reportsTerm int  // the leader's term that the reports are of
+	closed      bool // nobody is asked here, and nobody hears of the region
+	closings    int  // how often it was closed
+	reportDue   bool // a report is due
+	lentTotals  map[loanKey]int64
 }
 
 // report is what a region's leader says of it.
@@ -43,48 +43,48 @@ type report struct {
 // wall is the region's clock, Unix ms.
 func (w *World) wall() int64 { return w.clock.Now().Wall / int64(time.Millisecond) }
 
-// attend has the leader tell the primary region how it stands, again and again.
-func (w *World) attend() {
-	w.after(w.within(followEvery*9/10, followEvery*11/10), func() {
-		w.tell()
-		w.attend()
+// reportRegularly has the leader tell the primary region how it stands, again and again.
+func (w *World) reportRegularly() {
+	w.after(w.randomDelay(followEvery*9/10, followEvery*11/10), func() {
+		w.sendReport()
+		w.reportRegularly()
 	})
 }
 
-// tellSoon is for news: all who may decide go by a new version.
-func (w *World) tellSoon() {
-	if w.telling {
+// reportSoon is for news: all who may decide go by a new version.
+func (w *World) reportSoon() {
+	if w.reportDue {
 		return
 	}
-	w.telling = true
-	w.after(w.within(time.Millisecond, 20*time.Millisecond), func() {
-		w.telling = false
-		w.tell()
+	w.reportDue = true
+	w.after(w.randomDelay(time.Millisecond, 20*time.Millisecond), func() {
+		w.reportDue = false
+		w.sendReport()
 	})
 }
 
-func (w *World) tell() {
+func (w *World) sendReport() {
 	if w.leader.index < 0 || w.closed {
 		return
 	}
 	rg := w.state.Regions
-	if w.globe.prime(w.region) && rg.Primary != w.name {
-		w.reign()
+	if w.globe.isPrimary(w.region) && rg.Primary != w.name {
+		w.becomePrimary()
 	}
 	rg = w.state.Regions
 	r := report{
 		region: w.name, world: rg.World, term: rg.Term, version: versionOf(w.state), revision: rg.Revision,
-		honoured: w.honoured(), clock: w.wall(),
+		honoured: w.honouredVersion(), clock: w.wall(),
 	}
-	if rg.Primary == w.name && w.globe.prime(w.region) {
-		w.hear(r)
+	if rg.Primary == w.name && w.globe.isPrimary(w.region) {
+		w.handleReport(r)
 		return
 	}
-	w.globe.consult(w, r)
+	w.globe.reportToPrimary(w, r)
 }
 
-// reign makes this region the primary.
-func (w *World) reign() {
+// becomePrimary makes this region the primary.
+func (w *World) becomePrimary() {
 	var id agreement.WorldID
 	for i := range id {
 		id[i] = byte(w.control.IntN(255) + 1)
@@ -94,20 +94,20 @@ func (w *World) reign() {
 	}
 }
 
-// hear is the primary's leader's: it takes note of a report, and marks what all have honoured.
-func (w *World) hear(r report) {
-	if w.reigns != w.leader.term || w.reports == nil {
-		w.reigns, w.reports = w.leader.term, map[string]report{}
+// handleReport is the primary's leader's: it takes note of a report, and marks what all have honoured.
+func (w *World) handleReport(r report) {
+	if w.reportsTerm != w.leader.term || w.reports == nil {
+		w.reportsTerm, w.reports = w.leader.term, map[string]report{}
 	}
 	if r.region != w.name && !slices.Contains(w.state.Regions.Names, r.region) {
 		_ = w.propose(agreement.Region{Name: r.region, When: w.wall()})
 	}
 	w.reports[r.region] = r
-	w.mark()
+	w.markHonoured()
 }
 
-// mark asks for the version in force to be honoured, and records it when it is.
-func (w *World) mark() {
+// markHonoured asks for the version in force to be honoured, and records it when it is.
+func (w *World) markHonoured() {
 	rg := w.state.Regions
 	if len(rg.Held) == 0 {
 		return
@@ -152,13 +152,13 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 	return at, true
 }
 
-// answer is the primary's leader's answer to another region's report: what is newer, if anything is. It reports false where
+// answerReport is the primary's leader's answer to another region's report: what is newer, if anything is. It reports false where
 // nobody here can tell.
-func (w *World) answer(r report) (news []byte, ok bool) {
+func (w *World) answerReport(r report) (news []byte, ok bool) {
 	if w.leader.index < 0 || w.closed || w.state.Regions.Primary != w.name {
 		return nil, false
 	}
-	w.hear(r)
+	w.handleReport(r)
 	rg := w.state.Regions
 	if r.world == rg.World && (r.term > rg.Term ||
 		r.term == rg.Term && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
@@ -172,8 +172,8 @@ func (w *World) answer(r report) (news []byte, ok bool) {
 	return news, true
 }
 
-// follow takes over what the primary's leader answered.
-func (w *World) follow(news []byte) {
+// adoptNews takes over what the primary's leader answered.
+func (w *World) adoptNews(news []byte) {
 	if w.leader.index < 0 || w.closed || len(news) == 0 {
 		return
 	}

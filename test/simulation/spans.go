@@ -29,7 +29,7 @@ const (
 	// on for as long as authority lasts, and it takes as long again, and what gossip needs, until it is ended.
 	beforeLoss = 12 * time.Second
 	// unsure is how long what a copy lacks of a bucket may have drained, in the copy or in the original.
-	unsure = authorityTime + 500*time.Millisecond
+	drainUncertainty = authorityTime + 500*time.Millisecond
 )
 
 // event is the beginning or the end of a check. What excuses an excess is a check with a cost below zero, that begins late
@@ -42,10 +42,10 @@ type event struct {
 }
 
 // judgeSpans is G2 and G5 for limits that have no fixed windows.
-func (l *Ledger) judgeSpans(subject int, of *story) (broken []Violation) {
+func (l *Ledger) judgeSpans(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
-	for _, c := range of.checks {
+	for _, c := range history.checks {
 		if c.Admitted && c.By != limiter.ByFallback {
 			checks = append(checks, c)
 		}
@@ -55,26 +55,26 @@ func (l *Ledger) judgeSpans(subject int, of *story) (broken []Violation) {
 	}
 	l.Counts.Judged.Spans++
 	name := "G2"
-	if len(of.losses)+len(of.acts) > 0 {
+	if len(history.losses)+len(history.acts) > 0 {
 		name = "G5"
 	}
-	if span, admitted, most := l.densest(s, checks, of); admitted > most {
-		broken = append(broken, l.broke(name, subject, "%d were admitted from %v to %v, at most %d are right",
+	if span, admitted, most := l.densestSpan(s, checks, history); admitted > most {
+		broken = append(broken, l.violation(name, subject, "%d were admitted from %v to %v, at most %d are right",
 			admitted, span[0], span[1], most))
 	}
 	return broken
 }
 
-// densest finds the span in which most was admitted for its length: what was admitted in it, and what may have been.
+// densestSpan finds the span in which most was admitted for its length: what was admitted in it, and what may have been.
 //
 // Of a check about several subjects what one of them refuses is given back to the others. If that happens in a span that
 // began after the check did, a bucket drained meanwhile that might else have been empty: by no more than that cost.
-func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.Duration, admitted, most int64) {
+func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistory) (span [2]time.Duration, admitted, most int64) {
 	w, amount, burst := int64(s.Limit.Window), s.Limit.Amount, s.Limit.Amount
 	if s.Limit.Kind.Bucket() {
 		burst = s.Limit.Burst
 	}
-	events := l.events(s, checks, of, amount)
+	events := l.events(s, checks, history, amount)
 	// In units of 1/w: what a span may admit is burst + amount × (end − start + TTL) / w.
 	var begun, ended, held, best, excess int64
 	var from time.Duration
@@ -106,7 +106,7 @@ func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.D
 }
 
 // events lists, in order, when checks began and ended, and what excuses an excess of a limit of so much.
-func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (events []event) {
+func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, amount int64) (events []event) {
 	sum := int64(0)
 	for _, c := range checks {
 		events = append(events, event{at: c.Began, cost: c.Cost}, event{at: c.Ended, ends: true, cost: c.Cost})
@@ -115,14 +115,14 @@ func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (e
 	excuse := func(from, until time.Duration, cost int64) {
 		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
 	}
-	for _, c := range of.held {
+	for _, c := range history.undone {
 		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
 	}
-	for _, a := range of.acts {
+	for _, a := range history.acts {
 		excuse(a.At-maxCheckTime, a.At+maxCheckTime, a.Cost)
 	}
-	for _, lost := range of.losses {
-		cost := lost.Amount + 1 + amount*int64(unsure)/int64(s.Limit.Window)
+	for _, lost := range history.losses {
+		cost := lost.Amount + 1 + amount*int64(drainUncertainty)/int64(s.Limit.Window)
 		if lost.Anew {
 			cost = sum
 		}

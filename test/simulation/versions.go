@@ -17,7 +17,7 @@ type Version struct {
 	From     int64         // as which time on its clocks, Unix ms; 0: always
 	Limits   map[string]Divided
 
-	asked bool // all were asked to honour it
+	candidate bool // all were asked to honour it
 }
 
 // Divided is a rule's limit, and what each region has of it.
@@ -25,15 +25,15 @@ type Divided struct {
 	Whole, Burst   int64
 	Shares, Bursts map[string]int64 // by region; 0 for others
 
-	by func(amount int64) map[string]int64 // shares of another amount, divided alike; nil: not known
+	divide func(amount int64) map[string]int64 // shares of another amount, divided alike; nil: not known
 }
 
-// under is the share of a region by this division, of the amount of a later version.
-func (d *Divided) under(later *Divided, name string) int64 {
-	if d.by == nil || later.Whole == d.Whole || later.Whole == 0 {
+// shareOf is the share of a region by this division, of the amount of a later version.
+func (d *Divided) shareOf(later *Divided, name string) int64 {
+	if d.divide == nil || later.Whole == d.Whole || later.Whole == 0 {
 		return d.Shares[name]
 	}
-	return d.by(later.Whole)[name]
+	return d.divide(later.Whole)[name]
 }
 
 // Hold is what a region holds of versions from a time on: places in Ledger.Versions, the last in force.
@@ -51,8 +51,8 @@ type Loan struct {
 	Amount  int64
 }
 
-// describe is a version as it is written now. It divides by itself, so that the rules' own way of doing so is judged too.
-func describe(h *agreement.Held, now time.Duration) Version {
+// newVersion is a version as it is written now. It divides by itself, so that the rules' own way of doing so is judged too.
+func newVersion(h *agreement.Held, now time.Duration) Version {
 	v := Version{Number: h.Version, Written: now, Recorded: forever, Limits: map[string]Divided{}}
 	for _, r := range h.Set.Rules {
 		if r.Scope != rules.GlobalScope {
@@ -65,15 +65,15 @@ func describe(h *agreement.Held, now time.Duration) Version {
 		l := m.Hits[0].Limits[0]
 		v.Limits[r.Name] = Divided{
 			Whole: l.Amount, Burst: l.Burst,
-			Shares: divided(l.Amount, h.Names, r.Regions), Bursts: divided(l.Burst, h.Names, r.Regions),
-			by: func(amount int64) map[string]int64 { return divided(amount, h.Names, r.Regions) },
+			Shares: divideAmount(l.Amount, h.Names, r.Regions), Bursts: divideAmount(l.Burst, h.Names, r.Regions),
+			divide: func(amount int64) map[string]int64 { return divideAmount(amount, h.Names, r.Regions) },
 		}
 	}
 	return v
 }
 
-// divided splits an amount by largest remainder. Names are in order.
-func divided(amount int64, names []string, parts []rules.Region) map[string]int64 {
+// divideAmount splits an amount by largest remainder. Names are in order.
+func divideAmount(amount int64, names []string, parts []rules.Region) map[string]int64 {
 	weights := map[string]float64{}
 	all := false
 	for _, p := range parts {
@@ -122,14 +122,14 @@ func divided(amount int64, names []string, parts []rules.Region) map[string]int6
 	return out
 }
 
-// noteMost has p know the most that its region may have of each limit, by any version that it holds or held before.
-func (p *process) noteMost(s *agreement.State) {
+// noteMaxShares has p know the most that its region may have of each limit, by any version that it holds or held before.
+func (p *process) noteMaxShares(s *agreement.State) {
 	g := p.w.globe
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := map[string]int64{}
 	for _, h := range s.Regions.Held {
-		place, known := g.numbers[versionName{s.Regions.Term, h.Version}]
+		place, known := g.versionPlaces[versionName{s.Regions.Term, h.Version}]
 		if !known {
 			continue
 		}
@@ -137,16 +137,16 @@ func (p *process) noteMost(s *agreement.State) {
 			next[rule] = max(next[rule], d.Shares[p.w.name])
 		}
 	}
-	p.shared = [2]map[string]int64{p.shared[1], next}
+	p.maxShares = [2]map[string]int64{p.maxShares[1], next}
 }
 
-// most is the most that p's region may have of a limit.
-func (p *process) most(s *Subject) int64 {
+// maxShare is the most that p's region may have of a limit.
+func (p *process) maxShare(s *Subject) int64 {
 	if !s.Global {
 		return s.Limit.Amount
 	}
-	return max(p.shared[0][s.Rule], p.shared[1][s.Rule])
+	return max(p.maxShares[0][s.Rule], p.maxShares[1][s.Rule])
 }
 
-// ruling reports whether p has rules.
-func (p *process) ruling() bool { return p.rules == nil || p.rules.History.Set() != nil }
+// hasAnyRules reports whether p has rules.
+func (p *process) hasAnyRules() bool { return p.rules == nil || p.rules.History.Set() != nil }

@@ -18,34 +18,34 @@ import (
 
 // World is the cluster of a region, in this process.
 type World struct {
-	cfg      Config
-	globe    *globe
-	region   int    // its place among regions
-	name     string // of the region
-	start    time.Time
-	clock    *limiter.Clock
-	group    sync.WaitGroup // goroutines of the load, and the ends of processes
-	crew     *crew          // for checks
-	schedule *schedule
-	ledger   *Ledger
-	hot      []int   // subjects whose limits are to be reached
-	inside   [][]int // by partition: the subjects in it
+	cfg        Config
+	globe      *globe
+	region     int    // its place among regions
+	name       string // of the region
+	start      time.Time
+	clock      *limiter.Clock
+	group      sync.WaitGroup // goroutines of the load, and the ends of processes
+	workers    *workerPool    // for checks
+	schedule   *schedule
+	ledger     *Ledger
+	hot        []int   // subjects whose limits are to be reached
+	subjectsIn [][]int // by partition: the subjects in it
 
-	mu         sync.Mutex // guards what follows; where several are held it comes before those of tables
-	over       bool
-	net        network
-	nodes      []*node
-	pending    map[*call]struct{}
-	agreed     *agreed
-	holders    [ring.Partitions]holder
-	unacked    [ring.Partitions]map[int]int64 // by subject: debits of the last holder, when it stopped, that followers lacked
-	byKey      map[counters.Key]int           // subjects
-	leader     leadership
-	plan       *rand.Rand // what goes wrong, and when
-	control    *rand.Rand // how long the control plane takes
-	load       *rand.Rand // what is asked, where and when
-	settling   bool
-	leaderless int // the trouble that nobody leads; −1: somebody does
+	mu           sync.Mutex // guards what follows; where several are held it comes before those of tables
+	stopped      bool
+	net          network
+	nodes        []*node
+	pending      map[*call]struct{}
+	agreed       *agreed
+	holders      [ring.Partitions]holder
+	unacked      [ring.Partitions]map[int]int64 // by subject: debits of the last holder, when it stopped, that followers lacked
+	subjectByKey map[counters.Key]int           // subjects
+	leader       leadership
+	plan         *rand.Rand // what goes wrong, and when
+	control      *rand.Rand // how long the control plane takes
+	load         *rand.Rand // what is asked, where and when
+	settling     bool
+	leaderless   int // the trouble that nobody leads; −1: somebody does
 
 	processes []*process // that are over
 	regional             // its part among the regions
@@ -53,35 +53,35 @@ type World struct {
 
 // node is a machine: what outlives its processes.
 type node struct {
-	index    int
-	id       ring.NodeID
-	process  *process        // the last one
-	fallback *counters.Table // kept on disk
-	boots    int
-	contact  bool          // the leader hears it
-	lost     int           // counts changes of contact, so that what was begun before one is not gone on with
-	cutAt    time.Duration // without contact: since when
-	healed   time.Duration // without contact: when the network was well again; 0: it isn't
-	until    time.Duration // without contact: authority lasts until then
-	barred   bool          // the leader answers it no more, since it is about to end it
-	leaving  bool          // out of the ring, or about to be
-	stuck    bool          // the leader does not hear it, though all others do
-	aside    bool          // it was so since it had contact last
-	stored                 // of rules, on disk
+	index          int
+	id             ring.NodeID
+	process        *process        // the last one
+	fallback       *counters.Table // kept on disk
+	boots          int
+	contact        bool          // the leader hears it
+	contactChanges int           // counts changes of contact, so that what was begun before one is not gone on with
+	cutAt          time.Duration // without contact: since when
+	healedAt       time.Duration // without contact: when the network was well again; 0: it isn't
+	authorityUntil time.Duration // without contact: authority lasts until then
+	unanswered     bool          // the leader answers it no more, since it is about to end it
+	leaving        bool          // out of the ring, or about to be
+	stuck          bool          // the leader does not hear it, though all others do
+	wasStuck       bool          // it was so since it had contact last
+	nodeDisk                     // of rules, on disk
 }
 
 // process is one life of a node.
 type process struct {
 	*node
-	w       *World
-	boot    int
-	alive   bool
-	begun   atomic.Bool // it has the rules that it begins with
-	ready   bool        // it has heard the leader once
-	limiter *limiter.Limiter
-	ruled   // by which rules it goes
-	table   *counters.Table
-	shares  *counters.Table
+	w               *World
+	boot            int
+	alive           bool
+	hasInitialRules atomic.Bool // it has the rules that it begins with
+	ready           bool        // it has heard the leader once
+	limiter         *limiter.Limiter
+	appliedRules    // by which rules it goes
+	table           *counters.Table
+	shares          *counters.Table
 	tokens
 }
 
@@ -104,13 +104,13 @@ func Run(cfg Config) (*Ledger, error) {
 	return runGlobe(cfg)
 }
 
-// callsEnd is after how long without a new one there is no timer of a call any more.
-const callsEnd = 10 * time.Second
+// callDrain is after how long without a new one there is no timer of a call any more.
+const callDrain = 10 * time.Second
 
 func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
 	return &World{
 		cfg: cfg, start: start, clock: clock, net: newNetwork(cfg.Seed, cfg.Nodes),
-		pending: map[*call]struct{}{}, byKey: map[counters.Key]int{}, leaderless: -1, inside: make([][]int, ring.Partitions),
+		pending: map[*call]struct{}{}, subjectByKey: map[counters.Key]int{}, leaderless: -1, subjectsIn: make([][]int, ring.Partitions),
 		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
 		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
 		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
@@ -131,7 +131,7 @@ func (w *World) after(d time.Duration, f func()) {
 	w.schedule.at(w.now()+d, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if !w.over {
+		if !w.stopped {
 			f()
 		}
 	})
@@ -139,7 +139,7 @@ func (w *World) after(d time.Duration, f func()) {
 
 // build makes the cluster as it is when all has been well for long.
 func (w *World) build() (err error) {
-	table, err := ringOf(w.region, w.cfg.Nodes, -1)
+	table, err := newRing(w.region, w.cfg.Nodes, -1)
 	if err != nil {
 		return err
 	}
@@ -153,12 +153,12 @@ func (w *World) build() (err error) {
 		}
 		n.process.view, n.process.ready = w.agreed, true
 	}
-	w.globe.tellOf(w)
+	w.globe.addSubjects(w)
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
-		owner.hold(p, w.newLineage())
-		standby.copies[p] = copyOf{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
-		owner.progress[followed{p, standby.index}] = &progress{boot: standby.boot, begun: true, whole: true}
+		owner.holdToken(p, w.newLineage())
+		standby.copies[p] = replica{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
+		owner.progress[followerKey{p, standby.index}] = &progress{boot: standby.boot, copySent: true, copyAcked: true}
 	}
 	return nil
 }
@@ -179,17 +179,17 @@ func (w *World) boot(n *node) (err error) {
 	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
 		return fmt.Errorf("join a node: %w", err)
 	}
-	if err := p.remember(); err != nil {
+	if err := p.loadRules(); err != nil {
 		return err
 	}
-	p.begun.Store(true)
+	p.hasInitialRules.Store(true)
 	n.process = p
 	return nil
 }
 
-// finish ends what a process has under way, outside of the mutex. Its counters stay: what its standby lacks is counted
+// closeLimiter ends what a process has under way, outside of the mutex. Its counters stay: what its standby lacks is counted
 // later.
-func (p *process) finish() {
+func (p *process) closeLimiter() {
 	p.w.group.Go(func() { _ = p.limiter.Close() })
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -199,10 +199,10 @@ func (p *process) finish() {
 // halt ends what happens and waits for all that is under way.
 func (w *World) halt() {
 	w.mu.Lock()
-	w.over = true
+	w.stopped = true
 	w.mu.Unlock()
 	for _, n := range w.nodes {
-		n.process.finish()
+		n.process.closeLimiter()
 	}
 	w.group.Wait()
 }
@@ -233,7 +233,7 @@ func (p *process) ring() *ring.Table {
 func (p *process) await(ctx context.Context, revision, rulesVersion int64) bool {
 	for {
 		p.w.mu.Lock()
-		knows, changed := p.view != nil && p.view.revision >= revision && p.knows(rulesVersion), p.changed
+		knows, changed := p.view != nil && p.view.revision >= revision && p.hasRules(rulesVersion), p.changed
 		p.w.mu.Unlock()
 		if knows {
 			return true
