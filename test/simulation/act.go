@@ -8,19 +8,19 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// maxDebts bounds what a process notes to owe.
+// maxDebts bounds the debts that a process keeps.
 const maxDebts = 1 << 16
 
-// debt is what was admitted of a counter in its owner's absence.
+// debt is the cost that a node admitted of a counter in the owner's absence.
 type debt struct {
 	limit      algorithms.Limit
 	taken      algorithms.Taken
 	cost       int64
-	absent     bool // the counters here don't have it in them
+	absent     bool // this node's own counters don't include the cost
 	paymentDue bool
 }
 
-// DecideAsStandby is for limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
+// DecideAsStandby implements limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
 func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
@@ -81,7 +81,7 @@ func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) boo
 	return true
 }
 
-// DecideAlone is for limiter.Ownership: what this node admits alone has to be admitted by a copy here, if there is one.
+// DecideAlone implements limiter.Ownership. If this node has the counters or a whole copy, they must admit the cost, too.
 func (p *process) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
@@ -116,7 +116,7 @@ func (p *process) hasCounters(q int) bool {
 	return p.phases[q] == held || p.phases[q] == away && p.copies[q].whole
 }
 
-// Forgive is for limiter.Ownership.
+// Forgive implements limiter.Ownership.
 func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -125,7 +125,7 @@ func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
 	}
 }
 
-// addDebt notes a debt, and to pay it one to two seconds from now.
+// addDebt records a debt and schedules its payment in one to two seconds.
 func (p *process) addDebt(op *counters.Op, now algorithms.Now, absent bool) {
 	from := takenNow(op.Limit, now)
 	d := p.debts[op.Key]
@@ -134,14 +134,14 @@ func (p *process) addDebt(op *counters.Op, now algorithms.Now, absent bool) {
 		p.debts[op.Key] = d
 	}
 	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
-		d.cost = 0 // of a window that is over
+		d.cost = 0 // that of an earlier window
 	}
 	d.limit, d.taken, d.absent = *op.Limit, from, d.absent || absent
 	d.cost = min(d.cost+op.Cost, op.Limit.Capacity())
 	p.schedulePayment(op.Key, d)
 }
 
-// schedulePayment tells the owner of a debt when it can be reached.
+// schedulePayment pays a debt later, and tries again until the owner can be reached.
 func (p *process) schedulePayment(key counters.Key, d *debt) {
 	if d.paymentDue {
 		return
@@ -155,7 +155,7 @@ func (p *process) schedulePayment(key counters.Key, d *debt) {
 	})
 }
 
-// payDebt debits a debt at its owner, and reports whether it could.
+// payDebt debits a debt at its owner and reports whether it succeeded.
 func (p *process) payDebt(key counters.Key, d *debt) bool {
 	w := p.w
 	q := key.Partition()
@@ -176,7 +176,7 @@ func (p *process) payDebt(key counters.Key, d *debt) bool {
 	return true
 }
 
-// markDebtsAbsent notes that the copy of q was replaced: the debts are not in it.
+// markDebtsAbsent records that the copy of q was replaced by one that does not include the debts.
 func (p *process) markDebtsAbsent(q int) {
 	for key, d := range p.debts {
 		if key.Partition() == q {
@@ -185,7 +185,7 @@ func (p *process) markDebtsAbsent(q int) {
 	}
 }
 
-// absorbDebts is for a partition whose token has come here: the debts have become this node's own history.
+// absorbDebts makes the debts of q, whose token has come here, part of this node's own counters.
 func (p *process) absorbDebts(q int) {
 	for key, d := range p.debts {
 		if key.Partition() != q {
@@ -198,7 +198,7 @@ func (p *process) absorbDebts(q int) {
 	}
 }
 
-// dropCopiedDebts is for a copy that is given back, and the debts in it too.
+// dropCopiedDebts drops the debts of q that were in the copy this node gave back.
 func (p *process) dropCopiedDebts(q int) {
 	for key, d := range p.debts {
 		if key.Partition() == q && !d.absent {
@@ -207,7 +207,7 @@ func (p *process) dropCopiedDebts(q int) {
 	}
 }
 
-// takenNow describes a Take at now.
+// takenNow returns the Taken of a Take at now.
 func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }

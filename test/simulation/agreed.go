@@ -7,17 +7,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// agreed is what the cluster has agreed on, immutable but for lists. A partition is at its owner in from, or, while the cluster moves
-// to another ring, at the one in to.
+// agreed is the state that the cluster has agreed on. It is immutable except for ownedLists. A partition is at its owner
+// in from or, while the cluster moves to another ring, perhaps at its owner in to.
 type agreed struct {
 	revision   int64
 	epoch      int64
-	from, to   *ring.Table // the same one when settled
-	generation []int       // by node: how often it was ended
-	boots      []int       // by node: its last process that was heard of
+	from, to   *ring.Table // equal when settled
+	generation []int       // by node: the number of times it was ended
+	boots      []int       // by node: its latest registered process
 	region     int
 
-	ownedLists [][]int // by node: the partitions that have it as an owner; made when first asked for
+	ownedLists [][]int // by node: the partitions that it owns in from or to; built on first use
 }
 
 func newAgreed(t *ring.Table, region, nodes int) *agreed {
@@ -36,7 +36,7 @@ func (a *agreed) successor() *agreed {
 	return &n
 }
 
-// ownedBy lists the partitions that a node is an owner of. It is called under the world's mutex.
+// ownedBy lists the partitions that a node owns in from or to. The caller holds the world's mutex.
 func (a *agreed) ownedBy(node int) []int {
 	if a.ownedLists == nil {
 		a.ownedLists = make([][]int, len(a.boots))
@@ -51,7 +51,7 @@ func (a *agreed) ownedBy(node int) []int {
 	return a.ownedLists[node]
 }
 
-// withoutNode is a without a node.
+// withoutNode returns the successor of a in which a node is ended.
 func (a *agreed) withoutNode(node int) *agreed {
 	n := a.successor()
 	n.generation[node]++
@@ -63,7 +63,7 @@ func (a *agreed) withoutNode(node int) *agreed {
 	return n
 }
 
-// newRing is the table of the n nodes of a region without one of them; −1: all.
+// newRing builds the ring of a region's n nodes without one of them, or of all if without is −1.
 func newRing(region, n, without int) (*ring.Table, error) {
 	var members []ring.NodeID
 	for i := range n {
@@ -73,7 +73,7 @@ func newRing(region, n, without int) (*ring.Table, error) {
 	}
 	t, err := ring.New(members, ring.DefaultSettings())
 	if err != nil {
-		return nil, fmt.Errorf("make a ring: %w", err)
+		return nil, fmt.Errorf("build a ring: %w", err)
 	}
 	return t, nil
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leaseTTL is how long leases of a limit last.
+// leaseTTL returns the life of a limit's leases.
 func leaseTTL(window time.Duration) time.Duration {
 	return min(max(window/20, 50*time.Millisecond), 5*time.Second)
 }
 
-// closeLedger ends the record. It is called under the mutex.
+// closeLedger completes the ledger at the end of the run. The caller holds the mutex.
 func (w *World) closeLedger() {
 	w.ledger.End = w.now()
 	for _, n := range w.nodes {
@@ -27,7 +27,7 @@ func (w *World) closeLedger() {
 	}
 }
 
-// check asks a node, if it is there, about one subject or several of different rules, and notes what came of it.
+// check asks a node, unless it is down, about one subject or about several of different rules, and records the answer.
 func (w *World) check(node int, cost int64, subjects ...int) {
 	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}}
 	for _, i := range subjects {
@@ -47,7 +47,7 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	}
 	w.mu.Unlock()
 	if gone {
-		return // nobody got the answer
+		return // the answer is lost with the process
 	}
 	if err != nil {
 		w.ledger.Fail("a check of %v at node %d at %v failed: %v", q.Attributes, node, began, err)
@@ -61,7 +61,8 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	}
 }
 
-// readyProcess is the process of a node that is there, and what it may spend by itself of each subject.
+// readyProcess returns the process of a node that can decide, and its own share of each subject. p is nil if there is
+// none.
 func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Dur
 	return p, w.now(), shares
 }
 
-// ownShare is what p may spend of a limit by itself.
+// ownShare returns what p may spend of a limit alone.
 func (p *process) ownShare(s *Subject) int64 {
 	if p.view == nil {
 		return 0

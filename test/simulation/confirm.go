@@ -5,9 +5,9 @@ import (
 	"errors"
 )
 
-var errUnconfirmed = errors.New("simulation: nobody who would go on has acknowledged")
+var errUnconfirmed = errors.New("simulation: no follower can confirm")
 
-// Backed is for limiter.Backup.
+// Backed implements limiter.Backup.
 func (p *process) Backed(q int) bool {
 	w := p.w
 	w.mu.Lock()
@@ -22,10 +22,10 @@ func (p *process) Backed(q int) bool {
 			return false
 		}
 	}
-	return len(nodes) > 0 // there is no disk
+	return len(nodes) > 0 // the model has no disks
 }
 
-// Confirm is for limiter.Backup; see [partitions.Keeper.Confirm].
+// Confirm implements limiter.Backup; see [partitions.Keeper.Confirm].
 func (p *process) Confirm(ctx context.Context, q int) error {
 	w := p.w
 	if w.cfg.Sabotage == LendUnconfirmed {
@@ -61,7 +61,8 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 	}
 }
 
-// checkConfirmed reports whether all who follow q have acknowledged up to the marks, or never will.
+// checkConfirmed returns over if all followers of q have acknowledged up to the marks, or never will; then err says
+// which.
 func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint64) (over bool, err error) {
 	w := p.w
 	if !p.alive || p.phases[q] != held || p.lineages[q] != lineage {
@@ -84,7 +85,7 @@ func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint
 	return true, nil
 }
 
-// wakeConfirmers wakes those who wait for acknowledgements.
+// wakeConfirmers wakes every Confirm that waits for an acknowledgement.
 func (p *process) wakeConfirmers() {
 	close(p.acks)
 	p.acks = make(chan struct{})

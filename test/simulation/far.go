@@ -13,23 +13,23 @@ import (
 
 // Times of the network between regions.
 const (
-	// farWay is how long a message takes from one region to another; farJitter is added on average.
+	// farWay is the least time that a message takes from one region to another; farJitter is the mean of what is added.
 	farWay    = 40 * time.Millisecond
 	farJitter = 3 * time.Millisecond
-	// latest is by how much a message may come late, now and then.
+	// maxLate bounds the extra delay of late messages.
 	maxLate = 3 * time.Second
 )
 
-// far is the network between regions. Its mutex comes after those of worlds.
+// far is the network between regions. Lock its mutex after those of worlds.
 type far struct {
-	mu       sync.Mutex // guards what follows
-	net      network    // of regions
+	mu       sync.Mutex // guards the fields below
+	net      network    // its nodes are the regions
 	random   *rand.Rand
-	lossRate float64 // what part of messages is lost
-	lateRate float64 // and what part comes late
+	lossRate float64 // fraction of messages that are lost
+	lateRate float64 // fraction of messages that are late
 }
 
-// drawArrival draws when a message sent now arrives in a region; it reports false for one that is lost.
+// drawArrival draws the time at which a message sent now arrives in another region. ok is false if the message is lost.
 func (f *far) drawArrival(now time.Duration) (at time.Duration, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,7 +40,7 @@ func (f *far) drawArrival(now time.Duration) (at time.Duration, ok bool) {
 	return at, f.random.Float64() >= f.lossRate
 }
 
-// blocked reports whether messages from a to b don't arrive now, and if so when a finds out.
+// blocked reports whether messages from a to b don't arrive now and, if so, when a notices.
 func (f *far) blocked(now time.Duration, a, b int) (known time.Duration, blocked bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,8 +56,8 @@ func (f *far) reachable(now time.Duration, a, b int) bool {
 	return f.net.reachable(now, a, b)
 }
 
-// sendAcross carries a message from region a to region b. One of arrive and lost runs, without a mutex; neither may, if it is
-// lost on the way, or after the run.
+// sendAcross sends a message from region a to region b. Either arrive or lost runs, without a mutex; neither runs if the
+// message is lost in transit, or after the end of the run.
 func (g *globe) sendAcross(a, b int, arrive, lost func()) {
 	at, ok := g.far.drawArrival(g.now())
 	if !ok {
@@ -80,8 +80,8 @@ func (g *globe) sendAcross(a, b int, arrive, lost func()) {
 	g.schedule.at(at, land)
 }
 
-// reportToPrimary tells the primary region's leader how another region stands, and has the answer followed. It is called under
-// the region's mutex.
+// reportToPrimary sends a region's report to the leader of the primary region, and makes the region adopt the answer. The
+// caller holds the region's mutex.
 func (g *globe) reportToPrimary(w *World, r report) {
 	primary := g.worlds[g.primaryOf(w.region)]
 	nothing := func() {}
@@ -102,10 +102,10 @@ func (g *globe) reportToPrimary(w *World, r report) {
 	}, nothing)
 }
 
-// farSide is a process's side of what is between regions: limiter.Far.
+// farSide is a process's connection to other regions. It implements limiter.Far.
 type farSide struct{ *process }
 
-// entryNode is an entry node of w that from can reach: itself, if it is one. −1: there is none.
+// entryNode returns an entry node of w that from can reach: from itself, if it is one, or −1 if there is none.
 func (w *World) entryNode(from int) int {
 	if from < w.voters() {
 		return from
@@ -119,7 +119,7 @@ func (w *World) entryNode(from int) int {
 	return -1
 }
 
-// Reachable is for limiter.Far.
+// Reachable implements limiter.Far.
 func (s farSide) Reachable(region string) bool {
 	w := s.w
 	to := w.globe.regionOf(region)
@@ -131,23 +131,23 @@ func (s farSide) Reachable(region string) bool {
 	return s.alive && !w.closed && w.entryNode(s.index) >= 0
 }
 
-// farCall is a question to another region's entry nodes.
+// farCall is a request to another region's entry nodes.
 type farCall struct {
 	from    *process
 	to      *World
-	target  *process // of the region asked
+	target  *process // in the region asked
 	loan    *loanRequest
-	subject int // −1: it is not about a loan
+	subject int // −1 if the call is not about a loan
 	method  peer.Method
 	body    []byte
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	done    func([]byte, error)
 	timer   *time.Timer
 	replied bool
 }
 
-// Go is for limiter.Far.
+// Go implements limiter.Far.
 func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !s.Reachable(region) {
 		done(nil, peer.ErrUnreachable)
@@ -164,7 +164,7 @@ func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Dura
 	}, lost)
 }
 
-// relay carries the call within a region between a node and an entry node, if it isn't one.
+// relay carries the call from a node to an entry node of its region, unless the node is one.
 func (c *farCall) relay(w *World, index int, then, lost func()) {
 	w.mu.Lock()
 	from := w.nodes[index].process
@@ -183,7 +183,7 @@ func (c *farCall) relay(w *World, index int, then, lost func()) {
 	w.mu.Unlock()
 }
 
-// arrive has an entry node of the region that is asked answer.
+// arrive makes an entry node of the target region answer.
 func (c *farCall) arrive() {
 	w := c.to
 	w.mu.Lock()
@@ -201,20 +201,20 @@ func (c *farCall) arrive() {
 	}
 	w.mu.Unlock()
 	if !serves {
-		return // who asked finds out by itself
+		return // the asker notices by itself
 	}
 	c.target.limiter.ServeFarFor(c.method, c.body, c)
-	clear(c.body) // it holds only until then
+	clear(c.body) // the body is valid only during the call
 }
 
-// Reply is for limiter.Responder.
+// Reply implements limiter.Responder.
 func (c *farCall) Reply(body []byte) {
 	c.to.noteLoan(c.loan, body)
 	c.maybeKill(body)
 	c.answer(bytes.Clone(body), nil)
 }
 
-// Fail is for limiter.Responder.
+// Fail implements limiter.Responder.
 func (c *farCall) Fail(code peer.Code, detail string) {
 	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
@@ -242,7 +242,7 @@ func (c *farCall) answer(body []byte, err error) {
 	}, func() {})
 }
 
-// finish gives the asker its answer, once.
+// finish passes the answer to the asker, once.
 func (c *farCall) finish(body []byte, err error) {
 	c.mu.Lock()
 	done := c.done
@@ -254,5 +254,5 @@ func (c *farCall) finish(body []byte, err error) {
 	c.timer.Stop()
 	c.from.schedulePush()
 	done(body, err)
-	clear(body) // it holds only until done returns
+	clear(body) // the body is valid only until done returns
 }

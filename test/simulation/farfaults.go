@@ -4,40 +4,40 @@ import (
 	"time"
 )
 
-// regionFault is a kind of what happens to several regions.
+// regionFault is a kind of fault, or of change, that affects several regions.
 type regionFault struct {
 	name   string
 	weight int
 	inject func(*globe)
 }
 
-// regionFaults are what goes wrong between regions.
+// regionFaults are the faults between regions.
 var regionFaults = []regionFault{
 	{"region cut off", 5, (*globe).cutOffRegion},
-	{"deaf or dumb region", 4, (*globe).cutOneWay},
+	{"region cut off one way", 4, (*globe).cutOneWay},
 	{"all regions apart", 2, (*globe).cutAllApart},
 	{"regions split", 3, (*globe).splitRegions},
-	{"regions' link", 5, (*globe).cutLink},
+	{"link between regions", 5, (*globe).cutLink},
 	{"messages lost", 2, (*globe).loseMessages},
 	{"messages late", 2, (*globe).delayMessages},
 	{"node behind", 3, (*globe).holdNodeBehind},
 }
 
-// regionChanges are what people change meanwhile.
+// regionChanges are the changes that operators make during a run.
 var regionChanges = []regionFault{
 	{"rules", 20, (*globe).changeRules},
 	{"region joins or leaves", 2, (*globe).changeRegionSet},
 	{"primary", 1, (*globe).changePrimary},
 }
 
-// planNext plans what happens next of some kinds, about once in a time; 0: never.
+// planNext schedules the next event of some kinds, after every on average; 0 means never.
 func (g *globe) planNext(every time.Duration, kinds []regionFault) {
 	if every == 0 {
 		return
 	}
 	next := g.randomBetween(every/2, 3*every/2)
 	if g.plan.IntN(20) == 0 {
-		next *= 8 // a while in which all comes to rest
+		next *= 8 // a pause, in which the regions settle
 	}
 	g.after(next, func() {
 		if g.now() > warmUp+g.cfg.Duration-2*time.Second {
@@ -66,12 +66,12 @@ func (g *globe) countFault(name string) {
 	g.ledger.Counts.Faults[name]++
 }
 
-// randomBetween is a time from a to b, by the plan's dice.
+// randomBetween draws a time from a to b with the plan's generator.
 func (g *globe) randomBetween(a, b time.Duration) time.Duration {
 	return a + time.Duration(g.plan.Int64N(int64(b-a)))
 }
 
-// faultLength is how long a fault between regions lasts: shorter than anybody notices, or than windows, or longer.
+// faultLength draws the length of a fault between regions: too short to be noticed, up to a few windows, or longer.
 func (g *globe) faultLength() time.Duration {
 	switch dice := g.plan.IntN(10); {
 	case dice < 5:
@@ -82,7 +82,7 @@ func (g *globe) faultLength() time.Duration {
 	return g.randomBetween(15*time.Second, 80*time.Second)
 }
 
-// cutRegions cuts regions from each other for some time.
+// cutRegions cuts links between regions for some time.
 func (g *globe) cutRegions(blocks func(a, b int) bool) {
 	g.far.mu.Lock()
 	g.far.net.dropOldFaults(g.now())
@@ -95,7 +95,7 @@ func (g *globe) cutRegions(blocks func(a, b int) bool) {
 	})
 }
 
-// randomRegion is a region: often the primary.
+// randomRegion draws a region; the primary is more likely than the others.
 func (g *globe) randomRegion() int {
 	if g.plan.IntN(4) == 0 {
 		return g.primaryOf(0)
@@ -133,7 +133,7 @@ func (g *globe) loseMessages() { g.disturb(&g.far.lossRate, 0.05+0.4*g.plan.Floa
 
 func (g *globe) delayMessages() { g.disturb(&g.far.lateRate, 0.1+0.6*g.plan.Float64()) }
 
-// disturb changes a property of the network between regions for some time.
+// disturb changes a rate of the network between regions for some time.
 func (g *globe) disturb(what *float64, to float64) {
 	set := func(x float64) {
 		g.far.mu.Lock()
@@ -148,7 +148,7 @@ func (g *globe) disturb(what *float64, to float64) {
 	g.after(g.faultLength(), func() { set(before) })
 }
 
-// changeRules writes other rules, and often more of them soon after.
+// changeRules writes other rules, and often further ones soon after.
 func (g *globe) changeRules() {
 	g.writes.change(g.plan, g.isBusy)
 	w := g.worlds[g.primaryOf(0)]
@@ -156,7 +156,7 @@ func (g *globe) changeRules() {
 	g.writeRules(w, "other limits")
 	w.mu.Unlock()
 	if g.plan.IntN(2) == 0 {
-		// Who has heard of them may not hear what comes of it.
+		// A region that has the new rules may then miss what follows from them.
 		g.after(g.randomBetween(0, 3*time.Second), g.cutOffRegion)
 	}
 	if g.plan.IntN(3) == 0 {
@@ -164,14 +164,14 @@ func (g *globe) changeRules() {
 	}
 }
 
-// isBusy reports whether subjects of a rule are asked about with a will.
+// isBusy reports whether an episode loads a subject of a rule.
 func (g *globe) isBusy(rule string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.busy[rule] > 0
 }
 
-// addBusy counts episodes of a rule.
+// addBusy adds to the number of episodes that load a rule.
 func (g *globe) addBusy(rule string, more int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// As of one cluster: of the load of several regions.
+// Like backgroundPart and episodes, for several regions.
 const (
 	farBackgroundPart = 10
 	farEpisodes       = 3
 )
 
-// locate fills in what there is to know about a subject before the run.
+// locate fills in the fields that follow from the rule and the key.
 func (s *Subject) locate(l *limiter.Limiter) error {
 	u, err := l.Locate(&limiter.Query{Rule: s.Rule, Key: []string{s.Key}})
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Subject) locate(l *limiter.Limiter) error {
 	return nil
 }
 
-// trickle asks about any subject at any node of any region.
+// trickle checks random subjects at random nodes of random regions.
 func (g *globe) trickle() {
 	random := rand.New(rand.NewPCG(g.cfg.Seed, 7))
 	rate := float64(g.cfg.Rate) / farBackgroundPart
@@ -46,14 +46,13 @@ func (g *globe) trickle() {
 	}
 }
 
-// place is a node of a region.
+// place is a node in a region.
 type place struct {
 	world *World
 	node  int
 }
 
-// episode asks about one subject in one region, some, or all, for some of its windows: with less than its limit allows, or
-// more.
+// episode loads one subject in one, some or all regions, for some of its windows, below or above its limit.
 func (g *globe) episode(random *rand.Rand) {
 	subject := g.hot[random.IntN(len(g.hot))]
 	s := &g.subjects[subject]
@@ -94,7 +93,7 @@ func (g *globe) episode(random *rand.Rand) {
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))
 		p, c := places[random.IntN(len(places))], 1+random.Int64N(2*cost)
 		if random.IntN(2) == 0 {
-			c = 1 + c/20 // what is left of a share is asked for too
+			c = 1 + c/20 // small costs spend the rest of a share, too
 		}
 		if partner >= 0 && random.IntN(2) == 0 {
 			g.workers.do(func() { p.world.check(p.node, c, subject, partner) })

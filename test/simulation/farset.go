@@ -6,10 +6,10 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// removalDelay is how long after a region was closed nothing of it is under way any more.
+// removalDelay is the time after which nothing of a closed region is in transit any more.
 const removalDelay = 5 * time.Second
 
-// changeRegionSet opens a region that was closed, which then joins, or closes one and removes it for good.
+// changeRegionSet opens a closed region, which then joins, or closes a region and removes it for good.
 func (g *globe) changeRegionSet() {
 	x := g.plan.IntN(len(g.worlds))
 	w := g.worlds[x]
@@ -37,8 +37,8 @@ func (g *globe) changeRegionSet() {
 	g.after(removalDelay, func() { g.removeRegion(w, closing) })
 }
 
-// openRegion lets a region that was removed begin with nothing that it knew, as another cluster of that name; one that nobody has
-// removed yet, or that never was there, just goes on. It is called under its mutex.
+// openRegion opens a region. One that was removed starts from an empty state, as another cluster of that name; one that
+// is not yet removed, or never joined, just continues. The caller holds the region's mutex.
 func (g *globe) openRegion(w *World) {
 	w.closed = false
 	g.mu.Lock()
@@ -55,7 +55,7 @@ func (g *globe) openRegion(w *World) {
 	}
 }
 
-// removeRegion says at the primary that a region is gone.
+// removeRegion removes a region at the primary.
 func (g *globe) removeRegion(w *World, closing int) {
 	w.mu.Lock()
 	closed := w.closed && w.closings == closing
@@ -71,12 +71,12 @@ func (g *globe) removeRegion(w *World, closing int) {
 	r := primary.propose(agreement.Region{Name: w.name, Remove: true, When: primary.wall()})
 	primary.mu.Unlock()
 	if r.Err != nil {
-		// Nobody leads there, or it was not committed yet.
+		// The primary region has no leader, or the region's entry is not committed yet.
 		g.after(removalDelay, func() { g.removeRegion(w, closing) })
 	}
 }
 
-// changePrimary has another region become the primary: all are told so, one after another.
+// changePrimary makes another region the primary. It tells the regions one after another.
 func (g *globe) changePrimary() {
 	next := g.plan.IntN(len(g.worlds))
 	old := g.primaryOf(0)
@@ -87,7 +87,8 @@ func (g *globe) changePrimary() {
 	if !fit || next == old {
 		return
 	}
-	// The old one first, as operators are told to: two at once would each go on with versions of their own.
+	// Tell the old primary first, as the documentation tells operators to do: two primaries at once would each write
+	// their own versions.
 	g.setPrimary(old, next)
 	for r := range g.worlds {
 		g.after(g.randomBetween(0, 10*time.Second), func() { g.setPrimary(r, next) })
@@ -101,7 +102,7 @@ func (g *globe) setPrimary(region, primary int) {
 	g.primaries[region] = primary
 }
 
-// holdNodeBehind has a node get no authority, and apply nothing, while it reaches all others.
+// holdNodeBehind gives a node no authority and no entries, although it reaches all others.
 func (g *globe) holdNodeBehind() {
 	w := g.worlds[g.plan.IntN(len(g.worlds))]
 	length := g.randomBetween(500*time.Millisecond, 20*time.Second)

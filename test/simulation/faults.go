@@ -4,10 +4,11 @@ import (
 	"time"
 )
 
-// aftermath is how long after a fault all is as before: G4 and G5 promise five seconds, and a ring change may follow.
+// aftermath is the time after a fault within which everything recovers: G4 and G5 promise five seconds, and a ring change
+// may follow.
 const aftermath = 5 * time.Second
 
-// nodeFault is a kind of fault.
+// nodeFault is a kind of fault inside a region.
 type nodeFault struct {
 	name   string
 	weight int
@@ -20,15 +21,15 @@ var nodeFaults = []nodeFault{
 	{"isolated node", 4, (*World).isolateNode},
 	{"split", 3, (*World).splitNodes},
 	{"broken link", 4, (*World).cutLink},
-	{"deaf or dumb node", 2, (*World).cutOneWay},
+	{"node cut off one way", 2, (*World).cutOneWay},
 	{"slow node", 2, (*World).slowNode},
 	{"leave", 1, (*World).leaveRing},
-	{"leader", 1, (*World).crashLeader},
-	{"three ways", 1, (*World).splitThreeWays},
-	{"owner and standby", 1, (*World).crashOwnerAndStandby},
+	{"leader crash", 1, (*World).crashLeader},
+	{"three-way split", 1, (*World).splitThreeWays},
+	{"owner and standby crash", 1, (*World).crashOwnerAndStandby},
 }
 
-// planNext plans the next misfortune.
+// planNext schedules the next fault.
 func (w *World) planNext() {
 	w.after(w.randomBetween(w.cfg.Calm/2, 2*w.cfg.Calm), func() {
 		if w.now() > w.cfg.Duration-2*time.Second {
@@ -53,12 +54,12 @@ func (w *World) planNext() {
 	})
 }
 
-// randomBetween is a time from a to b, by the plan's dice.
+// randomBetween draws a time from a to b with the plan's generator.
 func (w *World) randomBetween(a, b time.Duration) time.Duration {
 	return a + time.Duration(w.plan.Int64N(int64(b-a)))
 }
 
-// randomNode is a node: often one that owns a subject that is asked about much.
+// randomNode draws a node; owners of subjects under load are more likely.
 func (w *World) randomNode() int {
 	if w.plan.IntN(3) > 0 {
 		return w.holders[w.ledger.Subjects[w.hot[w.plan.IntN(len(w.hot))]].Partition].node
@@ -66,7 +67,7 @@ func (w *World) randomNode() int {
 	return w.plan.IntN(w.cfg.Nodes)
 }
 
-// faultLength is how long a fault lasts: about as often shorter than authority as longer.
+// faultLength draws the length of a fault: about half of them are shorter than authority lasts.
 func (w *World) faultLength() time.Duration {
 	if w.plan.IntN(2) == 0 {
 		return w.randomBetween(100*time.Millisecond, 3*time.Second)
@@ -74,7 +75,7 @@ func (w *World) faultLength() time.Duration {
 	return w.randomBetween(3*time.Second, 20*time.Second)
 }
 
-// cutNodes makes a fault of the network for some time.
+// cutNodes cuts links between nodes for a time.
 func (w *World) cutNodes(length time.Duration, nodes map[int]bool, blocks func(a, b int) bool) {
 	f := w.net.addFault(w.now(), false, blocks)
 	w.failCalls(f)
@@ -142,10 +143,10 @@ func (w *World) slowNode() {
 	})
 }
 
-// crash kills a node's process, and starts another one later.
+// crash kills a node's process and starts another one later.
 func (w *World) crash(x int, down time.Duration, reset bool) {
 	if x < 0 {
-		return // the standby of a ring of one
+		return // a ring of one has no standby
 	}
 	n := w.nodes[x]
 	p := n.process
@@ -192,8 +193,8 @@ func (w *World) crashOwnerAndStandby() {
 	w.crash(y, w.randomBetween(3*time.Second, 10*time.Second), true)
 }
 
-// leaveRing takes a node out of the ring, in good order, and back in. Only one in so many leaves, since tables of many
-// members take long to make.
+// leaveRing takes a node out of the ring in good order, and later back in. The same few nodes leave, because building
+// rings of many members takes long.
 func (w *World) leaveRing() {
 	const leavers, bound = 3, 300
 	n := w.nodes[w.cfg.Nodes-1-w.plan.IntN(leavers)]
@@ -207,17 +208,17 @@ func (w *World) leaveRing() {
 	}
 	n.leaving = true
 	leases := n.process.limiter.UseLeases
-	w.schedule.at(w.now(), func() { leases(false) }) // it asks for routes, which takes the mutex
+	w.schedule.at(w.now(), func() { leases(false) }) // outside of the mutex, which UseLeases takes to look up routes
 	w.scheduleRingChange()
 	w.after(w.randomBetween(3*time.Second, 8*time.Second), func() { w.stopLeaver(n) })
 }
 
-// stopLeaver stops the process of a node that has nothing left to hand over, and starts another one.
+// stopLeaver stops the process of a node that has handed everything over, and starts another one.
 func (w *World) stopLeaver(n *node) {
 	p := n.process
 	gone := w.agreed.from == w.agreed.to && w.agreed.to.Rank(n.id) < 0 && p.alive && n.contact && p.view == w.agreed
 	if !gone || len(p.heldPartitions) > 0 {
-		n.leaving = false // something else went wrong meanwhile: it stays
+		n.leaving = false // another fault interfered: the node stays
 		w.schedule.at(w.now(), func() { p.limiter.UseLeases(true) })
 		w.scheduleRingChange()
 		return

@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// judgeFlow is G8 for token buckets: over any span D all regions admit at most burst + rate × (D + TTL), by versions that
-// counted. A raise counts when the buckets had the time to fill since its record; until then the version before it does.
+// judgeFlow is G8 for token buckets: over any span D, all regions together admit at most burst + rate × (D + TTL), by the
+// versions that counted. A lower limit counts once the buckets had time to fill since its record; until then, the version
+// before it does.
 func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
@@ -34,29 +35,29 @@ func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []V
 	l.Counts.Judged.Flows++
 	slices.SortFunc(checks, func(a, b *Check) int { return cmp.Compare(a.Ended, b.Ended) })
 	if span, admitted, most := l.densestFlow(s, checks, all, l.rateStepsOf(s)); admitted > most {
-		broken = append(broken, l.violation(name, subject, "all regions admitted %d from %v to %v, at most %d are right",
+		broken = append(broken, l.violation(name, subject, "all regions together admitted %d from %v to %v; the bound is %d",
 			admitted, span[0], span[1], most))
 	}
 	return broken
 }
 
-// rateSteps is how a limit's amount and burst were over the time: steps, the first from the beginning on.
+// rateSteps is a limit's amount and burst over time. The first step begins with the run.
 type rateSteps []step
 
 type step struct {
 	from          time.Duration
 	amount, burst int64
-	sum           int64 // of amount × time, until here
+	sum           int64 // of amount × time, up to from
 }
 
-// rateStepsOf finds out when which versions counted: a step each second, which is less than any window.
+// rateStepsOf finds when which versions counted. It computes a step for each second, which is shorter than any window.
 func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, region := range l.Regions {
 		least, most = min(least, region.Start.UnixNano()), max(most, region.Start.UnixNano())
 	}
 	const every = time.Second
-	// The bursts here are the amounts, so that any share fills in a window. A second is for clocks that differ in a region.
+	// Bursts equal amounts here, so any share fills within a window. Nodes' clocks may differ by a second.
 	before := int64(s.Limit.Window + 2*time.Second)
 	for at := time.Duration(0); at < l.End+every; at += every {
 		next := step{from: at}
@@ -73,7 +74,7 @@ func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	return p
 }
 
-// allowanceAt is what may have come until a time, in units of 1/window, and the burst then.
+// allowanceAt returns what a bucket may have received until t, in units of 1/window, and the burst at t.
 func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 	i, _ := slices.BinarySearchFunc(p, t, func(s step, t time.Duration) int { return cmp.Compare(s.from, t) })
 	if i == len(p) || i > 0 && p[i].from > t {
@@ -82,7 +83,7 @@ func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 	return p[i].sum + p[i].amount*int64(t-p[i].from), p[i].burst
 }
 
-// densestFlow is densest for a limit that changes.
+// densestFlow is densestSpan for a limit that changes.
 func (l *Ledger) densestFlow(s *Subject, checks []*Check, history *subjectHistory, p rateSteps) (span [2]time.Duration, admitted, most int64) {
 	w, amount := int64(s.Limit.Window), int64(0)
 	for _, step := range p {

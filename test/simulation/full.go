@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// judgeFull is G3: where demand lasts and exceeds the limit, each window admits nearly all of it. That holds, too, from
-// five seconds after an owner was killed (G5).
+// judgeFull is G3: while demand lasts and exceeds the limit, each window admits nearly all of it. This also holds from
+// five seconds after an owner is killed (G5).
 func (l *Ledger) judgeFull(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	for from := 0; from < len(history.checks); {
@@ -24,7 +24,8 @@ func (l *Ledger) judgeFull(subject int, history *subjectHistory) (broken []Viola
 	return broken
 }
 
-// judgeWindow looks at one window in which so much may be admitted, if it is one to look at.
+// judgeWindow judges one window of which amount may be admitted. It returns nil if demand did not last or a fault excuses
+// the window.
 func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHistory) *Violation {
 	s := &l.Subjects[subject]
 	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
@@ -37,9 +38,9 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHisto
 			continue
 		}
 		if c.Admitted {
-			admitted += c.Cost // however those in doubt are counted
+			admitted += c.Cost // even if the window is in doubt
 		}
-		if c.Joint || c.Began < begins || c.Ended >= ends { // the other subject may have refused
+		if c.Joint || c.Began < begins || c.Ended >= ends { // another subject may have refused a joint check
 			continue
 		}
 		nodes[c.Node] = true
@@ -50,7 +51,7 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHisto
 			inTime += c.Cost
 		}
 	}
-	// More than is admitted has been asked for before the last leases are back, and it lasts until the end.
+	// Judge only if demand exceeds what is admitted before the last leases are returned, and lasts until the end.
 	if inTime < amount+largest || demand[parts-1] < amount/int64(parts) {
 		return nil
 	}
@@ -66,11 +67,11 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHisto
 	if admitted*100 >= amount*minAdmittedPercent-(largest-1)*100 {
 		return nil
 	}
-	v := l.violation("G3", subject, "in the window from %v only %d were admitted, of %d asked for", begins, admitted, asked)
+	v := l.violation("G3", subject, "in the window from %v, only %d of the %d asked for were admitted", begins, admitted, asked)
 	return &v
 }
 
-// troubled reports whether something may have been wrong with those who asked about a subject, or with its owner.
+// troubled reports whether a fault may have affected the nodes that checked a subject, or its owner.
 func (l *Ledger) troubled(s *Subject, nodes map[int]bool, begins, ends time.Duration) bool {
 	owners := map[int]bool{}
 	last := -1

@@ -9,12 +9,13 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// What all regions together may admit in a window is the limit of one version of the rules: one that was recorded as
-// honoured by all, before the window was over on any clock, and whose successor was not recorded for a time before the
-// window. By it, or by less, every region goes in the window, whatever else it has heard of: see [rules.Set.Share]. Of
-// those versions the largest is the bound. What G4 and G5 allow inside a region comes on top, as without other regions.
+// The bound on what all regions together may admit in a window is the limit of one version of the rules: a version
+// recorded as honoured by all before the window ended on any clock, and whose successor was not recorded for a time
+// before the window. In that window, every region uses this version's share or less, whatever newer versions it knows:
+// see [rules.Set.Share]. The bound is the largest limit of these versions. What G4 and G5 allow inside a region comes on
+// top, as with a single region.
 
-// judgeRegions looks at all that happened in several regions.
+// judgeRegions judges a run of several regions.
 func (l *Ledger) judgeRegions() (broken []Violation) {
 	stories := make([][]subjectHistory, len(l.Regions))
 	for r, of := range l.Regions {
@@ -47,7 +48,7 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 	return broken
 }
 
-// add adds what other counts say.
+// add adds the counts of o to c.
 func (c *Counts) add(o *Counts) {
 	for name, n := range o.Faults {
 		if c.Faults == nil {
@@ -63,13 +64,14 @@ func (c *Counts) add(o *Counts) {
 	j.Windows, j.Full, j.Spans, j.Alone = j.Windows+k.Windows, j.Full+k.Full, j.Spans+k.Spans, j.Alone+k.Alone
 }
 
-// countingVersions lists the versions that may have counted in a time on the regions' clocks, from and until in ns since 1970.
+// countingVersions lists the versions that may have counted at a time from…until on the regions' clocks, in ns since
+// 1970.
 func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
-	earliest := int64(math.MaxInt64) // the clock that is farthest behind: on it a record came first
+	earliest := int64(math.MaxInt64) // the slowest clock: at a record, it shows the earliest time
 	for _, of := range l.Regions {
 		earliest = min(earliest, of.Start.UnixNano())
 	}
-	// In the order of records: each counts until the next one does.
+	// Each version counts from its record until the next one's.
 	recorded := make([]*Version, 0, len(l.Versions))
 	for i := range l.Versions {
 		if l.Versions[i].Recorded != forever {
@@ -89,7 +91,7 @@ func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
 	return out
 }
 
-// largestLimit is the most that a limit may have been in a time on the regions' clocks.
+// largestLimit returns the most that a limit may have been at a time from…until on the regions' clocks.
 func (l *Ledger) largestLimit(s *Subject, from, until int64) (amount, burst int64) {
 	for _, v := range l.countingVersions(from, until) {
 		amount, burst = max(amount, v.Limits[s.Rule].Whole), max(burst, v.Limits[s.Rule].Burst)
@@ -122,7 +124,7 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 					continue
 				}
 				if most += lost.Amount; lost.Anew {
-					most += limit // its region's share, which is no more
+					most += limit // the region's share is no larger
 				}
 				excused[w] = true
 			}
@@ -149,13 +151,13 @@ func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (brok
 		if excused[w] {
 			name = "G5"
 		}
-		broken = append(broken, l.violation(name, subject, "in the window from %v all regions admitted %d, at most %d are right: %s",
+		broken = append(broken, l.violation(name, subject, "in the window from %v, all regions together admitted %d; the bound is %d:%s",
 			l.windowStart(s, w), admitted, most, l.describeShares(s, w, histories)))
 	})
 	return broken
 }
 
-// describeShares tells who admitted what in a window.
+// describeShares lists what each region admitted and lent in a window.
 func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory) (text string) {
 	for r, in := range histories {
 		sum, lent := int64(0), int64(0)
@@ -176,7 +178,8 @@ func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory
 	return text
 }
 
-// judgeOwnShare is the other half of G8: where demand lasts, a region admits nearly all of its own share, less what it has lent.
+// judgeOwnShare is the other half of G8: while demand lasts, a region admits nearly all of its own share, less what it
+// lent.
 func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken []Violation) {
 	s, region := &l.Subjects[subject], l.Regions[r]
 	if !isFixed(s) {
@@ -199,16 +202,16 @@ func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken 
 			continue
 		}
 		if v := region.judgeWindow(subject, w, own, history); v != nil {
-			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, which may spend %d: %s", regionName(r), own, v.Text)})
+			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", regionName(r), own, v.Text)})
 		}
 	}
 	return broken
 }
 
-// catchUpTime is how long a version that a region holds no more may be gone by in it.
+// catchUpTime is how long nodes of a region may still use a version that the region no longer holds.
 const catchUpTime = slowApply + aftermath
 
-// leastShare is the least that a region's share of a limit may have been in a window, by all versions that it held.
+// leastShare returns the least that a region's share of a limit may have been in a window, by any version that it held.
 func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64) int64 {
 	least := int64(math.MaxInt64)
 	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
@@ -217,7 +220,7 @@ func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64
 			continue
 		}
 		for j, place := range h.Versions {
-			// The division of one that counts holds for the amounts of those after it.
+			// The division of a version that counts also applies to the amounts of later versions.
 			of := versions[place].Limits[s.Rule]
 			for _, later := range h.Versions[j:] {
 				d := versions[later].Limits[s.Rule]
@@ -226,7 +229,7 @@ func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64
 		}
 	}
 	if len(l.Holds) == 0 || l.Holds[0].At > begins {
-		return 0 // it had none at first
+		return 0 // it had no version at first
 	}
 	return least
 }

@@ -9,31 +9,31 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// appliedRules says by which rules a process goes, where they change. It is guarded by the world's mutex.
+// appliedRules is the rules that a process applies, for regions whose rules change. The world's mutex guards it.
 type appliedRules struct {
-	rules     *agreement.State    // applied
-	maxShares [2]map[string]int64 // by rule: the most that the region may have, by the state before and this one
+	rules     *agreement.State    // the state applied last
+	maxShares [2]map[string]int64 // by rule: the region's largest share, by the state before and by this one
 }
 
-// nodeDisk is what a node has on disk of what its region agreed on: the last it applied.
+// nodeDisk is what a node has stored of its region's agreed state: the one applied last.
 type nodeDisk struct {
-	disk *agreement.State // nil: nothing
+	disk *agreement.State // nil if nothing is stored
 }
 
-// slowApply is how long a node may take, now and then, to apply what was agreed.
+// slowApply bounds the time that a slow node takes to apply an entry.
 const slowApply = 2 * time.Second
 
-// loadRules is for a process that begins: it goes by the rules on its disk. They are read back as a snapshot is.
+// loadRules makes a new process apply the rules on its disk. They take the way through the encoding, like a snapshot.
 func (p *process) loadRules() error {
 	if p.rules = agreement.New(); p.disk == nil {
 		return nil
 	}
 	b, err := p.disk.AppendBinary(nil)
 	if err != nil {
-		return fmt.Errorf("write what is agreed: %w", err)
+		return fmt.Errorf("encode the agreed state: %w", err)
 	}
 	if p.rules, err = agreement.ThisBuild.Parse(b); err != nil {
-		return fmt.Errorf("read what is agreed: %w", err)
+		return fmt.Errorf("decode the agreed state: %w", err)
 	}
 	p.noteMaxShares(p.rules)
 	if set := p.w.setWithShares(p.rules); set != nil {
@@ -42,7 +42,7 @@ func (p *process) loadRules() error {
 	return nil
 }
 
-// setWithShares is a state's rules with the shares of the region.
+// setWithShares returns a state's rules with the shares of the region.
 func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	set := s.SetFor(w.name)
 	if set == nil || set.Shares() == nil {
@@ -65,10 +65,10 @@ func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	return set.WithShares(&rules.Shares{Region: w.name, Views: views})
 }
 
-// hasRules reports whether p has rules of a version.
+// hasRules reports whether p has applied a version of the rules or a later one.
 func (p *process) hasRules(version int64) bool { return version <= versionOf(p.rules) }
 
-// versionOf is the version of the rules in force, 0 without any.
+// versionOf returns the version of the rules in force, or 0.
 func versionOf(s *agreement.State) int64 {
 	if set := s.History.Set(); set != nil {
 		return set.Version
@@ -76,7 +76,7 @@ func versionOf(s *agreement.State) int64 {
 	return 0
 }
 
-// applyRules has p apply what its region has agreed on, at once, but outside of the mutex, under which it is called.
+// applyRules makes p apply an agreed state at once, but in the schedule, because the caller holds the mutex.
 func (p *process) applyRules(s *agreement.State) {
 	w := p.w
 	w.schedule.at(w.now(), func() {
@@ -102,7 +102,7 @@ func (p *process) applyRules(s *agreement.State) {
 	})
 }
 
-// allApplied reports whether all who may decide as owners have applied a state.
+// allApplied reports whether all nodes that may decide as owners have applied a state.
 func (w *World) allApplied(s *agreement.State) bool {
 	for _, n := range w.nodes {
 		if w.mayDecide(n) && n.process.rules.Index < s.Index {
@@ -117,8 +117,8 @@ func (w *World) mayDecide(n *node) bool {
 	return n.process.alive && n.process.ready && (n.contact || w.now() < n.authorityUntil)
 }
 
-// honouredVersion is the newest version of the rules that all who may decide have applied; 0 where one goes by those of another
-// world, or of another primary.
+// honouredVersion returns the newest version of the rules that all nodes which may decide have applied. It is 0 if one of
+// them applies those of another world or of another primary.
 func (w *World) honouredVersion() int64 {
 	least := versionOf(w.state)
 	for _, n := range w.nodes {
@@ -134,7 +134,7 @@ func (w *World) honouredVersion() int64 {
 	return least
 }
 
-// propose commits an entry, if there is a leader, and has those who hear it apply it within some time.
+// propose commits an entry if there is a leader. Nodes in contact with it apply the entry after some time.
 func (w *World) propose(e agreement.Entry) agreement.Result {
 	if w.leader.index < 0 {
 		return agreement.Result{Err: errNoLeader}

@@ -10,28 +10,28 @@ import (
 const (
 	authorityTime = 2 * time.Second
 	renewal       = authorityTime / 8
-	// endingTime is how long the leader waits before it ends a node that it answers no more.
+	// endingTime is the time between the leader's last answer to a node and its end.
 	endingTime = authorityTime + authorityTime/100
 	maxVoters  = 5
-	// ringPause is how long a change of members waits for others.
+	// ringPause is how long a ring change waits for further changes of members.
 	ringPause = 200 * time.Millisecond
 )
 
-// leadership is who leads. A voter is one of the first nodes.
+// leadership is who leads. The first nodes are the voters.
 type leadership struct {
-	index int // −1: nobody
-	term  int // counts elections, held or lost
+	index int // −1 without a leader
+	term  int // counts elections, won or lost
 }
 
 func (w *World) voters() int { return min(maxVoters, w.cfg.Nodes) }
 
-// randomDelay is a time from a to b, by the control plane's dice.
+// randomDelay draws a time from a to b with the control plane's generator.
 func (w *World) randomDelay(a, b time.Duration) time.Duration {
 	return a + time.Duration(w.control.Int64N(int64(b-a)))
 }
 
-// updateContacts finds out who hears the leader, after the network or the set of nodes has changed. It is called under the
-// mutex.
+// updateContacts determines which nodes reach the leader, after a change of the network or the nodes. The caller holds
+// the mutex.
 func (w *World) updateContacts() {
 	now := w.now()
 	w.net.dropOldFaults(now)
@@ -55,7 +55,7 @@ func (w *World) updateContacts() {
 		for _, n := range w.nodes {
 			w.loseContact(n)
 			w.relapse(n)
-			// It may reach others now whose authority lasts a while: all are counted as cut off from now on.
+			// It may now reach nodes whose authority still lasts: count all as cut off from now on.
 			w.ledger.addCut(n, n.cutAt, now)
 			n.cutAt = now
 		}
@@ -77,7 +77,7 @@ func (w *World) updateContacts() {
 	}
 }
 
-// elect makes one of the voters who hear each other the leader, unless that changes meanwhile.
+// elect makes a voter of the majority the leader after a delay, unless the network changes before.
 func (w *World) elect(label []int, majority int) {
 	w.leader.term++
 	term := w.leader.term
@@ -108,7 +108,7 @@ func (w *World) elect(label []int, majority int) {
 	})
 }
 
-// loseContact is for a node that the leader hears no more, or that has no leader.
+// loseContact records that a node no longer reaches the leader, or that there is none.
 func (w *World) loseContact(n *node) {
 	if !n.contact {
 		return
@@ -121,7 +121,7 @@ func (w *World) loseContact(n *node) {
 	lost := n.contactChanges
 	w.after(n.authorityUntil-now, func() {
 		if (n.contactChanges == lost || !n.contact) && n.process.alive {
-			n.process.countUnacked() // it decides no more
+			n.process.countUnacked() // it stops deciding now
 		}
 	})
 	if w.leader.index >= 0 {
@@ -129,7 +129,7 @@ func (w *World) loseContact(n *node) {
 	}
 }
 
-// joinCut is for a node that is cut off: it may have come together with others whose authority lasts longer.
+// joinCut updates a node that is cut off: it may now reach others whose authority lasts longer.
 func (w *World) joinCut(n *node, label []int) {
 	last := n.cutAt
 	for i, other := range w.nodes {
@@ -143,7 +143,7 @@ func (w *World) joinCut(n *node, label []int) {
 	}
 }
 
-// relapse is for a node that was about to be heard again, and is not.
+// relapse records that a node was cut off again before it regained contact.
 func (w *World) relapse(n *node) {
 	if n.contact || n.healedAt == 0 {
 		return
@@ -156,8 +156,7 @@ func (w *World) relapse(n *node) {
 	}
 }
 
-// regain is for a node that hears the leader again, or for the first time: it applies what was agreed, and asks for
-// authority.
+// regain starts a node's return to the leader: it applies the agreed state and asks for authority.
 func (w *World) regain(n *node) {
 	n.contactChanges++
 	n.healedAt = w.now()
@@ -191,8 +190,8 @@ func (w *World) completeContact(n *node, lost int) {
 	w.scheduleRingChange()
 }
 
-// scheduleEnding ends a node that stays away: after gossip calls it failed the leader answers it no more, and when what it had
-// been given has certainly run out, it ends it.
+// scheduleEnding ends a node that stays away. After gossip has declared it failed, the leader stops answering it; when
+// its authority has certainly run out, the leader ends it.
 func (w *World) scheduleEnding(n *node) {
 	lost, term := n.contactChanges, w.leader.term
 	w.after(w.randomDelay(300*time.Millisecond, 1500*time.Millisecond), func() {
@@ -202,7 +201,7 @@ func (w *World) scheduleEnding(n *node) {
 		n.unanswered = true
 		w.after(endingTime, func() {
 			if w.leader.term != term || w.leader.index < 0 {
-				return // a new leader begins anew
+				return // a new leader starts over
 			}
 			n.unanswered = false
 			w.ledger.Counts.Ended++
@@ -212,7 +211,7 @@ func (w *World) scheduleEnding(n *node) {
 	})
 }
 
-// commit makes next what is agreed, and has those who hear the leader apply it within some time.
+// commit makes next the agreed state. Nodes in contact with the leader apply it after some time.
 func (w *World) commit(next *agreed) {
 	w.agreed = next
 	for _, n := range w.nodes {
@@ -230,7 +229,7 @@ func (w *World) commit(next *agreed) {
 	}
 }
 
-// scheduleRingChange has the leader look, a little later, whether the ring has the right members.
+// scheduleRingChange makes the leader compare the ring with the members after a pause, and change it if necessary.
 func (w *World) scheduleRingChange() {
 	w.after(ringPause+w.randomDelay(0, ringPause), func() {
 		a := w.agreed
@@ -261,7 +260,8 @@ func (w *World) scheduleRingChange() {
 	})
 }
 
-// scheduleSettling looks now and then whether all that moves has moved, and every standby is up to date.
+// scheduleSettling checks repeatedly whether all partitions have moved and all standbys are up to date, and then settles
+// the ring.
 func (w *World) scheduleSettling() {
 	if w.settling {
 		return

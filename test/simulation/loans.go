@@ -10,15 +10,15 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// loanRequest is a request for a loan that a process answers itself, as the owner.
+// loanRequest is a request for a loan that a process answers as the owner.
 type loanRequest struct {
 	subject int
 	window  int64
 	by      *process
 }
 
-// ownLoanRequest is the request in body, if p is the owner of what it is about; nil: it isn't, or passes it on. It is called under
-// the mutex, at the moment at which p's limiter looks for the owner too.
+// ownLoanRequest decodes the request in body if p is the owner of its subject, and otherwise returns nil. The caller
+// holds the mutex, at the moment at which p's limiter looks up the owner, too.
 func (p *process) ownLoanRequest(body []byte, m peer.Method) *loanRequest {
 	if m != limiter.MethodLend {
 		return nil
@@ -34,14 +34,14 @@ func (p *process) ownLoanRequest(body []byte, m peer.Method) *loanRequest {
 	return &loanRequest{subject: i, window: r.Window, by: p}
 }
 
-// subjectOf is what a request for a loan is about, −1 if there is no such.
+// subjectOf returns the index of a loan request's subject, or −1.
 func (w *World) subjectOf(r *limiter.LoanRequest) int {
 	return slices.IndexFunc(w.ledger.Subjects, func(s Subject) bool {
 		return s.Rule == r.Rule && len(r.Key) == 1 && s.Key == r.Key[0]
 	})
 }
 
-// noteLoan takes note of what was lent, as the owner's answer says.
+// noteLoan records the loan in the owner's reply.
 func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	if a == nil {
 		return
@@ -65,17 +65,17 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	}
 }
 
-// undebit is a sabotage: what was lent is put back, and lent all the same.
+// undebit is a sabotage: it gives back the cost of a loan that was made.
 func (p *process) undebit(s *Subject, amount int64) {
 	l, now := s.Limit, p.w.clock.Now()
 	_ = p.table.Give(now, s.Counter, &l, l.Taken(l.Advance(algorithms.State{}, now), now), amount)
 }
 
-// killEvery is of so many loans the one in whose middle somebody is killed.
+// maybeKill kills a node at one in killEvery loans.
 const killEvery = 40
 
-// maybeKill kills, now and then, one of those who take part in a loan: the lender, the node that passes it on, or the borrower. A
-// crash is a fault inside of regions: where there are none, nobody is.
+// maybeKill sometimes kills a node that takes part in a loan: the lender, the entry node or the borrower. It does nothing
+// if the Config has no faults inside regions.
 func (c *farCall) maybeKill(reply []byte) {
 	g := c.to.globe
 	var r limiter.LoanReply
@@ -98,7 +98,7 @@ func (c *farCall) maybeKill(reply []byte) {
 	}
 }
 
-// killSoon kills a node within the time that a message takes to another region and back.
+// killSoon kills a node within the time of a round trip between regions.
 func (w *World) killSoon(name string, node func() int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,20 +111,20 @@ func (w *World) killSoon(name string, node func() int) {
 	})
 }
 
-// loanKey is what loans are counted by, in which their debits must be with followers before they are told of.
+// loanKey identifies loans whose debits followers must have before the loans are reported.
 type loanKey struct {
 	subject int
 	window  int64
 	lineage uint64
 }
 
-// confirmedLoan looks, at the moment at which a loan is told of, whether all who follow the partition know of it. It is
-// called under the mutex.
+// confirmedLoan checks, at the moment at which a loan is reported, that all followers of the partition know of it. The
+// caller holds the mutex.
 func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	w := p.w
 	s := &w.ledger.Subjects[a.subject]
 	if !p.alive || p.phases[s.Partition] != held || s.Limit.Kind != algorithms.FixedWindow {
-		return // a bucket's debits drain, and what is not here any more can't be looked at
+		return // a bucket's debits drain, and a lost partition can't be inspected
 	}
 	if w.lentTotals == nil {
 		w.lentTotals = map[loanKey]int64{}
@@ -134,12 +134,12 @@ func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	var buf [3]int
 	nodes := p.followers(s.Partition, buf[:0])
 	if len(nodes) == 0 {
-		w.ledger.addTooSoon("node %d lends %d of %s %s at %v, and nobody follows it", p.index, amount, s.Rule, s.Key, w.now())
+		w.ledger.addTooSoon("node %d lends %d of %s %s at %v without a follower", p.index, amount, s.Rule, s.Key, w.now())
 	}
 	for _, node := range nodes {
 		copied := w.nodes[node].process.records(s.Partition)[s.Counter.LentKey()]
 		if has := copied.State.Count; copied.State.Window() != a.window || has < w.lentTotals[t] {
-			w.ledger.addTooSoon("node %d lends %d of %s %s at %v, %d in all, while node %d, which follows it, knows of %d",
+			w.ledger.addTooSoon("node %d lends %d of %s %s at %v, %d in all, while its follower, node %d, knows of only %d",
 				p.index, amount, s.Rule, s.Key, w.now(), w.lentTotals[t], node, has)
 		}
 	}

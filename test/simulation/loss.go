@@ -5,8 +5,8 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// countUnacked finds out what p has debited that its followers do not know: what is forgotten if one of them goes on. It is
-// for the moment at which p stops deciding, and called under the mutex.
+// countUnacked counts the debits of p that its followers don't have: they are forgotten if a follower takes over. The
+// caller holds the mutex, at the moment at which p stops deciding.
 func (p *process) countUnacked() {
 	w := p.w
 	var buf [3]int
@@ -31,7 +31,7 @@ func (p *process) countUnacked() {
 	}
 }
 
-// noteLoss notes what the new owner of q does not know; anew: it knows nothing.
+// noteLoss records the debits that the new owner of q does not have; with anew, it has none.
 func (w *World) noteLoss(q int, anew bool) {
 	now := w.now()
 	for _, i := range w.subjectsIn[q] {
@@ -56,8 +56,8 @@ func (p *process) records(q int) map[counters.Key]counters.Record {
 	return all
 }
 
-// missingLent is how much of that was lent to other regions: who got it was told only after a follower had been, so that it
-// excuses nothing. Of buckets, in which it drains, it can't be told.
+// missingLent returns how much of the missing debits was lent to other regions. The borrower was told only after the
+// followers, so this excuses nothing. It is 0 for buckets, in which the cost drains.
 func missingLent(own, copied map[counters.Key]counters.Record, key counters.Key) int64 {
 	r, lent := own[key.LentKey()]
 	if !lent || r.Kind != algorithms.FixedWindow {
@@ -66,7 +66,7 @@ func missingLent(own, copied map[counters.Key]counters.Record, key counters.Key)
 	return Lacks(&r, copied[key.LentKey()])
 }
 
-// Lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.
+// Lacks returns how much of a counter's cost its copy does not have, or an upper bound where that is unknown.
 func Lacks(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {

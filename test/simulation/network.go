@@ -7,44 +7,44 @@ import (
 
 // Times of the network, those of package peer.
 const (
-	// silence is after how long without a frame a node is unreachable; frames come each fifth of it.
+	// silence is the time without a frame after which a node is unreachable. Frames are sent five times as often.
 	silence = 250 * time.Millisecond
-	// farSilence is that between regions.
+	// farSilence is silence between regions.
 	farSilence = 2 * time.Second
-	// brief is how long a connection that is silent is kept; what was cut for less goes on with the next frame.
+	// maxSilentConnection is how long a silent connection is kept. After a shorter cut, it continues with the next frame.
 	maxSilentConnection = 5 * time.Second
-	// redial is the longest pause before a broken connection is dialled anew.
+	// redial is the longest pause before a broken connection is dialled again.
 	redial = time.Second
-	// again is from one attempt to the next at getting a message through a link that is cut and may be whole again.
+	// retryInterval is the time between attempts to deliver a message over a link that is cut.
 	retryInterval = 40 * time.Millisecond
-	// forever is the end of a fault that is not over.
+	// forever is the end of a fault that goes on.
 	forever = time.Duration(1<<63 - 1)
-	// saltNotice and saltRejoin hash apart what a fault's noticing and what its end take.
+	// saltNotice and saltRejoin separate the hashes for noticing a fault and for recovering from it.
 	saltNotice, saltRejoin = 1, 2
 )
 
-// fault is something wrong with the network, or with a node.
+// fault is a fault of the network or of a node.
 type fault struct {
 	id          uint64
 	from, until time.Duration
-	// blocks reports whether nothing gets from a to b. It does not change while the fault lasts.
+	// blocks reports whether no message gets from a to b. Its result does not change during the fault.
 	blocks func(a, b int) bool
-	// reset: connections are told that they are broken, as when a process is killed on a machine that lives.
+	// reset means that connections break at once, as when a process is killed and its machine is not.
 	reset bool
 }
 
 func (f *fault) touches(a, b int) bool { return f.blocks(a, b) || f.blocks(b, a) }
 
-// network is who hears whom. Its methods are called under the world's mutex.
+// network is which nodes reach each other. The caller of its methods holds the world's mutex.
 type network struct {
 	seed uint64
 	n    int
-	// silence is after how long without a frame the other end is unreachable; frames come each fifth of it.
+	// silence is the time without a frame after which the other end is unreachable. Frames are sent five times as often.
 	silence time.Duration
 	random  *rand.Rand
 	faults  []*fault
-	last    []time.Duration // by link: when its last message arrives; a link keeps the order
-	slow    []time.Duration // by node: what a message to or from it takes longer, on average
+	last    []time.Duration // by link: when its last message arrives; messages stay in order
+	slow    []time.Duration // by node: the mean extra time of a message to or from it
 	serial  uint64
 }
 
@@ -62,7 +62,7 @@ func (n *network) addFault(now time.Duration, reset bool, blocks func(a, b int) 
 	return f
 }
 
-// dropOldFaults drops faults whose end everyone has noticed.
+// dropOldFaults drops faults whose end all nodes have noticed.
 func (n *network) dropOldFaults(now time.Duration) {
 	kept := n.faults[:0]
 	for _, f := range n.faults {
@@ -73,7 +73,7 @@ func (n *network) dropOldFaults(now time.Duration) {
 	n.faults = kept
 }
 
-// blocked reports whether a message from a to b doesn't arrive now.
+// blocked reports whether a message from a to b would not arrive now.
 func (n *network) blocked(now time.Duration, a, b int) bool {
 	for _, f := range n.faults {
 		if f.from <= now && now < f.until && f.blocks(a, b) {
@@ -83,7 +83,7 @@ func (n *network) blocked(now time.Duration, a, b int) bool {
 	return false
 }
 
-// hashDuration is a number from 0 to d that depends on nothing but the seed and what it is for.
+// hashDuration returns a time from 0 to d that depends only on the seed, the salt, the fault and the link.
 func (n *network) hashDuration(d time.Duration, salt uint64, f *fault, a, b int) time.Duration {
 	x := n.seed ^ f.id<<44 ^ salt<<40 ^ uint64(a)<<20 ^ uint64(b)
 	x += 0x9e3779b97f4a7c15
@@ -92,7 +92,7 @@ func (n *network) hashDuration(d time.Duration, salt uint64, f *fault, a, b int)
 	return time.Duration((x ^ x>>31) % uint64(d))
 }
 
-// noticedAt is when a finds that it hears nothing of b, f being why.
+// noticedAt returns the time at which a notices that fault f cuts it off from b.
 func (n *network) noticedAt(f *fault, a, b int) time.Duration {
 	if f.reset {
 		return f.from + n.hashDuration(2*time.Millisecond, saltNotice, f, a, b)
@@ -100,12 +100,12 @@ func (n *network) noticedAt(f *fault, a, b int) time.Duration {
 	frame := n.silence / 5
 	at := f.from + n.silence - n.hashDuration(frame, saltNotice, f, a, b)
 	if !f.blocks(b, a) {
-		at += n.silence + n.hashDuration(frame, saltNotice, f, b, a) // b hears nothing, and then says nothing
+		at += n.silence + n.hashDuration(frame, saltNotice, f, b, a) // b hears nothing, and then stops sending
 	}
 	return at
 }
 
-// rejoinedAt is when a hears b again, f being over.
+// rejoinedAt returns the time at which a reaches b again after fault f.
 func (n *network) rejoinedAt(f *fault, a, b int) time.Duration {
 	if f.until == forever {
 		return forever
@@ -117,7 +117,7 @@ func (n *network) rejoinedAt(f *fault, a, b int) time.Duration {
 	return f.until + n.hashDuration(frame, saltRejoin, f, min(a, b), max(a, b))
 }
 
-// reachable is what a node knows of another one.
+// reachable reports whether a considers b reachable.
 func (n *network) reachable(now time.Duration, a, b int) bool {
 	for _, f := range n.faults {
 		if now < f.from || !f.touches(a, b) {
@@ -130,7 +130,8 @@ func (n *network) reachable(now time.Duration, a, b int) bool {
 	return true
 }
 
-// lostAt is when a finds that a link is broken that is blocked now: the first of what makes it so.
+// lostAt returns the time at which a notices that its link to b, which is blocked now, is broken: the earliest over all
+// faults.
 func (n *network) lostAt(now time.Duration, a, b int) time.Duration {
 	first := forever
 	for _, f := range n.faults {
@@ -141,7 +142,7 @@ func (n *network) lostAt(now time.Duration, a, b int) time.Duration {
 	return first
 }
 
-// drawArrival is when a message that a sends to b now arrives: about half a millisecond, seldom much more.
+// drawArrival draws the time at which a message that a sends to b now arrives: usually within half a millisecond.
 func (n *network) drawArrival(now time.Duration, a, b int) time.Duration {
 	d := 100*time.Microsecond + time.Duration(n.random.ExpFloat64()*float64(200*time.Microsecond))
 	if n.random.IntN(200) == 0 {
@@ -155,7 +156,7 @@ func (n *network) drawArrival(now time.Duration, a, b int) time.Duration {
 	return at
 }
 
-// components labels nodes that hear each other, perhaps by way of others. Dead ones are alone.
+// components labels the nodes that reach each other, directly or through others. A dead node has its own label.
 func (n *network) components(now time.Duration, alive func(int) bool) []int {
 	label := make([]int, n.n)
 	rest := make([]int, 0, n.n)

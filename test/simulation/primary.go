@@ -8,28 +8,29 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Times of what leaders do about other regions.
+// Times of the leaders' work between regions.
 const (
-	// followEvery is how often a leader asks the primary region for what is new, and tells what is honoured.
+	// followEvery is the interval at which a leader reports to the primary region and asks for news.
 	followEvery = time.Second
-	// afterAll is how long after the latest clock that was reported a record of it counts: no check takes longer.
+	// afterAll is added to the latest reported clock to get the time at which a record takes effect: no check takes
+	// longer.
 	afterAll = time.Second
 )
 
-var errNoLeader = errors.New("simulation: nobody leads")
+var errNoLeader = errors.New("simulation: no leader")
 
-// regional is a cluster's part in a world of several regions. It is guarded by the world's mutex.
+// regional is a cluster's part in a world of several regions. The world's mutex guards it.
 type regional struct {
 	state       *agreement.State // committed
 	reports     map[string]report
-	reportsTerm int  // the leader's term that the reports are of
-	closed      bool // nobody is asked here, and nobody hears of the region
-	closings    int  // how often it was closed
-	reportDue   bool // a report is due
+	reportsTerm int  // the leader's term in which reports were collected
+	closed      bool // the region takes no checks, and other regions don't hear of it
+	closings    int  // number of times it was closed
+	reportDue   bool // a report is scheduled
 	lentTotals  map[loanKey]int64
 }
 
-// report is what a region's leader says of it.
+// report is a region's state as its leader reports it.
 type report struct {
 	region   string
 	world    agreement.WorldID
@@ -40,10 +41,10 @@ type report struct {
 	clock    int64 // Unix ms
 }
 
-// wall is the region's clock, Unix ms.
+// wall returns the region's clock in Unix ms.
 func (w *World) wall() int64 { return w.clock.Now().Wall / int64(time.Millisecond) }
 
-// reportRegularly has the leader tell the primary region how it stands, again and again.
+// reportRegularly makes the leader report to the primary region at regular intervals.
 func (w *World) reportRegularly() {
 	w.after(w.randomDelay(followEvery*9/10, followEvery*11/10), func() {
 		w.sendReport()
@@ -51,7 +52,7 @@ func (w *World) reportRegularly() {
 	})
 }
 
-// reportSoon is for news: all who may decide go by a new version.
+// reportSoon reports that all nodes which may decide have applied a new version.
 func (w *World) reportSoon() {
 	if w.reportDue {
 		return
@@ -90,11 +91,11 @@ func (w *World) becomePrimary() {
 		id[i] = byte(w.control.IntN(255) + 1)
 	}
 	if r := w.propose(agreement.Primary{Region: w.name, World: id, When: w.wall()}); r.Err != nil {
-		w.ledger.Fail("region %s can't be the primary: %v", w.name, r.Err)
+		w.ledger.Fail("region %s: become the primary: %v", w.name, r.Err)
 	}
 }
 
-// handleReport is the primary's leader's: it takes note of a report, and marks what all have honoured.
+// handleReport runs at the primary's leader: it stores a report and marks the version that all regions honour.
 func (w *World) handleReport(r report) {
 	if w.reportsTerm != w.leader.term || w.reports == nil {
 		w.reportsTerm, w.reports = w.leader.term, map[string]report{}
@@ -106,7 +107,7 @@ func (w *World) handleReport(r report) {
 	w.markHonoured()
 }
 
-// markHonoured asks for the version in force to be honoured, and records it when it is.
+// markHonoured proposes the version in force as the candidate to honour, and records it once all regions honour it.
 func (w *World) markHonoured() {
 	rg := w.state.Regions
 	if len(rg.Held) == 0 {
@@ -115,7 +116,7 @@ func (w *World) markHonoured() {
 	for _, h := range rg.Held {
 		if h.Candidate {
 			if at, all := w.honouredBy(h); all {
-				// It may be rejected: too many are held still.
+				// The mark may be rejected, because the state still holds too many versions.
 				_ = w.propose(agreement.Mark{Version: h.Version, At: at + afterAll.Milliseconds()})
 			}
 			return
@@ -124,14 +125,14 @@ func (w *World) markHonoured() {
 	last := rg.Held[len(rg.Held)-1]
 	m := agreement.Mark{Version: last.Version}
 	if last.At != 0 {
-		m.At = w.wall() // versions whose windows have turned are let go of
+		m.At = w.wall() // lets the state drop versions whose windows are over
 	}
 	if rg.Refuses(m) == nil {
 		_ = w.propose(m)
 	}
 }
 
-// honouredBy reports whether all regions honour a version, and the latest clock of those that said so.
+// honouredBy reports whether all regions honour a version, and returns the latest clock among their reports.
 func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 	rg := w.state.Regions
 	names := slices.Clone(rg.Names)
@@ -152,8 +153,8 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 	return at, true
 }
 
-// answerReport is the primary's leader's answer to another region's report: what is newer, if anything is. It reports false where
-// nobody here can tell.
+// answerReport runs at the primary's leader: it returns what is newer than another region's report, or nil. ok is false
+// if this region can't answer.
 func (w *World) answerReport(r report) (news []byte, ok bool) {
 	if w.leader.index < 0 || w.closed || w.state.Regions.Primary != w.name {
 		return nil, false
@@ -166,23 +167,23 @@ func (w *World) answerReport(r report) (news []byte, ok bool) {
 	}
 	news, err := w.state.AppendFollow(nil)
 	if err != nil {
-		w.ledger.Fail("what region %s is to follow can't be written: %v", r.region, err)
+		w.ledger.Fail("encode the news for region %s: %v", r.region, err)
 		return nil, false
 	}
 	return news, true
 }
 
-// adoptNews takes over what the primary's leader answered.
+// adoptNews adopts the answer of the primary's leader.
 func (w *World) adoptNews(news []byte) {
 	if w.leader.index < 0 || w.closed || len(news) == 0 {
 		return
 	}
 	adopt, err := agreement.ParseFollow(news)
 	if err != nil {
-		w.ledger.Fail("region %s can't read what it is to follow: %v", w.name, err)
+		w.ledger.Fail("region %s: decode the primary's news: %v", w.name, err)
 		return
 	}
 	if r := w.propose(adopt); r.Err != nil && !errors.Is(r.Err, agreement.ErrRejected) {
-		w.ledger.Fail("region %s can't follow: %v", w.name, r.Err)
+		w.ledger.Fail("region %s: adopt the primary's news: %v", w.name, r.Err)
 	}
 }

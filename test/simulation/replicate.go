@@ -8,45 +8,45 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The times of pushes: from one of what changed to the next.
+// Times of pushes. pushInterval is the time between two pushes of changes.
 const (
 	pushInterval = 100 * time.Millisecond
-	// pushAgain is how long a follower that did not take something is left alone.
+	// pushAgain is the pause before a push to a follower that rejected one.
 	pushAgain = 400 * time.Millisecond
 )
 
 // followerKey is a partition and a node that gets copies of it.
 type followerKey struct{ partition, node int }
 
-// progress is how far a follower is.
+// progress is a follower's progress.
 type progress struct {
 	boot      int  // of the follower
-	copySent  bool // the whole copy was sent: from then on changes are
-	copyAcked bool // and acknowledged
-	// sent and acked are sequences of the last push that was sent, and acknowledged.
+	copySent  bool // the whole copy was sent: only changes follow
+	copyAcked bool // the whole copy was acknowledged
+	// sent and acked are the sequence numbers of the last push sent and the last one acknowledged.
 	sent, acked uint64
 }
 
-// replica is what a process has as a follower.
+// replica is a process's copy of a partition that it follows.
 type replica struct {
-	source   int // 1 + the node that pushes; 0: no copy
+	source   int // 1 + the node that pushes; 0 without a copy
 	boot     int
 	whole    bool
 	lineage  uint64
 	sequence uint64
 }
 
-// push is one partition's changes, or all of it, on the way to a follower.
+// push is a message to a follower with one partition's changes, or with all its records.
 type push struct {
 	partition int
 	lineage   uint64
 	sequence  uint64
 	whole     bool
-	packed    []byte // records, as they travel
+	packed    []byte // encoded records
 	n         int
 }
 
-// schedulePush notes that counters may have changed here: a push is due.
+// schedulePush schedules a push, because counters may have changed.
 func (p *process) schedulePush() {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *process) schedulePushLocked() {
 	})
 }
 
-// followers lists who should have copies of q while its token is at p.
+// followers lists the nodes that should have copies of q while p has its token.
 func (p *process) followers(q int, buf []int) []int {
 	add := func(id ring.NodeID) {
 		i := indexOf(id)
@@ -110,7 +110,7 @@ func (p *process) dropFollowers(q int) {
 	}
 }
 
-// forgetFollowers forgets what nodes have that have lost it, or follow no more.
+// forgetFollowers drops the progress of nodes that have lost their copies.
 func (p *process) forgetFollowers(old, a *agreed) {
 	for k, f := range p.progress {
 		if f.boot != a.boots[k.node] || old.generation[k.node] != a.generation[k.node] {
@@ -119,25 +119,25 @@ func (p *process) forgetFollowers(old, a *agreed) {
 	}
 }
 
-// pushChanges sends followers what changed, or whole copies to those that have none.
+// pushChanges sends changes to the followers, and whole copies to those that have none.
 func (p *process) pushChanges() {
 	var records []counters.Record
 	all, left := p.lagging, false
 	p.lagging = false
 	for _, q := range p.heldPartitions {
 		if !all && len(p.w.subjectsIn[q]) == 0 {
-			continue // it is empty, and whoever follows it knows
+			continue // an empty partition, and its followers know
 		}
 		if records = p.table.ReplicateOne(q, records); len(records) > 0 || all {
 			left = p.pushOne(q, records) || left
 		}
 	}
 	if left {
-		p.schedulePushLocked() // they are tried again
+		p.schedulePushLocked() // try again
 	}
 }
 
-// pushOne is pushChanges for one partition. It reports whether a follower was left out.
+// pushOne is pushChanges for one partition. It reports whether a follower could not be reached.
 func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 	w := p.w
 	var buf [3]int
@@ -168,7 +168,7 @@ func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 	return left
 }
 
-// send sends records to a follower; all of the partition if it has none.
+// send sends records to a follower: all of the partition, unless the follower already has them.
 func (p *process) send(key followerKey, f *progress, records []counters.Record) {
 	w := p.w
 	p.sequence++
@@ -207,7 +207,7 @@ func (p *process) send(key followerKey, f *progress, records []counters.Record) 
 	}, lost)
 }
 
-// receive takes a push, and reports whether it was one to take.
+// receive applies a push and reports whether it accepted it.
 func (p *process) receive(from *process, m *push) bool {
 	w := p.w
 	w.mu.Lock()
@@ -232,7 +232,7 @@ func (p *process) receive(from *process, m *push) bool {
 	for range m.n {
 		var r counters.Record
 		if counters.DecodeRecord(d, &r, now); d.Failed() {
-			w.ledger.Fail("a push can't be read: %v", d.Err())
+			w.ledger.Fail("decode a push: %v", d.Err())
 			return false
 		}
 		p.table.Put(now, r)
@@ -243,7 +243,7 @@ func (p *process) receive(from *process, m *push) bool {
 	return true
 }
 
-// copyFrom replaces what p has of q by what from has.
+// copyFrom replaces p's records of q with those of from.
 func (p *process) copyFrom(from *process, q int) {
 	now := p.w.clock.Now()
 	p.table.Drop(q)

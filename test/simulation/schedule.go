@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// schedule runs what is to happen, one after another: a goroutine and a timer for each of the hundred thousands of
-// messages of a run would take longer than all the rest.
+// schedule runs tasks one after another. A goroutine and a timer for each of a run's hundreds of thousands of messages
+// would take longer than everything else.
 type schedule struct {
 	start time.Time
-	wake  chan struct{} // capacity 1: something comes before what is waited for
+	wake  chan struct{} // capacity 1: a task precedes the one that the loop waits for
 	stop  chan struct{}
 	done  sync.WaitGroup
-	ran   int64 // written by the goroutine alone until done
+	ran   int64 // written only by the loop, until done
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	queue  taskQueue
 	serial uint64
-	next   time.Duration // what is waited for
+	next   time.Duration // when the next task is due
 }
 
-// task is something that happens at a time; of two at the same time the one that was planned first comes first.
+// task is a function to run at a time. Tasks of the same time run in the order in which they were scheduled.
 type task struct {
 	at     time.Duration
 	serial uint64
@@ -34,7 +34,7 @@ func newSchedule(start time.Time) *schedule {
 	return s
 }
 
-// at has run called at a time. It must not block.
+// at schedules run, which must not block.
 func (s *schedule) at(at time.Duration, run func()) {
 	s.mu.Lock()
 	s.serial++
@@ -74,7 +74,7 @@ func (s *schedule) loop() {
 	}
 }
 
-// due takes what is to run now; nil without any.
+// due removes and returns the next task that is due, or nil.
 func (s *schedule) due(now time.Duration) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *schedule) due(now time.Duration) func() {
 	return heap.Pop(&s.queue).(task).run
 }
 
-// close ends it; what has not happened does not.
+// close stops the schedule; later tasks do not run.
 func (s *schedule) close() {
 	close(s.stop)
 	s.done.Wait()
@@ -109,13 +109,13 @@ func (h *taskQueue) Pop() any {
 	return last
 }
 
-// workerPool are goroutines that do work that may wait. Their stacks have grown already.
+// workerPool runs functions that may block. Its goroutines' stacks have already grown.
 type workerPool struct {
 	work chan func()
 	done sync.WaitGroup
 }
 
-// poolSize is more than the checks that are ever under way at once: where it is not, checks come late.
+// poolSize exceeds the number of concurrent checks. If it did not, checks would start late.
 const poolSize = 256
 
 func newWorkerPool() *workerPool {

@@ -10,42 +10,42 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// phase is how a partition stands with a process.
+// phase is the state of a partition in a process.
 type phase uint8
 
 const (
 	away phase = iota
 	held
-	freezing   // being handed over
+	freezing   // frozen, to be handed over
 	handedOver // handed over, in a move that is not settled
-	recovering // it is this node's, and its copy is being looked for
+	recovering // owned, but still waiting for the standby's copy
 )
 
-// holder is who has a partition's token, and since which of its lives.
+// holder is the process that has a partition's token, and the node's generation when it got the token.
 type holder struct{ node, boot, generation int }
 
-// isValid reports whether the token is still there: its holder was not ended, and has not lost its memory.
+// isValid reports whether the token still exists: its holder was neither ended nor restarted.
 func (h holder) isValid(a *agreed) bool {
 	return h.boot == a.boots[h.node] && h.generation == a.generation[h.node]
 }
 
-// tokens is a process's part of the ring. It is guarded by the world's mutex.
+// tokens is a process's part of the ring. The world's mutex guards it.
 type tokens struct {
 	view           *agreed
-	generation     int // how often this node was ended, as far as it knows
+	generation     int // number of times that this node was ended, as far as it knows
 	changed        chan struct{}
 	phases         [ring.Partitions]phase
 	lineages       [ring.Partitions]uint64
 	copies         map[int]replica
 	learned        map[int]int64
-	heldPartitions []int // partitions held, in no order
-	involved       []int // partitions in any other phase than away, in no order
+	heldPartitions []int // partitions whose token is here, in no order
+	involved       []int // partitions in any phase but away, in no order
 	debts          map[counters.Key]*debt
 	progress       map[followerKey]*progress
-	pushing        bool // a push is due
-	lagging        bool // some follower may have no copy yet of a partition, be it an empty one
+	pushing        bool // a push is scheduled
+	lagging        bool // some follower may lack a copy, even if the partition is empty
 	sequence       uint64
-	acks           chan struct{} // closed, and made anew, with each acknowledgement
+	acks           chan struct{} // closed and replaced at each acknowledgement
 }
 
 func (t *tokens) init() {
@@ -57,11 +57,11 @@ func (t *tokens) init() {
 
 func (w *World) newLineage() uint64 { return w.control.Uint64() | 1 }
 
-// authority is for limiter.ClusterConfig.
+// authority implements limiter.ClusterConfig.Authority.
 func (p *process) authority() bool {
 	w := p.w
 	if !p.hasInitialRules.Load() {
-		return false // the mutex is held
+		return false // the caller holds the mutex
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,12 +73,12 @@ func (p *process) hasAuthority() bool {
 	if !p.alive || p.view == nil {
 		return false
 	}
-	// What the process before was given is not this one's.
+	// Authority given to an earlier process of the node does not count.
 	given := p.ready && (p.contact || w.now() < p.authorityUntil)
 	return given && (!p.contact || p.generation == w.agreed.generation[p.index])
 }
 
-// Route is for limiter.Ownership; see [partitions.Keeper.Route].
+// Route implements limiter.Ownership; see [partitions.Keeper.Route].
 func (p *process) Route(q int) partitions.Route {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *process) route(q int) partitions.Route {
 	return r
 }
 
-// Wait is for limiter.Ownership.
+// Wait implements limiter.Ownership.
 func (p *process) Wait(ctx context.Context, q int) {
 	for {
 		p.w.mu.Lock()
@@ -137,7 +137,7 @@ func (p *process) Wait(ctx context.Context, q int) {
 	}
 }
 
-// Learn is for limiter.Ownership.
+// Learn implements limiter.Ownership.
 func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -151,14 +151,14 @@ func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// Lineage is for limiter.Ownership.
+// Lineage implements limiter.Ownership.
 func (p *process) Lineage(q int) uint64 {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.lineages[q]
 }
 
-// announce wakes those who wait for a change.
+// announce wakes all goroutines that wait for a change.
 func (p *process) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})
@@ -186,7 +186,7 @@ func (p *process) setPhase(q int, next phase) {
 	p.announce()
 }
 
-// holdToken gives a partition's token to p.
+// holdToken gives p a partition's token.
 func (p *process) holdToken(q int, lineage uint64) {
 	p.w.holders[q] = holder{p.index, p.boot, p.generation}
 	if len(p.w.subjectsIn[q]) > 0 {
@@ -198,7 +198,7 @@ func (p *process) holdToken(q int, lineage uint64) {
 	p.setPhase(q, held)
 }
 
-// beginAsOwner makes p the owner with a lineage of its own, from what it has.
+// beginAsOwner makes p the owner, with a new lineage that starts from p's counters.
 func (p *process) beginAsOwner(q int, anew bool) {
 	w := p.w
 	w.noteLoss(q, anew)
@@ -211,7 +211,7 @@ func (p *process) beginAsOwner(q int, anew bool) {
 	}
 }
 
-// applyAgreed takes up what was agreed.
+// applyAgreed applies an agreed state.
 func (p *process) applyAgreed(a *agreed) {
 	if p.view != nil && a.revision <= p.view.revision {
 		return
@@ -232,7 +232,7 @@ func (p *process) applyAgreed(a *agreed) {
 	p.schedulePushLocked()
 }
 
-// dropStaleCopies drops copies that are of no concern any more: they would be old ones when they are.
+// dropStaleCopies drops copies of partitions that p no longer follows: they would be outdated when it does again.
 func (p *process) dropStaleCopies(a *agreed) {
 	if a.from != a.to {
 		return
@@ -245,7 +245,7 @@ func (p *process) dropStaleCopies(a *agreed) {
 	}
 }
 
-// forgetAll gives up every token and copy: this node was ended.
+// forgetAll gives up every token and copy, because this node was ended.
 func (p *process) forgetAll() {
 	for q := range ring.Partitions {
 		if p.phases[q] != away || p.copies[q].source != 0 {
@@ -258,7 +258,7 @@ func (p *process) forgetAll() {
 	clear(p.progress)
 }
 
-// updatePartition brings a partition in line with what was agreed.
+// updatePartition adapts a partition's phase to the agreed state.
 func (p *process) updatePartition(a *agreed, q int) {
 	from, to := a.from.Owner(q), a.to.Owner(q)
 	switch p.phases[q] {
@@ -283,7 +283,7 @@ func (p *process) updatePartition(a *agreed, q int) {
 	}
 }
 
-// takeOver is for a partition whose token is certainly p's.
+// takeOver starts p's ownership of a partition whose token has certainly no other holder.
 func (p *process) takeOver(q int) {
 	if alone := p.view.from.Standby(q).IsZero(); alone || p.copies[q].whole {
 		p.beginAsOwner(q, alone)
@@ -295,7 +295,7 @@ func (p *process) takeOver(q int) {
 	p.recover(q, since, w.randomDelay(2*time.Millisecond, 20*time.Millisecond))
 }
 
-// recover asks the standby for its copy, and begins anew when it does not answer for as long as authority lasts.
+// recover asks the standby for its copy. If the standby does not answer for as long as authority lasts, p begins anew.
 func (p *process) recover(q int, since, wait time.Duration) {
 	w := p.w
 	w.after(wait, func() {

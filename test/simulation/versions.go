@@ -9,26 +9,26 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Version is a version of the rules of several regions.
+// Version is a version of the rules that regions share.
 type Version struct {
 	Number   int64
 	Written  time.Duration
-	Recorded time.Duration // when the primary recorded that all honour it; forever: never
-	From     int64         // as which time on its clocks, Unix ms; 0: always
+	Recorded time.Duration // when the primary recorded that all honour it; forever if never
+	From     int64         // the recorded time, Unix ms on the regions' clocks; 0 for always
 	Limits   map[string]Divided
 
-	candidate bool // all were asked to honour it
+	candidate bool // all regions were asked to honour it
 }
 
-// Divided is a rule's limit, and what each region has of it.
+// Divided is a rule's limit and each region's share of it.
 type Divided struct {
 	Whole, Burst   int64
-	Shares, Bursts map[string]int64 // by region; 0 for others
+	Shares, Bursts map[string]int64 // by region; 0 if absent
 
-	divide func(amount int64) map[string]int64 // shares of another amount, divided alike; nil: not known
+	divide func(amount int64) map[string]int64 // divides another amount in the same way; nil if unknown
 }
 
-// shareOf is the share of a region by this division, of the amount of a later version.
+// shareOf returns a region's share of a later version's amount by this division.
 func (d *Divided) shareOf(later *Divided, name string) int64 {
 	if d.divide == nil || later.Whole == d.Whole || later.Whole == 0 {
 		return d.Shares[name]
@@ -36,22 +36,23 @@ func (d *Divided) shareOf(later *Divided, name string) int64 {
 	return d.divide(later.Whole)[name]
 }
 
-// Hold is what a region holds of versions from a time on: places in Ledger.Versions, the last in force.
+// Hold is the versions that a region holds from a time on, as indexes in Ledger.Versions. The last is in force.
 type Hold struct {
 	At       time.Duration
 	Versions []int
 }
 
-// Loan is what a region lent.
+// Loan is cost that a region lent.
 type Loan struct {
 	At      time.Duration
-	From    int // the lender's region
+	From    int // the lending region
 	Subject int
-	Window  int64 // its number; 0 of buckets
+	Window  int64 // the window's number; 0 for buckets
 	Amount  int64
 }
 
-// newVersion is a version as it is written now. It divides by itself, so that the rules' own way of doing so is judged too.
+// newVersion describes a version that was just written. It divides limits by its own code, so that the rules' code is
+// judged, too.
 func newVersion(h *agreement.Held, now time.Duration) Version {
 	v := Version{Number: h.Version, Written: now, Recorded: forever, Limits: map[string]Divided{}}
 	for _, r := range h.Set.Rules {
@@ -72,7 +73,7 @@ func newVersion(h *agreement.Held, now time.Duration) Version {
 	return v
 }
 
-// divideAmount splits an amount by largest remainder. Names are in order.
+// divideAmount splits an amount by the largest-remainder method. names must be sorted.
 func divideAmount(amount int64, names []string, parts []rules.Region) map[string]int64 {
 	weights := map[string]float64{}
 	all := false
@@ -122,7 +123,7 @@ func divideAmount(amount int64, names []string, parts []rules.Region) map[string
 	return out
 }
 
-// noteMaxShares has p know the most that its region may have of each limit, by any version that it holds or held before.
+// noteMaxShares records the largest shares of p's region, by any version that p holds or held before.
 func (p *process) noteMaxShares(s *agreement.State) {
 	g := p.w.globe
 	g.mu.Lock()
@@ -140,7 +141,7 @@ func (p *process) noteMaxShares(s *agreement.State) {
 	p.maxShares = [2]map[string]int64{p.maxShares[1], next}
 }
 
-// maxShare is the most that p's region may have of a limit.
+// maxShare returns the largest share of a limit that p's region may have.
 func (p *process) maxShare(s *Subject) int64 {
 	if !s.Global {
 		return s.Limit.Amount
@@ -148,5 +149,5 @@ func (p *process) maxShare(s *Subject) int64 {
 	return max(p.maxShares[0][s.Rule], p.maxShares[1][s.Rule])
 }
 
-// hasAnyRules reports whether p has rules.
+// hasAnyRules reports whether p has rules to decide by.
 func (p *process) hasAnyRules() bool { return p.rules == nil || p.rules.History.Set() != nil }

@@ -7,11 +7,11 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// windowTotals are what was admitted in the windows of a fixed-window limit. A check that was under way when one turned to the
-// next may have been counted in either.
+// windowTotals is the cost admitted in the windows of a fixed-window limit. A check that spans a window's end may have
+// been counted in either window.
 type windowTotals struct {
 	certain map[int64]int64
-	either  map[int64]int64 // in this window or the next
+	either  map[int64]int64 // admitted in this window or the next
 }
 
 func newWindowTotals() windowTotals {
@@ -28,8 +28,8 @@ func (a windowTotals) add(l *Ledger, c *Check) {
 	}
 }
 
-// findExceeded finds the windows in which more than bound was admitted, however those in doubt are counted: as many as there is
-// room for in the earlier window.
+// findExceeded finds the windows that exceed their bound however the doubtful cost is assigned: it puts as much as fits
+// into the earlier window.
 func (a windowTotals) findExceeded(bound func(window int64) int64, found func(window, admitted, bound int64)) {
 	windows := slices.Sorted(maps.Keys(a.certain))
 	for w := range a.either {
@@ -51,8 +51,8 @@ func (a windowTotals) findExceeded(bound func(window int64) int64, found func(wi
 	}
 }
 
-// judgeWindows is G2 and G5 for a fixed-window limit: what owners and standbys admit in a window is no more than the
-// limit, what was forgotten when an owner was lost, and what standbys admitted in an owner's place.
+// judgeWindows is G2 and G5 for a fixed-window limit: owners and standbys admit in a window no more than the limit, plus
+// what was forgotten with a lost owner, plus what standbys admitted in an owner's place.
 func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	all := newWindowTotals()
@@ -87,13 +87,14 @@ func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Vi
 		if guarantee[w] != "" {
 			name = guarantee[w]
 		}
-		broken = append(broken, l.violation(name, subject, "in the window from %v %d were admitted, at most %d are right",
+		broken = append(broken, l.violation(name, subject, "in the window from %v, %d were admitted; the bound is %d",
 			l.windowStart(s, w), admitted, most))
 	})
 	return broken
 }
 
-// judgeShares is the second half of G4: a node that decides alone, and a standby that acts, admit at most a share.
+// judgeShares is the second half of G4: a node that decides alone admits at most its share, and so does an acting
+// standby.
 func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Violation) {
 	alone := map[int][]*Check{}
 	for _, c := range history.checks {
@@ -102,7 +103,7 @@ func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Vio
 		}
 	}
 	for _, a := range history.acts {
-		// Minus one less the node: acting is another allowance than deciding alone.
+		// Use −1 − node, because acting as a standby has a separate allowance.
 		node := -1 - a.Node
 		alone[node] = append(alone[node], &Check{
 			Began: a.At, Ended: a.At, Node: a.Node, Subject: subject, Cost: a.Cost, Share: a.Share, By: limiter.ByStandby, Admitted: true,
@@ -126,7 +127,7 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistor
 		scaled := *s
 		scaled.Limit.Amount, scaled.Limit.Burst, scaled.TTL = share, share, 0
 		if span, admitted, most := l.densestSpan(&scaled, checks, &subjectHistory{undone: history.undone}); admitted > most {
-			broken = append(broken, l.violation("G4", subject, "by %v node %d, which has a share of %d, admitted %d from %v to %v, at most %d are right",
+			broken = append(broken, l.violation("G4", subject, "by %v, node %d with a share of %d admitted %d from %v to %v; the bound is %d",
 				first.By, first.Node, share, admitted, span[0], span[1], most))
 		}
 		return broken
@@ -142,13 +143,13 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistor
 		}
 		return share
 	}, func(w, admitted, most int64) {
-		broken = append(broken, l.violation("G4", subject, "in the window from %v node %d, which has a share of %d, admitted %d by %v",
+		broken = append(broken, l.violation("G4", subject, "in the window from %v, node %d with a share of %d admitted %d by %v",
 			l.windowStart(s, w), first.Node, most, admitted, first.By))
 	})
 	return broken
 }
 
-// shareIn is the most that those who decided in a window, or next to it, had for a share.
+// shareIn returns the largest share that a check in a window, or at its edge, was decided with.
 func (l *Ledger) shareIn(s *Subject, checks []*Check, w int64) (share int64) {
 	for _, c := range checks {
 		if l.windowOf(s, c.Began) <= w && l.windowOf(s, c.Ended) >= w {
