@@ -38,20 +38,20 @@ const root = "../.."
 
 // release is one rendering of the chart.
 type release struct {
-	kubernetes string              // version; "": 1.34
-	name       string              // "": rl
+	kubernetes string              // version; empty for 1.34
+	name       string              // empty for rl
 	values     string              // YAML
-	provider   clusterWith         // what the cluster has already
-	want       map[string][]string // kinds to the names of what must come of it, after the release's
+	provider   clusterWith         // objects that the cluster already has
+	want       map[string][]string // expected objects: by kind, their names after the release's name
 }
 
-// nodesOnly comes of every release.
+// nodesOnly is what every release has.
 var nodesOnly = map[string][]string{
 	"ServiceAccount": {""}, "Secret": {"-cluster", "-tokens"}, "Service": {"", "-admin", "-headless"}, "StatefulSet": {""},
 	"PodDisruptionBudget": {""}, "Pod": {"-test-check"},
 }
 
-// and is nodesOnly with more, or with others where the kind is the same.
+// and returns nodesOnly with more kinds, or with other names for the same kind.
 func and(more map[string][]string) map[string][]string {
 	all := maps.Clone(nodesOnly)
 	maps.Copy(all, more)
@@ -61,7 +61,7 @@ func and(more map[string][]string) map[string][]string {
 
 const aRule = `{version: 1, rules: [{name: per-ip, key: [ip], limits: [{limit: 100, per: 1m}]}]}`
 
-// releases are sets of values that people come with.
+// releases are typical sets of values.
 var releases = map[string]release{
 	"as it is":    {want: nodesOnly},
 	"one node":    {values: `{replicaCount: 1, persistence: {enabled: false}, podDisruptionBudget: {enabled: false}}`, want: and(map[string][]string{"PodDisruptionBudget": nil})},
@@ -123,7 +123,7 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// Values that are wrong are refused, and the message says which.
+// Wrong values are refused, and the message names them.
 func TestChartRefuses(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]string{
@@ -146,7 +146,7 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// A secret is made once: the next rendering finds it.
+// The chart creates a secret once: the next rendering finds it.
 func TestChartKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	secrets := func(r release) map[string]map[string][]byte {
@@ -267,7 +267,7 @@ func TestChartSchema(t *testing.T) {
 	}
 }
 
-// clusterWith is a Kubernetes cluster that has these objects, for the chart to look up.
+// clusterWith is a Kubernetes cluster with these objects, for the chart to look up.
 type clusterWith []runtime.Object
 
 // GetClientFor implements engine.ClientProvider.
@@ -280,7 +280,7 @@ func (c clusterWith) GetClientFor(version, kind string) (dynamic.NamespaceableRe
 	return client.Resource(group.WithResource(strings.ToLower(kind) + "s")), true, nil
 }
 
-// checkReferences looks at what one object says of another, and at what Kubernetes would refuse.
+// checkReferences checks the references between objects, and what Kubernetes would reject.
 func checkReferences(t *testing.T, objects []runtime.Object) {
 	t.Helper()
 	var set *apps.StatefulSet
@@ -304,7 +304,7 @@ func checkReferences(t *testing.T, objects []runtime.Object) {
 			there["Secret/"+c.Spec.SecretName] = true
 		}
 	}
-	if set.Name != "rl-rlnode" { // hooks come and go under names that end so
+	if set.Name != "rl-rlnode" { // hooks come and go, under names with suffixes
 		for _, suffix := range []string{"-999", "-test-check", "-rules-abcde"} {
 			if len(set.Name+suffix) > validation.DNS1123LabelMaxLength {
 				t.Errorf("%s%s is too long", set.Name, suffix)
@@ -368,7 +368,7 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, objects []runtime.
 	}
 }
 
-// outside are what the sets of values above say that others have made.
+// outside are the objects that the values above refer to and others create.
 var outside = []string{"mine", "tokens", "named", "cert", "rules"}
 
 func checkPod(t *testing.T, where string, pod core.PodTemplateSpec, set *apps.StatefulSet, there map[string]bool) {

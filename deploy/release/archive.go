@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 )
 
-// shipped are files that stand beside the binary in an archive.
+// shipped lists the files that an archive has besides the binary.
 var shipped = []string{
 	"README.md", "CHANGELOG.md", "SECURITY.md", "deploy/systemd/rlnode.service", "deploy/systemd/rlnode.yaml", "deploy/compose/rules.yaml",
 }
 
-// archive writes the binary and what goes with it to a compressed archive.
+// archive writes a compressed archive with the binary and the shipped files.
 func (r *release) archive(p platform, binary string) error {
 	f, err := os.Create(filepath.Join(r.out, r.name(p)+".tar.gz"))
 	if err != nil {

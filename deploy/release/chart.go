@@ -5,7 +5,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
-// chart writes the chart as `helm package` does, of this release and for its image.
+// chart writes the chart like `helm package`, with the release's version for itself and the image.
 func (r *release) chart() error {
 	c, err := loader.LoadDir(r.path("deploy/helm/rlnode"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// list writes which modules are in a binary, as the binary itself says, in CycloneDX's form.
+// list writes a CycloneDX list of the modules in a binary, as the binary itself names them.
 func (r *release) list(p platform, binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {

@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 
 	"github.com/goreleaser/nfpm/v2"
-	_ "github.com/goreleaser/nfpm/v2/deb" // a form of packages
+	_ "github.com/goreleaser/nfpm/v2/deb" // registers deb
 	"github.com/goreleaser/nfpm/v2/files"
-	_ "github.com/goreleaser/nfpm/v2/rpm" // and another one
+	_ "github.com/goreleaser/nfpm/v2/rpm" // registers rpm
 )
 
-// packages writes packages for Debian and Red Hat, and those who follow them.
+// packages writes packages for Debian, Red Hat and their derivatives.
 func (r *release) packages(p platform, binary string) error {
 	for _, format := range []string{"deb", "rpm"} {
 		packager, err := nfpm.Get(format)
@@ -51,7 +51,7 @@ func (r *release) describe(p platform, binary, format string) *nfpm.Info {
 		file(r.path("CHANGELOG.md"), "/usr/share/doc/rlnode/CHANGELOG.md", files.TypeFile, 0o644),
 		file(r.path("deploy/compose/rules.yaml"), "/usr/share/doc/rlnode/rules.yaml", files.TypeFile, 0o644),
 	}
-	user := "passwd" // who has useradd
+	user := "passwd" // the package that has useradd
 	if format == "rpm" {
 		user = "shadow-utils"
 	}
@@ -66,6 +66,6 @@ func (r *release) describe(p platform, binary, format string) *nfpm.Info {
 			},
 		},
 	}
-	info.RPM.BuildHost = "localhost" // not this machine's name
+	info.RPM.BuildHost = "localhost" // instead of this machine's name
 	return info
 }

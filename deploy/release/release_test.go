@@ -29,7 +29,7 @@ var (
 	madeErr error
 )
 
-// trial makes a release for this machine, once for all tests.
+// trial makes a snapshot for this machine, once for all tests.
 func trial(t *testing.T) release {
 	t.Helper()
 	once.Do(func() {
@@ -84,7 +84,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if first, second := read(t, r.out+"/SHA256SUMS"), read(t, again.out+"/SHA256SUMS"); first != second {
-		t.Errorf("the same commit gives other bytes:\n%s\n%s", first, second)
+		t.Errorf("the same commit gave different bytes:\n%s\n%s", first, second)
 	}
 
 	c, err := loader.Load(r.out + "/rlnode-0.1.0-rc.1.tgz")
@@ -96,7 +96,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// The archive has a static binary, which knows its version, and the list of modules is that of the binary.
+// The archive has a static binary that knows its version, and the list has the binary's modules.
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	r := trial(t)
@@ -140,7 +140,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// What is no release is not made.
+// The command refuses to make a release of anything else than a tagged commit.
 func TestReleaseRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -216,7 +216,7 @@ func unpack(t *testing.T, path, dir string) (names []string) {
 	}
 }
 
-// service is what the unit file says.
+// service returns a setting in the unit file.
 func service(t *testing.T, key string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindStringSubmatch(read(t, root+"/deploy/systemd/rlnode.service"))
@@ -226,12 +226,12 @@ func service(t *testing.T, key string) string {
 	return m[1]
 }
 
-// inTestRoot runs a script in a copy of this machine's root, in which writes go to a layer of their own, and with no network but
-// loopback. The package is /package there.
+// inTestRoot runs a script in a copy of this machine's root. Writes go to a separate layer, and there is no network but
+// loopback. The package is at /package.
 func inTestRoot(t *testing.T, packageFile, script string) {
 	t.Helper()
 	if os.Getuid() != 0 || exec.Command("unshare", "--mount", "--net", "true").Run() != nil {
-		t.Skip("a test root needs root, and namespaces")
+		t.Skip("the test root needs root and namespaces")
 	}
 	work := t.TempDir()
 	outer := fmt.Sprintf(`set -e
@@ -260,7 +260,7 @@ fi
 	}
 }
 
-// serves is the part of a script that starts the unit's command line as its user, asks the node, and stops it.
+// serves returns the part of a script that starts the unit's command line as its user, asks the node, and stops it.
 func serves(t *testing.T) string {
 	return fmt.Sprintf(`
 test "$(stat -c %%U:%%G:%%a /var/lib/rlnode)" = rlnode:rlnode:700
@@ -283,7 +283,8 @@ cd /
 `, service(t, "User"), service(t, "Group"), service(t, "ExecStart"))
 }
 
-// The package for Debian installs, its service's command line serves, removing it leaves data and settings, and purging it nothing.
+// The package for Debian installs, and its service's command line serves. Removing it leaves data and settings; purging
+// it leaves nothing.
 func TestDeb(t *testing.T) {
 	t.Parallel()
 	r := trial(t)
@@ -306,11 +307,11 @@ if getent passwd rlnode || dpkg --status rlnode; then exit 1; fi
 `)
 }
 
-// That for Red Hat too, with the tools of Debian's package rpm.
+// The package for Red Hat does the same, with the tools of Debian's package rpm.
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("rpm"); err != nil && os.Getenv("CI") == "" {
-		t.Skip("there is no rpm")
+		t.Skip("rpm is not installed")
 	}
 	r := trial(t)
 	inTestRoot(t, filepath.Join(r.out, "rlnode-0.1.0~rc.1-1.x86_64.rpm"), `
@@ -328,14 +329,14 @@ rm -rf /etc/rlnode
 `)
 }
 
-// systemd understands the unit, and finds that it may do little.
+// systemd accepts the unit and rates its privileges as low.
 func TestUnit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("there is no systemd-analyze")
+		t.Skip("systemd-analyze is not installed")
 	}
-	// verify wants the program to be there.
+	// verify requires that the program exists.
 	dir := t.TempDir()
 	unit := strings.ReplaceAll(read(t, root+"/deploy/systemd/rlnode.service"), "/usr/bin/rlnode", "/bin/true")
 	if err := os.WriteFile(dir+"/rlnode.service", []byte(unit), 0o644); err != nil {
