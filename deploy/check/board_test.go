@@ -423,7 +423,7 @@ func buildProgram(t *testing.T) string {
 			programErr = err
 			return
 		}
-		discard(dir)
+		removeAtEnd(dir)
 		programPath = filepath.Join(dir, "rlnode")
 		cmd := exec.Command("go", "build", "-trimpath", "-o", programPath, "./cmd/rlnode")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")

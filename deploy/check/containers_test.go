@@ -157,7 +157,7 @@ func (n *network) run(c *container) (code int) {
 	n.start(c)
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		n.t.Fatalf("%v did not end:\n%s", c.args, c.log())
 	}
 	return c.cmd.ProcessState.ExitCode()
@@ -169,7 +169,7 @@ func (c *container) stop(t *testing.T) {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Fatalf("%v did not stop:\n%s", c.args, c.log())
 	}
 	if code := c.cmd.ProcessState.ExitCode(); code != 0 {
@@ -186,21 +186,21 @@ func (c *container) exec(args ...string) (string, error) {
 	return string(out), err
 }
 
-// outside runs a command on the containers' host.
-func (n *network) outside(command ...string) (string, error) {
+// runOnHost runs a command on the containers' host.
+func (n *network) runOnHost(command ...string) (string, error) {
 	out, err := exec.Command("ip", append([]string{"netns", "exec", n.name}, command...)...).CombinedOutput()
 	return string(out), err
 }
 
-// patience bounds every wait for another process.
-const patience = 2 * time.Minute
+// maxWait bounds every wait for another process.
+const maxWait = 2 * time.Minute
 
 // eventually polls until ok is true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", maxWait, what)
 		}
 	}
 }

@@ -180,8 +180,8 @@ func (f *fleet) stop(i int, how syscall.Signal) {
 	_ = c.Wait()
 }
 
-// door returns one address for all nodes, like a Kubernetes service: each connection goes to some node that accepts it.
-func (f *fleet) door() string {
+// sharedAddress returns one address for all nodes, like a Kubernetes service: each connection goes to some node that accepts it.
+func (f *fleet) sharedAddress() string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)
@@ -275,7 +275,7 @@ func TestEnvoyClient(t *testing.T) {
 func TestEnvoyRestarts(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.85")
-	address := f.door()
+	address := f.sharedAddress()
 	var asked, failed, again atomic.Int64
 	killing := atomic.Bool{}
 	ctx, stop := context.WithCancel(t.Context())
@@ -376,8 +376,8 @@ func TestEnvoyBudget(t *testing.T) {
 			streams.Go(func() { b.spend(i) })
 		}
 		streams.Wait()
-		if b.late > 0 {
-			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.late)
+		if b.lateLooks > 0 {
+			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.lateLooks)
 		}
 		if b.charged < tokens || b.charged-tokens > b.underWay {
 			t.Errorf("%s: charged %d; overdrawn by %d, and %d were under way", b.team, b.charged, b.charged-tokens, b.underWay)
@@ -402,19 +402,19 @@ type budget struct {
 	charging int // number of nodes that take charges
 	team     string
 
-	mu       sync.Mutex    // guards the fields below
-	charged  int64         // confirmed by nodes
-	open     map[int]int64 // costs of the streams in progress
-	usedUp   bool
-	underWay int64 // what the last charge exceeded the budget by, plus the costs of streams that had begun to look before
-	late     int   // looks allowed after that
+	mu        sync.Mutex    // guards the fields below
+	charged   int64         // confirmed by nodes
+	open      map[int]int64 // costs of the streams in progress
+	usedUp    bool
+	underWay  int64 // what the last charge exceeded the budget by, plus the costs of streams that had begun to look before
+	lateLooks int   // looks allowed after that
 }
 
 // ask sends a request with hits to one of the first nodes, and reports whether it is allowed.
 func (b *budget) ask(nodes int, hits int64) bool {
 	q := request("llm", "team", b.team)
 	q.Descriptors[0].HitsAddend = wrapperspb.UInt64(uint64(hits))
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), maxWait)
 	defer cancel()
 	a, err := b.doors[rand.IntN(nodes)].ShouldRateLimit(ctx, q, grpc.WaitForReady(true))
 	if err != nil {
@@ -425,7 +425,7 @@ func (b *budget) ask(nodes int, hits int64) bool {
 
 // spend runs one stream after another until a look that began after the budget was used up is refused.
 func (b *budget) spend(i int) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(maxWait); time.Now().Before(end); {
 		b.mu.Lock()
 		over := b.usedUp
 		b.mu.Unlock()
@@ -439,7 +439,7 @@ func (b *budget) spend(i int) {
 		b.mu.Lock()
 		switch {
 		case over:
-			b.late++
+			b.lateLooks++
 		case b.usedUp: // during the look
 			b.underWay += cost
 		}

@@ -35,8 +35,8 @@ var (
 	scratch   []string // folders to remove at the end; guarded by scratchMu
 )
 
-// discard registers a folder for removal at the end.
-func discard(dir string) string {
+// removeAtEnd registers a folder for removal at the end.
+func removeAtEnd(dir string) string {
 	scratchMu.Lock()
 	defer scratchMu.Unlock()
 	scratch = append(scratch, dir)
@@ -80,7 +80,7 @@ func runDockerfile(t *testing.T) *image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	discard(work)
+	removeAtEnd(work)
 	context := buildContext(t, work)
 
 	// The first stage is a script. Each step runs in the root that the earlier steps left.
@@ -252,7 +252,7 @@ func TestImage(t *testing.T) {
 		_, err := node.exec("health")
 		return err == nil
 	})
-	if out, err := n.outside("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`, "http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
+	if out, err := n.runOnHost("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`, "http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
 		t.Errorf("a check from outside: %v %s", err, out)
 	}
 	node.stop(t)
@@ -264,7 +264,7 @@ func (i *image) container(args ...string) *container {
 	if err != nil {
 		panic(err)
 	}
-	discard(data)
+	removeAtEnd(data)
 	if err := os.Chown(data, i.uid, i.uid); err != nil {
 		panic(err)
 	}

@@ -88,7 +88,7 @@ func runChart(t *testing.T, r release) {
 					t.Fatal("the node ended")
 				default:
 				}
-				_, err := n.outside("curl", "-fsSk", url)
+				_, err := n.runOnHost("curl", "-fsSk", url)
 				return err == nil
 			})
 		}
@@ -99,10 +99,10 @@ func runChart(t *testing.T, r release) {
 		}
 	}
 	if len(mounted["rl-rlnode-tokens"]) > 0 {
-		if out, err := n.outside("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
+		if out, err := n.runOnHost("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
 			t.Errorf("a check without a token: %v %s", err, out)
 		}
-	} else if out, err := n.outside("curl", "-s", "-H", "Host: a-page.example", "http://"+addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
+	} else if out, err := n.runOnHost("curl", "-s", "-H", "Host: a-page.example", "http://"+addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
 		t.Errorf("the admin plane answers to an unknown host name: %v %s", err, out)
 	}
 	// Like kubectl exec.

@@ -35,7 +35,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := r.make(ctx); err != nil {
+	if err := r.buildAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -68,11 +68,11 @@ func (r *release) name(p platform) string {
 // path returns the path of a file in the repository.
 func (r *release) path(name string) string { return filepath.Join(r.root, name) }
 
-var versionForm = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z]+(\.[0-9A-Za-z]+)*)?$`)
+var versionPattern = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z]+(\.[0-9A-Za-z]+)*)?$`)
 
-// make builds the release.
-func (r *release) make(ctx context.Context) error {
-	if err := r.look(ctx); err != nil {
+// buildAll builds the release.
+func (r *release) buildAll(ctx context.Context) error {
+	if err := r.checkCommit(ctx); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(r.out); err != nil {
@@ -94,9 +94,9 @@ func (r *release) make(ctx context.Context) error {
 		if err := r.build(ctx, p, binary); err != nil {
 			return fmt.Errorf("build for %s/%s: %w", p.system, p.arch, err)
 		}
-		steps := []func(platform, string) error{r.archive, r.list}
+		steps := []func(platform, string) error{r.writeArchive, r.writeModuleList}
 		if p.system == "linux" {
-			steps = append(steps, r.packages)
+			steps = append(steps, r.writePackages)
 		}
 		for _, step := range steps {
 			if err := step(p, binary); err != nil {
@@ -104,7 +104,7 @@ func (r *release) make(ctx context.Context) error {
 			}
 		}
 	}
-	if err := r.chart(); err != nil {
+	if err := r.writeChart(); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
 	for from, to := range map[string]string{"deploy/grafana/rlnode.json": "rlnode-board.json", "deploy/prometheus/alerts.yaml": "rlnode-alerts.yaml"} {
@@ -116,12 +116,12 @@ func (r *release) make(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.checksums()
+	return r.writeChecksums()
 }
 
-// look sets the commit's revision and date and, unless r is a snapshot, checks that it is a clean commit with the tag.
-func (r *release) look(ctx context.Context) error {
-	if !versionForm.MatchString(r.version) {
+// checkCommit sets the commit's revision and date and, unless r is a snapshot, checks that it is a clean commit with the tag.
+func (r *release) checkCommit(ctx context.Context) error {
+	if !versionPattern.MatchString(r.version) {
 		return fmt.Errorf("-version: %q is not a version such as v1.2.3", r.version)
 	}
 	var err error
@@ -183,15 +183,15 @@ func (r *release) build(ctx context.Context, p platform, to string) error {
 	return nil
 }
 
-// checksums writes the checksums of all files.
-func (r *release) checksums() error {
+// writeChecksums writes the checksums of all files.
+func (r *release) writeChecksums() error {
 	entries, err := os.ReadDir(r.out)
 	if err != nil {
 		return err
 	}
 	var lines strings.Builder
 	for _, e := range entries { // sorted by name
-		sum, err := sum(filepath.Join(r.out, e.Name()))
+		sum, err := fileSum(filepath.Join(r.out, e.Name()))
 		if err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (r *release) checksums() error {
 	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(lines.String()), 0o644)
 }
 
-func sum(path string) ([]byte, error) {
+func fileSum(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

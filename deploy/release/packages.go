@@ -11,14 +11,14 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm" // registers rpm
 )
 
-// packages writes packages for Debian, Red Hat and their derivatives.
-func (r *release) packages(p platform, binary string) error {
+// writePackages writes packages for Debian, Red Hat and their derivatives.
+func (r *release) writePackages(p platform, binary string) error {
 	for _, format := range []string{"deb", "rpm"} {
 		packager, err := nfpm.Get(format)
 		if err != nil {
 			return err
 		}
-		info := nfpm.WithDefaults(r.describe(p, binary, format))
+		info := nfpm.WithDefaults(r.packageInfo(p, binary, format))
 		if err := nfpm.PrepareForPackager(info, format); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (r *release) packages(p platform, binary string) error {
 	return nil
 }
 
-func (r *release) describe(p platform, binary, format string) *nfpm.Info {
+func (r *release) packageInfo(p platform, binary, format string) *nfpm.Info {
 	file := func(from, to, kind string, mode os.FileMode) *files.Content {
 		return &files.Content{Source: from, Destination: to, Type: kind, FileInfo: &files.ContentFileInfo{Mode: mode, MTime: r.date, Owner: "root", Group: "root"}}
 	}
