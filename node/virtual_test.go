@@ -27,11 +27,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-<<<<<<< HEAD
-// Whole nodes make much garbage, and the machine has memory for it. GOGC and GOMEMLIMIT give other bounds.
-=======
-// Whole nodes make much garbage; fewer collections make the tests faster.
->>>>>>> 22c06f496cddd4f5302a39ab2a5f1f14baff8b0c
+// Whole nodes make much garbage; fewer collections make the tests faster. GOGC and GOMEMLIMIT set other bounds.
 func TestMain(m *testing.M) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)

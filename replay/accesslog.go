@@ -10,15 +10,15 @@ import (
 )
 
 var (
-	errNoAddress = errors.New("it does not begin with an address")
-	errNoTime    = errors.New("there is no time such as [17/May/2015:10:05:03 +0000]")
+	errNoAddress = errors.New("the line does not begin with an address")
+	errNoTime    = errors.New("the line has no time such as [17/May/2015:10:05:03 +0000]")
 )
 
 // parseLog reads a line in Common or Combined Log Format:
 //
 //	address ident user [time] "request" status size "referer" "user agent"
 //
-// Address and time are enough for a check. Anything odd or missing after them only leaves attributes out.
+// Address and time are enough for a check. If anything after them is malformed or missing, the check lacks attributes.
 func (r *record) parseLog(line string) error {
 	address, rest, _ := strings.Cut(line, " ")
 	if !readableAddress(address) {
@@ -29,7 +29,7 @@ func (r *record) parseLog(line string) error {
 		return errNoTime
 	}
 	r.time = t
-	r.add("ip", address)
+	r.addAttribute("ip", address)
 	if _, user, ok := strings.Cut(strings.Trim(before, " "), " "); ok {
 		r.addPresent("user", strings.Trim(user, " "))
 	}
@@ -38,7 +38,7 @@ func (r *record) parseLog(line string) error {
 	r.addRequest(request)
 	status, after := plainField(after)
 	if len(status) == 3 && allDigits(status) {
-		r.add("status", status)
+		r.addAttribute("status", status)
 	}
 	_, after = plainField(after) // the size
 	referer, after := quotedField(after)
@@ -48,20 +48,20 @@ func (r *record) parseLog(line string) error {
 	return nil
 }
 
-// addPresent adds a field unless it is empty or "-", which is how a log marks a missing value.
+// addPresent adds a field unless it is empty or "-", which marks a missing value.
 func (r *record) addPresent(name, value string) {
 	if value != "" && value != "-" && value != `""` {
-		r.add(name, unescape(value))
+		r.addAttribute(name, unescape(value))
 	}
 }
 
-// addRequest adds the method and the endpoint of a request line, as far as they are present.
+// addRequest adds the method and the endpoint of a request line, if present.
 func (r *record) addRequest(request string) {
 	method, target, _ := strings.Cut(unescape(request), " ")
 	if !isToken(method) || method == "-" {
 		return
 	}
-	r.add("method", method)
+	r.addAttribute("method", method)
 	target = strings.Trim(target, " ")
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
 		target = strings.TrimRight(target[:i], " ")
@@ -69,12 +69,12 @@ func (r *record) addRequest(request string) {
 		return
 	}
 	if endpoint := rules.PathOf(target); endpoint != "" {
-		r.add("endpoint", endpoint)
+		r.addAttribute("endpoint", endpoint)
 	}
 }
 
-// readableAddress reports whether s is an IP address, or a host name as servers with look-ups write it: localhost, or a
-// name with a dot whose last part is not a number.
+// readableAddress reports whether s is an IP address or a host name, which servers write if they look names up: localhost,
+// or a name with a dot whose last part is not a number.
 func readableAddress(s string) bool {
 	if rules.IsAddress(s) {
 		return true
@@ -91,7 +91,7 @@ func readableAddress(s string) bool {
 	return s == "localhost" || dot > 0 && !allDigits(strings.TrimSuffix(s[dot+1:], "."))
 }
 
-// maxBrackets bounds how many brackets are tried for the time: a user's name may contain brackets.
+// maxBrackets bounds the brackets at which findTime looks for the time: a user's name may contain brackets, too.
 const maxBrackets = 16
 
 // findTime finds the bracketed time in s. It returns the text before and after it.
@@ -113,7 +113,7 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 
 const logTime = "[02/Jan/2006:15:04:05 -0700]"
 
-// parseLogTime reads the time that s begins with, in the layout logTime. A leap second is read as the second before it.
+// parseLogTime reads the time at the beginning of s, in the layout logTime. A leap second becomes the next second.
 func parseLogTime(s string) (int64, bool) {
 	if len(s) < len(logTime) {
 		return 0, false
@@ -133,8 +133,8 @@ func parseLogTime(s string) (int64, bool) {
 	return t.Add(leap).UnixNano(), true
 }
 
-// digits returns the value of s, a few digits, or −1.
-func digits(s string) int {
+// parseDigits returns the value of s, or −1 if s has other than digits. The caller bounds the length.
+func parseDigits(s string) int {
 	n := 0
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {

@@ -1,10 +1,10 @@
-// Package replay runs the limiter on virtual time: it shows what rules would have done to a log.
+// Package replay runs the limiter on virtual time to show what rules would have done to a log.
 //
-// [Run] reads logs, sorts their records by time, decides each as a check at its own time, and returns a [Report]. A log
-// is in Common or Combined Log Format or in JSON lines, which are told apart line by line; it may be compressed with
-// gzip. A line that can't be read is counted and named, and the rest goes on.
+// [Run] reads logs, sorts their records by time, decides each as a check at its own time, and returns a [Report]. A line
+// is in Common Log Format, Combined Log Format or JSON; Run detects the format of each line. A log may be compressed with
+// gzip. Run skips lines that it can't read; the report counts them and shows the first ones.
 //
-// Memory is bounded. Records are sorted in [Config.Memory] bytes; if they don't fit, parts are sorted into a temporary
-// file, which is removed when Run returns. Counters and the tallies of subjects are limited to [Config.MaxCounters]
-// each, and the report says if that was too few.
+// Memory is bounded. Run sorts records in [Config.Memory] bytes. If they don't fit, it sorts them in parts, in a temporary
+// file that it removes when it returns. [Config.MaxCounters] bounds the counters and the tallies of subjects; the report
+// says if that was too few.
 package replay

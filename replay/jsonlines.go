@@ -14,15 +14,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. It is as strict as the API: an unknown or duplicate
-// field makes the line unreadable, so that no typing error changes a decision.
+// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. Like the API, it rejects unknown and duplicate fields,
+// so that no typing error changes a decision.
 func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
-		return errors.New("it is not UTF-8")
+		return errors.New("the line is not UTF-8")
 	}
 	seen := 0 // bit set, by index in fields
-	s := scanner{s: line}
-	err := s.object(func(name string) error {
+	s := scanner{text: line}
+	err := s.readObject(func(name string) error {
 		i := slices.Index(fields[:], name)
 		switch {
 		case i < 0:
@@ -39,14 +39,14 @@ func (r *record) parseJSON(line string) error {
 		case "cost":
 			return r.scanCost(&s, rules.Requests)
 		}
-		return s.object(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
+		return s.readObject(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
 	})
-	s.space()
+	s.skipSpace()
 	switch {
 	case err != nil:
 		return err
-	case s.at < len(s.s):
-		return fmt.Errorf("something follows the object, at byte %d", s.at+1)
+	case s.at < len(s.text):
+		return fmt.Errorf("unexpected text after the object, at byte %d", s.at+1)
 	}
 	for i, name := range fields[:required] {
 		if seen&(1<<i) == 0 {
@@ -65,17 +65,17 @@ const required = 2
 // (which as seconds would be the year 5138).
 func (r *record) scanTime(s *scanner) error {
 	if s.peek() != '"' {
-		number, err := s.number()
+		number, err := s.readNumber()
 		if err != nil {
 			return fmt.Errorf(`"time": %w`, err)
 		}
 		var ok bool
 		if r.time, ok = unixTime(number); !ok {
-			return fmt.Errorf(`"time": %.40s is no Unix time in seconds or milliseconds`, number)
+			return fmt.Errorf(`"time": %.40s is not a Unix time in seconds or milliseconds`, number)
 		}
 		return nil
 	}
-	text, err := s.string()
+	text, err := s.readString()
 	if err != nil {
 		return fmt.Errorf(`"time": %w`, err)
 	}
@@ -97,7 +97,7 @@ func unixTime(number string) (int64, bool) {
 	if !allDigits(whole) || len(whole) > 14 || dotted && !allDigits(fraction) {
 		return 0, false
 	}
-	n, unit := int64(digits(whole)), int64(time.Second)
+	n, unit := int64(parseDigits(whole)), int64(time.Second)
 	if n >= 1e11 {
 		unit = int64(time.Millisecond)
 	}
@@ -113,17 +113,17 @@ func unixTime(number string) (int64, bool) {
 }
 
 func (r *record) scanAttributes(s *scanner) error {
-	return s.object(func(name string) error {
-		value, err := s.string()
+	return s.readObject(func(name string) error {
+		value, err := s.readString()
 		switch {
 		case err != nil:
 			return fmt.Errorf("attribute %.40q: %w", name, err)
 		case name == "" || len(name) > rules.MaxValueBytes:
-			return fmt.Errorf("an attribute's name has %d bytes, not 1 to %d", len(name), rules.MaxValueBytes)
+			return fmt.Errorf("an attribute's name has %d bytes; 1 to %d are allowed", len(name), rules.MaxValueBytes)
 		case len(value) > rules.MaxValueBytes:
-			return fmt.Errorf("attribute %.40q has %d bytes, more than %d", name, len(value), rules.MaxValueBytes)
+			return fmt.Errorf("attribute %.40q has %d bytes; at most %d are allowed", name, len(value), rules.MaxValueBytes)
 		case len(r.attributes) == rules.MaxAttributes:
-			return fmt.Errorf("there are more than %d attributes", rules.MaxAttributes)
+			return fmt.Errorf("more than %d attributes", rules.MaxAttributes)
 		}
 		for _, a := range r.attributes {
 			if a.Name == name {
@@ -136,11 +136,11 @@ func (r *record) scanAttributes(s *scanner) error {
 }
 
 func (r *record) scanCost(s *scanner, unit string) error {
-	number, err := s.number()
+	number, err := s.readNumber()
 	if err != nil {
 		return fmt.Errorf("the cost in %.40s: %w", unit, err)
 	}
-	if !allDigits(number) || len(number) > 16 || digits(number) > algorithms.MaxAmount {
+	if !allDigits(number) || len(number) > 16 || parseDigits(number) > algorithms.MaxAmount {
 		return fmt.Errorf("the cost in %.40s is %.40s, not an integer from 0 to 2^53-1", unit, number)
 	}
 	for _, c := range r.costs {
@@ -149,8 +149,8 @@ func (r *record) scanCost(s *scanner, unit string) error {
 		}
 	}
 	if len(r.costs) == limiter.MaxCosts {
-		return fmt.Errorf("there are costs in more than %d units", limiter.MaxCosts)
+		return fmt.Errorf("costs in more than %d units", limiter.MaxCosts)
 	}
-	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(digits(number))})
+	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(parseDigits(number))})
 	return nil
 }

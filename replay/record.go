@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxLine bounds a line, in bytes; anything after them is not read.
+// maxLine bounds a line, in bytes; the rest of a longer line is ignored.
 const maxLine = 64 << 10
 
-// record is one line of a log as a check: a time and what is known about the request.
+// record is one line of a log as a check: its time, attributes and costs.
 type record struct {
 	input      int   // index of the input
 	line       int64 // from 1
@@ -22,7 +22,7 @@ type record struct {
 	costs      []limiter.UnitCost
 }
 
-// Times of records: 1970 to 2200. Later, the limiter's nanoseconds come near the limit of an int64.
+// The range of a record's time: 1970 to 2200. Later times in nanoseconds come close to overflowing an int64.
 const (
 	minTime = 0
 	maxTime = 7258118400 * 1e9
@@ -30,7 +30,7 @@ const (
 
 var errEmpty = errors.New("the line is empty")
 
-// parse reads line into r and reuses r's slices. The strings in r are parts of line.
+// parse reads line into r and reuses r's slices. The strings in r share line's memory.
 func (r *record) parse(line string) error {
 	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
 	line = trimLine(line)
@@ -49,7 +49,7 @@ func (r *record) parse(line string) error {
 	return err
 }
 
-// trimLine removes the space around a line, and a byte order mark.
+// trimLine removes a byte order mark and the space around a line.
 func trimLine(s string) string {
 	if len(s) >= 3 && s[:3] == "\ufeff" {
 		s = s[3:]
@@ -65,16 +65,16 @@ func trimLine(s string) string {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// add appends an attribute. A value is cut to the API's bound: a long one still belongs to a request.
-func (r *record) add(name, value string) {
+// addAttribute appends an attribute. It truncates the value to the API's bound, because a long value must not skip the line.
+func (r *record) addAttribute(name, value string) {
 	if len(value) > rules.MaxValueBytes {
 		value = value[:rules.MaxValueBytes]
 	}
 	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 }
 
-// appendTo appends the packed form of r, without the time, to b.
-func (r *record) appendTo(b []byte) []byte {
+// appendPacked appends the packed form of r, without the time, to b.
+func (r *record) appendPacked(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.input))
 	b = binary.AppendUvarint(b, uint64(r.line))
 	b = binary.AppendUvarint(b, uint64(len(r.attributes)))
@@ -90,7 +90,7 @@ func (r *record) appendTo(b []byte) []byte {
 	return b
 }
 
-// unpack is the inverse of appendTo. Its strings share one copy of b.
+// unpack is the inverse of appendPacked. Its strings share one copy of b.
 func (r *record) unpack(b []byte) error {
 	d, shared := wire.NewDecoder(b), string(b)
 	text := func() string {

@@ -108,9 +108,9 @@ func TestUnreadableLine(t *testing.T) {
 		{`{"time":-1,"attributes":{}}`, "Unix time"},
 		{`{"time":1e9,"attributes":{}}`, "Unix time"},
 		{`{"time":123456789012345,"attributes":{}}`, "Unix time"},
-		{`{"time":null,"attributes":{}}`, "number is expected"},
+		{`{"time":null,"attributes":{}}`, "expected a number"},
 		{`{"time":1,"attributes":{},"time":2}`, "is given twice"},
-		{`{"time":1,"attributes":[]}`, "is expected"},
+		{`{"time":1,"attributes":[]}`, "expected"},
 		{`{"time":1,"attributes":{"a":1}}`, `attribute "a"`},
 		{`{"time":1,"attributes":{"a":"1","a":"2"}}`, "is given twice"},
 		{`{"time":1,"attributes":{"":"1"}}`, "name"},
@@ -118,15 +118,15 @@ func TestUnreadableLine(t *testing.T) {
 		{`{"time":1,"attributes":{` + manyAttributes(33) + `}}`, "more than 32"},
 		{`{"time":1,"attributes":{},"cost":1.5}`, "not an integer"},
 		{`{"time":1,"attributes":{},"cost":-1}`, "not an integer"},
-		{`{"time":1,"attributes":{},"cost":01}`, "no number"},
+		{`{"time":1,"attributes":{},"cost":01}`, "not a number"},
 		{`{"time":1,"attributes":{},"cost":9007199254740992}`, "not an integer"},
 		{`{"time":1,"attributes":{},"cost":99999999999999999999}`, "not an integer"},
 		{`{"time":1,"attributes":{},"cost":1,"costs":{"requests":1}}`, "is given twice"},
 		{`{"time":1,"attributes":{},"costz":1}`, "unknown field"},
-		{`{"time":1,"attributes":{}} x`, "follows"},
+		{`{"time":1,"attributes":{}} x`, "unexpected text"},
 		{`{"time":1,"attributes":{"a":"\ud800"}}`, "escape"},
 		{`{"time":1,"attributes":{"a":"\q"}}`, "escape"},
-		{`{"time":1,"attributes":{"a":"`, "no end"},
+		{`{"time":1,"attributes":{"a":"`, "unterminated"},
 		{"{\"time\":1,\"attributes\":{\"a\":\"\xff\"}}", "UTF-8"},
 		{"{\"time\":1,\"attributes\":{\"a\":\"\t\"}}", "control"},
 	} {
@@ -200,7 +200,7 @@ func FuzzLine(f *testing.F) {
 			t.Fatalf("time %d is out of range", r.time)
 		}
 		r.input, r.line = 3, 1<<40
-		packed := r.appendTo(nil)
+		packed := r.appendPacked(nil)
 		if err := back.unpack(packed); err != nil {
 			t.Fatal(err)
 		}

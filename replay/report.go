@@ -27,7 +27,7 @@ type Report struct {
 	ByDefault    int64         // refused because no rule applied
 	SkippedLines []SkippedLine // the first skipped lines
 	First, Last  int64         // times of the first and the last record, Unix nanoseconds
-	Untold       int64         // checks whose subject is not among Subjects, because their bound was reached
+	Untallied    int64         // checks whose subject is not counted, because MaxCounters subjects already are
 	Evicted      int64         // counters dropped early because the table was full
 }
 
@@ -38,7 +38,7 @@ type RuleReport struct {
 	Checks   int64 // checks it applied to
 	Refused  int64 // refused by this rule; for a shadow rule, those it would have refused
 	Subjects int64 // number of distinct subjects
-	// Headroom counts the subjects never refused, by the least they had left: ceil(10 × remaining ÷ capacity).
+	// Headroom counts the subjects never refused, by the smallest headroom that each had: ceil(10 × remaining ÷ capacity).
 	Headroom [11]int64
 }
 
@@ -50,7 +50,7 @@ type Subject struct {
 	Checks  int64  `json:"checks"`
 }
 
-// Key is a subject's key. In JSON it is a string if it has one value, and an array otherwise.
+// Key holds the values of a subject's key. In JSON, one value is a string, and several are an array.
 type Key []string
 
 // MarshalJSON implements json.Marshaler.
@@ -76,7 +76,7 @@ func (k Key) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// printable quotes s if it is empty or would not print as it is.
+// printable quotes s if it is empty or has unprintable characters.
 func printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted
@@ -89,10 +89,10 @@ type SkippedLine struct {
 	Input  string
 	Line   int64 // from 1
 	Reason string
-	Text   string // its beginning, printable
+	Text   string // the beginning of the line, quoted
 }
 
-// String returns the place, the reason and the text.
+// String returns the position, the reason and the text.
 func (s SkippedLine) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", s.Input, s.Line, s.Reason, s.Text)
 }
@@ -129,27 +129,27 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 // Print writes the report in readable form.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s checks", grouped(r.Checks))
+	fmt.Fprintf(&b, "%s checks", withCommas(r.Checks))
 	if r.Checks > 0 {
-		fmt.Fprintf(&b, ", from %s to %s", clock(r.First), clock(r.Last))
+		fmt.Fprintf(&b, ", from %s to %s", formatTime(r.First), formatTime(r.Last))
 	}
-	fmt.Fprintf(&b, "\n%s refused (%s)", grouped(r.Refused), percent(r.Refused, r.Checks))
+	fmt.Fprintf(&b, "\n%s refused (%s)", withCommas(r.Refused), percent(r.Refused, r.Checks))
 	if r.ByList > 0 {
-		fmt.Fprintf(&b, ", %s of them by the deny list", grouped(r.ByList))
+		fmt.Fprintf(&b, ", %s of them by the deny list", withCommas(r.ByList))
 	}
 	if r.ByDefault > 0 {
-		fmt.Fprintf(&b, ", %s of them because no rule applied", grouped(r.ByDefault))
+		fmt.Fprintf(&b, ", %s of them because no rule applied", withCommas(r.ByDefault))
 	}
-	fmt.Fprintf(&b, "\n%s lines skipped\n", grouped(r.Skipped))
+	fmt.Fprintf(&b, "\n%s lines skipped\n", withCommas(r.Skipped))
 	r.printSkipped(&b)
 	r.printRules(&b)
 	r.printTop(&b)
 	r.printHeadroom(&b)
-	if r.Untold > 0 {
-		fmt.Fprintf(&b, "\nToo many subjects to tell all apart: %s checks are counted without theirs.\n", grouped(r.Untold))
+	if r.Untallied > 0 {
+		fmt.Fprintf(&b, "\nToo many subjects: %s checks are not counted by subject.\n", withCommas(r.Untallied))
 	}
 	if r.Evicted > 0 {
-		fmt.Fprintf(&b, "\nThe table was full and forgot %s counters early: these figures may be too low.\n", grouped(r.Evicted))
+		fmt.Fprintf(&b, "\nThe table was full and evicted %s counters early: refusals may be too low.\n", withCommas(r.Evicted))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -160,7 +160,7 @@ func (r *Report) printSkipped(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s\n", s)
 	}
 	if more := r.Skipped - int64(len(r.SkippedLines)); more > 0 {
-		fmt.Fprintf(b, "  and %s more\n", grouped(more))
+		fmt.Fprintf(b, "  and %s more\n", withCommas(more))
 	}
 }
 
@@ -175,8 +175,8 @@ func (r *Report) printRules(b *strings.Builder) {
 		if rule.Shadow {
 			name += " (shadow: would have refused)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", grouped(rule.Checks), grouped(rule.Refused), percent(rule.Refused, rule.Checks),
-			grouped(rule.Subjects), name)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", withCommas(rule.Checks), withCommas(rule.Refused), percent(rule.Refused, rule.Checks),
+			withCommas(rule.Subjects), name)
 	}
 	table.Flush() // a strings.Builder can't fail
 }
@@ -189,7 +189,7 @@ func (r *Report) printTop(b *strings.Builder) {
 	table := tabwriter.NewWriter(b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT\n")
 	for _, s := range r.Top {
-		fmt.Fprintf(table, "%s\t%s\t  %s: %s\n", grouped(s.Refused), grouped(s.Checks), printable(s.Rule), s.Key)
+		fmt.Fprintf(table, "%s\t%s\t  %s: %s\n", withCommas(s.Refused), withCommas(s.Checks), printable(s.Rule), s.Key)
 	}
 	table.Flush()
 }
@@ -205,18 +205,18 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 		if all == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused has used of its limit\n",
-			printable(rule.Name), grouped(all))
+		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused used of its limit\n",
+			printable(rule.Name), withCommas(all))
 		for i, n := range rule.Headroom {
 			if n == 0 {
 				continue
 			}
-			fmt.Fprintf(b, "  %-9s %12s  %s\n", usedText(i), grouped(n), strings.Repeat("#", int(max(1, n*width/most))))
+			fmt.Fprintf(b, "  %-9s %12s  %s\n", usedText(i), withCommas(n), strings.Repeat("#", int(max(1, n*width/most))))
 		}
 	}
 }
 
-// usedText returns the range of use for a headroom, which is in tenths, rounded up.
+// usedText returns the range of use for a headroom in tenths, rounded up.
 func usedText(headroom int) string {
 	switch headroom {
 	case 0:
@@ -227,7 +227,7 @@ func usedText(headroom int) string {
 	return fmt.Sprintf("%d-%d%%", 100-10*headroom, 109-10*headroom)
 }
 
-func clock(t int64) string { return time.Unix(0, t).UTC().Format("2006-01-02 15:04:05Z") }
+func formatTime(t int64) string { return time.Unix(0, t).UTC().Format("2006-01-02 15:04:05Z") }
 
 func percent(part, whole int64) string {
 	if whole == 0 {
@@ -236,8 +236,8 @@ func percent(part, whole int64) string {
 	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
 }
 
-// grouped writes n with commas between thousands.
-func grouped(n int64) string {
+// withCommas writes n with commas between thousands.
+func withCommas(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]

@@ -18,14 +18,14 @@ import (
 // Config configures a replay.
 type Config struct {
 	Rules       *rules.Set // required
-	MaxCounters int64      // 1 or more: bounds the counters, and the subjects told apart
-	Memory      int64      // bytes for records waiting to be sorted; at least 4 MiB
-	TempDir     string     // for sorting more than Memory; empty for the system's temporary directory
-	Top         int        // 0 or more: how many of the most refused subjects to report
+	MaxCounters int64      // at least 1: bounds the counters, and the subjects that the report tells apart
+	Memory      int64      // bytes for sorting records in memory; at least 4 MiB
+	TempDir     string     // where to sort more than Memory; empty for the system's temporary directory
+	Top         int        // number of most refused subjects to report; 0 for none
 
-	// Decisions receives one JSON line per record, in order of time; nil for none.
+	// Decisions receives one JSON line for each record, in order of time. It may be nil.
 	Decisions io.Writer
-	// Progress is called from time to time with the lines read and the records decided so far; nil for never.
+	// Progress, if not nil, is called every few thousand lines with the lines read and the records decided so far.
 	Progress func(read, decided int64)
 }
 
@@ -36,34 +36,34 @@ func DefaultConfig(set *rules.Set) Config {
 	return Config{Rules: set, MaxCounters: 10_000_000, Memory: 256 << 20, Top: 20}
 }
 
-// Validate reports the fields that are out of range.
+// Validate returns an error that names each field out of range.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Rules == nil {
 		errs = append(errs, errors.New("replay: Rules is nil"))
 	}
 	if c.MaxCounters < 1 {
-		errs = append(errs, fmt.Errorf("replay: MaxCounters is %d, less than 1", c.MaxCounters))
+		errs = append(errs, fmt.Errorf("replay: MaxCounters is %d; it must be at least 1", c.MaxCounters))
 	}
 	if c.Memory < minMemory {
-		errs = append(errs, fmt.Errorf("replay: Memory is %d bytes, less than %d", c.Memory, minMemory))
+		errs = append(errs, fmt.Errorf("replay: Memory is %d bytes; it must be at least %d", c.Memory, minMemory))
 	}
 	if c.Top < 0 {
-		errs = append(errs, fmt.Errorf("replay: Top is %d, less than 0", c.Top))
+		errs = append(errs, fmt.Errorf("replay: Top is %d; it must not be negative", c.Top))
 	}
 	return errors.Join(errs...)
 }
 
-// progressEvery is how many lines or records pass between two calls of Progress and checks of the context.
+// progressEvery is the number of lines or records between two calls of Progress and checks of the context.
 const progressEvery = 4096
 
-// Run replays inputs. It fails if an input can't be read to its end or the decisions can't be written. A line that
-// makes no sense is not an error: it is part of the report.
+// Run replays inputs. It returns an error if it can't read an input to its end, sort the records or write the decisions,
+// or if ctx is done. An unreadable line is not an error: Run skips and reports it.
 func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &player{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
+	p := &replayer{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
 	defer func() { err = errors.Join(err, p.records.close()) }()
 	for i, in := range inputs {
 		if err := p.read(i, in); err != nil {
@@ -76,40 +76,40 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	return p.tally.report(c.Top), nil
 }
 
-// player is a replay in progress.
-type player struct {
+// replayer is one Run in progress.
+type replayer struct {
 	Config
-	ctx     context.Context
-	inputs  []Input
-	records *spool
-	tally   *tally
-	record  record
-	scratch []byte
-	seen    int64 // lines read
-	decided int64
+	ctx       context.Context
+	inputs    []Input
+	records   *spool
+	tally     *tally
+	record    record
+	scratch   []byte
+	linesRead int64
+	decided   int64
 }
 
 // read adds the records of one input.
-func (p *player) read(i int, in Input) error {
+func (p *replayer) read(i int, in Input) error {
 	lines, err := newLineReader(in)
 	if err != nil {
 		return err
 	}
 	for n := int64(1); ; n++ {
-		if err := lines.next(); errors.Is(err, io.EOF) {
+		if err := lines.readLine(); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := p.step(&p.seen); err != nil {
+		if err := p.countProgress(&p.linesRead); err != nil {
 			return err
 		}
 		line := string(lines.line)
 		if err := p.record.parse(line); err != nil {
-			if lines.cut {
+			if lines.truncated {
 				err = fmt.Errorf("%w (the line is longer than %d bytes)", err, maxLine)
 			}
-			p.tally.skip(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
+			p.tally.addSkipped(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
 			continue
 		}
 		p.record.input, p.record.line = i, n
@@ -119,23 +119,23 @@ func (p *player) read(i int, in Input) error {
 	}
 }
 
-// step counts a line or a record. Every progressEvery of them it reports the progress and checks the context.
-func (p *player) step(counted *int64) error {
+// countProgress counts a line or a record. After every progressEvery of them, it reports the progress and checks the context.
+func (p *replayer) countProgress(counted *int64) error {
 	*counted++
 	if *counted%progressEvery != 0 {
 		return nil
 	}
 	if p.Progress != nil {
-		p.Progress(p.seen, p.decided)
+		p.Progress(p.linesRead, p.decided)
 	}
 	return p.ctx.Err()
 }
 
-// sweepEvery is after how many records expired counters are dropped from a tenth of the table.
+// sweepEvery is the number of records after which a tenth of the table is swept for expired counters.
 const sweepEvery = 100_000
 
 // decideAll decides the records in order of time.
-func (p *player) decideAll() error {
+func (p *replayer) decideAll() error {
 	table := counters.New(p.MaxCounters)
 	defer table.Close()
 	l := limiter.New(table, nil)
@@ -165,7 +165,7 @@ func (p *player) decideAll() error {
 		if p.decided%sweepEvery == sweepEvery-1 {
 			table.Sweep(now, 0.1)
 		}
-		return p.step(&p.decided)
+		return p.countProgress(&p.decided)
 	})
 	if err != nil {
 		return err
@@ -233,14 +233,14 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 		}
 	}
 	if err := w.json.Encode(&d); err != nil {
-		return fmt.Errorf("write the decisions: %w", err)
+		return fmt.Errorf("write decisions: %w", err)
 	}
 	return nil
 }
 
 func (w *decisionWriter) flush() error {
 	if err := w.buffer.Flush(); err != nil {
-		return fmt.Errorf("write the decisions: %w", err)
+		return fmt.Errorf("write decisions: %w", err)
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func TestReport(t *testing.T) {
 		`"idea":{"checks":6,"refused":2,"subjects":4},"tokens":{"checks":3,"refused":1,"subjects":1}},"top":[` +
 		`{"rule":"tokens","key":"acme","refused":1,"checks":3},{"rule":"by-ip","key":"192.0.2.1","refused":1,"checks":3},` +
 		`{"rule":"by-page","key":["GET","/a"],"refused":1,"checks":5}]}`
-	if !slices.IsSortedFunc(have.Top, bySubject) {
+	if !slices.IsSortedFunc(have.Top, compareByRefusals) {
 		t.Error("the top is not in order")
 	}
 	if got := sortedTop(t, string(text)); got != sortedTop(t, want) {
@@ -178,9 +178,9 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"11 checks, from 2026-03-01 12:00:00Z", "4 refused (36.4%), 1 of them by the deny list", "2 lines skipped",
-		`log0:5: it does not begin with an address: "garbage"`, "idea (shadow: would have refused)", "by-page: GET, /a", "by-ip: the most"} {
+		`log0:5: the line does not begin with an address: "garbage"`, "idea (shadow: would have refused)", "by-page: GET, /a", "by-ip: the most"} {
 		if !strings.Contains(page.String(), want) {
-			t.Errorf("the page does not have %q:\n%s", want, page.String())
+			t.Errorf("the report lacks %q:\n%s", want, page.String())
 		}
 	}
 }
@@ -217,14 +217,14 @@ func checkDecisions(t *testing.T, text string) {
 
 const anyRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 2, per: 1m}]}\n"
 
-// TestBounds: with too little room the figures are as good as possible, and the report says so.
+// TestBounds: if MaxCounters is too low, totals are still right, and the report says what is missing.
 func TestBounds(t *testing.T) {
 	var log strings.Builder
 	for i := range 3000 {
 		log.WriteString(line(fmt.Sprintf("10.0.%d.%d", i/250, i%250), "00:00", "GET /"))
 	}
 	have := replayText(t, anyRule, func(c *Config) { c.MaxCounters = 1000 }, log.String())
-	if have.Checks != 3000 || have.Rules[0].Checks != 3000 || have.Rules[0].Subjects != 1000 || have.Untold != 2000 {
+	if have.Checks != 3000 || have.Rules[0].Checks != 3000 || have.Rules[0].Subjects != 1000 || have.Untallied != 2000 {
 		t.Errorf("have %+v", have)
 	}
 	many := strings.Repeat("garbage\n", 1000)
@@ -243,7 +243,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestManyInputs: records of several logs, one of them compressed, are sorted into one order.
+// TestManyInputs: records of several logs, one of them compressed, are merged by time.
 func TestManyInputs(t *testing.T) {
 	first, second := line("192.0.2.1", "00:00", "GET /")+line("192.0.2.1", "00:02", "GET /"), line("192.0.2.1", "00:01", "GET /")
 	var decisions bytes.Buffer
@@ -291,7 +291,7 @@ func TestRunFails(t *testing.T) {
 		{"unreadable", context.Background(), DefaultConfig(set), failing{bad}, "read it: bad"},
 		{"half a gzip", context.Background(), DefaultConfig(set), bytes.NewReader(zipped(t, strings.Repeat(log, 100))[:60]), "unexpected EOF"},
 		{"not gzip", context.Background(), DefaultConfig(set), strings.NewReader("\x1f\x8bxxxxxxxxxxxxxxx"), "gzip"},
-		{"unwritable", context.Background(), config(func(c *Config) { c.Decisions = failing{bad} }), strings.NewReader(log), "write the decisions: bad"},
+		{"unwritable", context.Background(), config(func(c *Config) { c.Decisions = failing{bad} }), strings.NewReader(log), "write decisions: bad"},
 		{"interrupted", ended, DefaultConfig(set), strings.NewReader(strings.Repeat(log, progressEvery)), "canceled"},
 		{"nowhere to sort", context.Background(), config(func(c *Config) { c.Memory, c.TempDir = minMemory, "/nowhere" }), strings.NewReader(strings.Repeat(log, 100_000)), "nowhere"},
 	} {
@@ -303,7 +303,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing: the temporary file is gone, however a replay ends.
+// TestLeavesNothing: a replay removes its temporary file, however it ends.
 func TestLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	log := strings.Repeat(line("192.0.2.1", "00:00", "GET /"), 100_000)

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// scanner reads the JSON text of one line: objects, strings and numbers, all that a record consists of. The text is
+// scanner reads the JSON text of one line: objects, strings and numbers, which is all that a record has. The text must be
 // valid UTF-8.
 type scanner struct {
-	s  string
-	at int
+	text string
+	at   int
 }
 
-func (s *scanner) space() {
-	for s.at < len(s.s) && isSpace(s.s[s.at]) {
+func (s *scanner) skipSpace() {
+	for s.at < len(s.text) && isSpace(s.text[s.at]) {
 		s.at++
 	}
 }
 
-// peek returns the next byte that is not a space; 0 at the end.
+// peek returns the next byte that is not a space, or 0 at the end.
 func (s *scanner) peek() byte {
-	s.space()
-	if s.at == len(s.s) {
+	s.skipSpace()
+	if s.at == len(s.text) {
 		return 0
 	}
-	return s.s[s.at]
+	return s.text[s.at]
 }
 
 func (s *scanner) expect(c byte) error {
@@ -36,13 +36,13 @@ func (s *scanner) expect(c byte) error {
 		s.at++
 		return nil
 	case got == 0:
-		return fmt.Errorf("the line ends where %q is expected", c)
+		return fmt.Errorf("expected %q, but the line ends", c)
 	}
-	return fmt.Errorf("%q is expected at byte %d", c, s.at+1)
+	return fmt.Errorf("expected %q at byte %d", c, s.at+1)
 }
 
-// object reads an object. It calls value for each name, to read what follows it.
-func (s *scanner) object(value func(name string) error) error {
+// readObject reads an object. It calls value for each name; value must read the value that follows.
+func (s *scanner) readObject(value func(name string) error) error {
 	if err := s.expect('{'); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (s *scanner) object(value func(name string) error) error {
 		return nil
 	}
 	for {
-		name, err := s.string()
+		name, err := s.readString()
 		if err != nil {
 			return err
 		}
@@ -71,63 +71,63 @@ func (s *scanner) object(value func(name string) error) error {
 	}
 }
 
-// string reads a string. Without escapes, the result is a part of the line.
-func (s *scanner) string() (string, error) {
+// readString reads a string. Without escapes, the result shares the line's memory.
+func (s *scanner) readString() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
 	}
 	start := s.at
-	for ; s.at < len(s.s); s.at++ {
-		switch c := s.s[s.at]; {
+	for ; s.at < len(s.text); s.at++ {
+		switch c := s.text[s.at]; {
 		case c == '"':
 			s.at++
-			return s.s[start : s.at-1], nil
+			return s.text[start : s.at-1], nil
 		case c == '\\':
-			return s.escaped(start)
+			return s.readEscaped(start)
 		case c < ' ':
-			return "", fmt.Errorf("a control character in a string, at byte %d", s.at+1)
+			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
-	return "", errors.New("a string has no end")
+	return "", errors.New("unterminated string")
 }
 
-// escaped reads the rest of a string that began at start, from its first backslash on. It refuses half a surrogate
-// pair, which the library would read as U+FFFD.
-func (s *scanner) escaped(start int) (string, error) {
-	for ; s.at < len(s.s) && s.s[s.at] != '"'; s.at++ {
-		switch c := s.s[s.at]; {
+// readEscaped reads the rest of a string that began at start, from its first backslash on. It rejects half a surrogate pair,
+// which encoding/json would read as U+FFFD.
+func (s *scanner) readEscaped(start int) (string, error) {
+	for ; s.at < len(s.text) && s.text[s.at] != '"'; s.at++ {
+		switch c := s.text[s.at]; {
 		case c == '\\':
 			s.at++
 		case c < ' ':
-			return "", fmt.Errorf("a control character in a string, at byte %d", s.at+1)
+			return "", fmt.Errorf("control character in a string, at byte %d", s.at+1)
 		}
 	}
-	if s.at >= len(s.s) {
-		return "", errors.New("a string has no end")
+	if s.at >= len(s.text) {
+		return "", errors.New("unterminated string")
 	}
 	s.at++
-	raw, text := s.s[start-1:s.at], ""
+	raw, text := s.text[start-1:s.at], ""
 	err := json.Unmarshal([]byte(raw), &text)
 	const odd = "\ufffd"
 	if err != nil || strings.Count(text, odd) > strings.Count(raw, odd)+strings.Count(strings.ToLower(raw), `\ufffd`) {
-		return "", fmt.Errorf("a wrong escape in the string at byte %d", start)
+		return "", fmt.Errorf("invalid escape in the string at byte %d", start)
 	}
 	return text, nil
 }
 
-// number returns the text of a number: digits, with an optional sign, fraction or exponent, which the caller validates.
-// As in JSON, only 0 itself begins with a 0.
-func (s *scanner) number() (string, error) {
+// readNumber returns the text of a number: digits, perhaps with sign, fraction or exponent. The caller validates it. As in
+// JSON, no integer but 0 begins with a 0.
+func (s *scanner) readNumber() (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
-		return "", fmt.Errorf("a number is expected at byte %d", s.at+1)
+		return "", fmt.Errorf("expected a number at byte %d", s.at+1)
 	}
 	start := s.at
-	for s.at < len(s.s) && strings.IndexByte("+-.0123456789eE", s.s[s.at]) >= 0 {
+	for s.at < len(s.text) && strings.IndexByte("+-.0123456789eE", s.text[s.at]) >= 0 {
 		s.at++
 	}
-	number := s.s[start:s.at]
+	number := s.text[start:s.at]
 	if len(number) > 1 && number[0] == '0' && number[1] != '.' {
-		return "", fmt.Errorf("%.40s is no number", number)
+		return "", fmt.Errorf("%.40s is not a number", number)
 	}
 	return number, nil
 }

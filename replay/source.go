@@ -15,14 +15,14 @@ type Input struct {
 	io.Reader
 }
 
-// lineReader splits an input into lines. Of a line longer than maxLine it returns the beginning.
+// lineReader splits an input into lines. It returns only the beginning of a line longer than maxLine.
 type lineReader struct {
-	r    *bufio.Reader
-	line []byte // valid until the next call
-	cut  bool   // the line was longer than this
+	reader    *bufio.Reader
+	line      []byte // valid until the next call
+	truncated bool   // the line was longer
 }
 
-// newLineReader reads from in, and decompresses it if it begins as gzip.
+// newLineReader reads from in, and decompresses it if it begins with the gzip magic number.
 func newLineReader(in io.Reader) (*lineReader, error) {
 	r := bufio.NewReaderSize(in, maxLine)
 	magic, err := r.Peek(2)
@@ -30,24 +30,24 @@ func newLineReader(in io.Reader) (*lineReader, error) {
 		return nil, err
 	}
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		return &lineReader{r: r}, nil
+		return &lineReader{reader: r}, nil
 	}
 	unzipped, err := gzip.NewReader(r)
 	if err != nil {
-		return nil, fmt.Errorf("read its gzip header: %w", err)
+		return nil, fmt.Errorf("gzip header: %w", err)
 	}
-	return &lineReader{r: bufio.NewReaderSize(unzipped, maxLine)}, nil
+	return &lineReader{reader: bufio.NewReaderSize(unzipped, maxLine)}, nil
 }
 
-// next reads a line into l.line, without its line ending. At the end of the input the error is io.EOF.
-func (l *lineReader) next() error {
-	line, err := l.r.ReadSlice('\n')
-	l.cut = errors.Is(err, bufio.ErrBufferFull)
-	if l.cut {
-		// The buffer is about to be reused for the rest of the line, which is ignored.
+// readLine reads a line into l.line, without the newline. At the end of the input it returns io.EOF.
+func (l *lineReader) readLine() error {
+	line, err := l.reader.ReadSlice('\n')
+	l.truncated = errors.Is(err, bufio.ErrBufferFull)
+	if l.truncated {
+		// Reading the ignored rest of the line will reuse the buffer.
 		line = bytes.Clone(line)
 		for errors.Is(err, bufio.ErrBufferFull) {
-			_, err = l.r.ReadSlice('\n')
+			_, err = l.reader.ReadSlice('\n')
 		}
 	}
 	if err != nil && !(errors.Is(err, io.EOF) && len(line) > 0) {

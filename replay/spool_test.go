@@ -111,7 +111,7 @@ func TestSpoolWithoutDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.add(&record{}, nil); err == nil {
-		t.Error("have no error, want one: there is nowhere to sort")
+		t.Error("have no error, want one: the directory does not exist")
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)
@@ -145,14 +145,14 @@ func TestLines(t *testing.T) {
 			}
 			var have []string
 			for {
-				if err := lines.next(); err == io.EOF {
+				if err := lines.readLine(); err == io.EOF {
 					break
 				} else if err != nil {
 					t.Fatal(err)
 				}
 				have = append(have, string(lines.line))
-				if cut := len(lines.line) == maxLine; lines.cut != cut {
-					t.Errorf("a line of %d bytes: have cut %v", len(lines.line), lines.cut)
+				if cut := len(lines.line) == maxLine; lines.truncated != cut {
+					t.Errorf("a line of %d bytes: have cut %v", len(lines.line), lines.truncated)
 				}
 			}
 			if !slices.Equal(have, test.want) {

@@ -11,17 +11,17 @@ import (
 
 // tally counts decisions by rule and by subject.
 type tally struct {
-	set   *rules.Set
-	match rules.Match
-	rules []ruleTally // by Rule.Index
-	room  int64       // how many more subjects can be told apart, over all rules
+	set         *rules.Set
+	match       rules.Match
+	rules       []ruleTally // by Rule.Index
+	subjectRoom int64       // number of further subjects that may be counted, over all rules
 
 	checks, refused   int64
 	byList, byDefault int64 // refused checks
 	first, last       int64 // times of records
 	skipped           int64
 	skippedLines      []SkippedLine
-	untold            int64 // checks of subjects beyond the bound
+	untallied         int64 // checks whose subject is not counted: see Report.Untallied
 	evicted           int64 // counters
 }
 
@@ -37,11 +37,11 @@ type subjectTally struct {
 	headroom        uint8 // the least so far, in tenths of the capacity, rounded up
 }
 
-// maxSkippedLines bounds how many skipped lines are named.
+// maxSkippedLines bounds the skipped lines that the report shows.
 const maxSkippedLines = 10
 
 func newTally(c *Config) *tally {
-	t := &tally{set: c.Rules, room: c.MaxCounters}
+	t := &tally{set: c.Rules, subjectRoom: c.MaxCounters}
 	if t.set != nil {
 		t.rules = make([]ruleTally, len(t.set.Rules))
 	}
@@ -51,7 +51,7 @@ func newTally(c *Config) *tally {
 	return t
 }
 
-func (t *tally) skip(line SkippedLine) {
+func (t *tally) addSkipped(line SkippedLine) {
 	t.skipped++
 	if len(t.skippedLines) < maxSkippedLines {
 		t.skippedLines = append(t.skippedLines, line)
@@ -78,7 +78,7 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 		}
 		return
 	}
-	// The answer has limits but no subjects. Matching again finds the subjects.
+	// The answer has no subjects, so match again to find them.
 	t.set.Match(attributes, nil, &t.match)
 	limits := a.Limits
 	for i := range t.match.Hits {
@@ -88,12 +88,12 @@ func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
 	}
 }
 
-// addHit counts what the limits of one rule decided about one subject.
+// addHit counts the decision of one rule's limits about one subject.
 func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []rules.Attribute) {
 	refused, headroom := false, uint8(10)
 	for i := range limits {
 		refused = refused || !limits[i].Allowed
-		headroom = min(headroom, tenths(limits[i].Remaining, limits[i].Limit.Capacity()))
+		headroom = min(headroom, headroomTenths(limits[i].Remaining, limits[i].Limit.Capacity()))
 	}
 	r := &t.rules[h.Rule.Index]
 	r.checks++
@@ -102,11 +102,11 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	}
 	n, ok := r.index[h.Subject]
 	if !ok {
-		if t.room == 0 {
-			t.untold++
+		if t.subjectRoom == 0 {
+			t.untallied++
 			return
 		}
-		t.room--
+		t.subjectRoom--
 		n = int32(len(r.subjects))
 		r.index[h.Subject] = n
 		r.subjects = append(r.subjects, subjectTally{headroom: 10})
@@ -122,8 +122,8 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	}
 }
 
-// tenths returns 10 × remaining ÷ capacity, rounded up, at most 10.
-func tenths(remaining, capacity int64) uint8 {
+// headroomTenths returns 10 × remaining ÷ capacity, rounded up and at most 10.
+func headroomTenths(remaining, capacity int64) uint8 {
 	if remaining >= capacity {
 		return 10
 	}
@@ -135,12 +135,12 @@ func tenths(remaining, capacity int64) uint8 {
 	return uint8(q)
 }
 
-// report summarizes the tally, with the top most refused subjects.
+// report summarizes the tally. Its Top holds at most top subjects.
 func (t *tally) report(top int) *Report {
 	r := &Report{
 		Checks: t.checks, Refused: t.refused, ByList: t.byList, ByDefault: t.byDefault,
 		Skipped: t.skipped, SkippedLines: t.skippedLines,
-		First: t.first, Last: t.last, Untold: t.untold, Evicted: t.evicted,
+		First: t.first, Last: t.last, Untallied: t.untallied, Evicted: t.evicted,
 	}
 	for i := range t.rules {
 		rt, rule := &t.rules[i], t.set.Rules[i]
@@ -157,24 +157,24 @@ func (t *tally) report(top int) *Report {
 			r.Top = append(r.Top, rt.top(rule.Name, top)...)
 		}
 	}
-	slices.SortStableFunc(r.Top, bySubject)
+	slices.SortStableFunc(r.Top, compareByRefusals)
 	r.Top = r.Top[:min(top, len(r.Top))]
 	return r
 }
 
-// top lists the n most refused subjects of one rule.
+// top returns the n most refused subjects of one rule.
 func (r *ruleTally) top(name string, n int) []Subject {
 	all := make([]Subject, 0, len(r.keys))
 	for i, key := range r.keys {
 		s := &r.subjects[i]
 		all = append(all, Subject{Rule: name, Key: key, Refused: s.refused, Checks: s.checks})
 	}
-	slices.SortFunc(all, bySubject)
+	slices.SortFunc(all, compareByRefusals)
 	return slices.Clone(all[:min(n, len(all))])
 }
 
-// bySubject orders subjects, the most refused first.
-func bySubject(a, b Subject) int {
+// compareByRefusals orders subjects by refusals, most first.
+func compareByRefusals(a, b Subject) int {
 	return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Checks, a.Checks), cmp.Compare(a.Rule, b.Rule),
 		slices.Compare(a.Key, b.Key))
 }

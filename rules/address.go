@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// defaultIPv6Prefix is how many bits of an IPv6 address tell subjects apart: a customer usually has a whole /64.
+// defaultIPv6Prefix is the number of bits of an IPv6 address that tell subjects apart: a customer usually has a /64.
 const defaultIPv6Prefix = 64
 
 // holdsAddresses reports whether an attribute's values are addresses: ip and *_ip.
@@ -14,7 +14,7 @@ func holdsAddresses(attribute string) bool {
 	return attribute == "ip" || strings.HasSuffix(attribute, "_ip")
 }
 
-// trimBlanks removes surrounding blanks, which are no part of an address. It takes a fifth of the time of strings.Trim.
+// trimBlanks removes surrounding blanks. It takes a fifth of the time of strings.Trim.
 func trimBlanks(s string) string {
 	for s != "" && isBlank(s[0]) {
 		s = s[1:]
@@ -27,10 +27,10 @@ func trimBlanks(s string) string {
 
 func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// parseAddress reads an address in any notation. Every value of an attribute that holds addresses, and every entry of a
-// header's list, is read here and nowhere else. So a caller is one subject whatever program wrote the address. It may
-// be surrounded by blanks, double quotes and brackets, and followed by a port. An IPv4-mapped address is IPv4. A zone
-// is dropped, because it names an interface of the machine that wrote it.
+// parseAddress reads an address in any notation. Every value of an attribute that holds addresses, and every entry of
+// an address list in a header, is read here and nowhere else, so a caller is one subject whatever program wrote the
+// address. Blanks, double quotes and brackets may surround it, and a port may follow. An IPv4-mapped address becomes
+// IPv4. A zone is dropped, because it names an interface of the machine that wrote it.
 func parseAddress(s string) (netip.Addr, bool) {
 	colon := strings.IndexByte(s, ':')
 	if colon < 0 {
@@ -43,14 +43,14 @@ func parseAddress(s string) (netip.Addr, bool) {
 	return parseBare(bareAddress(s))
 }
 
-// IsAddress reports whether s would be read as an address if it were the value of an attribute that holds addresses.
+// IsAddress reports whether s is an address in a notation that rlnode accepts as the value of an address attribute.
 func IsAddress(s string) bool {
 	_, ok := parseAddress(s)
 	return ok
 }
 
-// bareAddress removes what may surround an address: blanks, quotes, brackets and a port. It returns "" if the rest
-// can't be an address.
+// bareAddress removes blanks, quotes, brackets and a port around an address. It returns "" if the rest can't be an
+// address.
 func bareAddress(s string) string {
 	s = trimBlanks(s)
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
@@ -72,8 +72,8 @@ func bareAddress(s string) string {
 	return s
 }
 
-// isPort reports whether s is a colon and a port: up to five digits of any value. Refusing ports above 65535 would make
-// each such address a subject of its own.
+// isPort reports whether s is a colon and a port: up to five digits of any value. If it rejected ports above 65535, each
+// address with such a port would become its own subject.
 func isPort(s string) bool {
 	if len(s) < 2 || len(s) > 6 || s[0] != ':' {
 		return false
@@ -94,10 +94,10 @@ func parseBare(s string) (netip.Addr, bool) {
 	case beginsIPv6(s):
 		return parseIPv6(s)
 	}
-	return netip.Addr{}, false // most text with a colon ends here: netip's errors are on the heap
+	return netip.Addr{}, false // most other text with a colon ends here, without an error from netip on the heap
 }
 
-// parseIPv6 reads an IPv6 address. It drops a zone, which netip would intern.
+// parseIPv6 reads an IPv6 address. It drops the zone, which netip would intern.
 func parseIPv6(s string) (netip.Addr, bool) {
 	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
 		if s = s[:i]; strings.IndexByte(s, ':') < 0 {
@@ -111,17 +111,16 @@ func parseIPv6(s string) (netip.Addr, bool) {
 	return a.Unmap(), err == nil
 }
 
-// beginsIPv6 reports whether s, which is not empty, begins as an IPv6 address may.
+// beginsIPv6 reports whether the first byte of s, which must not be empty, can begin an IPv6 address.
 func beginsIPv6(s string) bool {
 	c := s[0]
 	return '0' <= c && c <= ':' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// maxAddressText is the length of the longest address that netip reads: eight groups, the last two of them written as
-// IPv4.
+// maxAddressText is the length of the longest address that netip reads: eight groups, the last two written as IPv4.
 const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
-// parseIPv4 is netip.ParseAddr for dotted decimal, without an error to allocate.
+// parseIPv4 is netip.ParseAddr for dotted decimal. It allocates no error.
 func parseIPv4(s string) (netip.Addr, bool) {
 	var a [4]byte
 	field := 0
@@ -151,7 +150,7 @@ func parseIPv4(s string) (netip.Addr, bool) {
 	return netip.AddrFrom4(a), true
 }
 
-// groupAddress returns the address that represents all addresses counted together with a.
+// groupAddress returns the address that stands for all addresses counted together with a.
 func groupAddress(a netip.Addr, ipv6Prefix int) netip.Addr {
 	if a.Is4() {
 		return a
@@ -179,9 +178,9 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// usualAddress returns value in the canonical notation if attribute holds addresses and value is one; otherwise value
-// itself.
-func usualAddress(attribute, value string) string {
+// canonicalAddress returns value in canonical notation if attribute holds addresses and value is one, and otherwise value
+// unchanged.
+func canonicalAddress(attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if a, ok := parseAddress(value); ok {
 			return a.String()
@@ -190,28 +189,28 @@ func usualAddress(attribute, value string) string {
 	return value
 }
 
-// checkAddress says what is wrong with a value that is meant as an address but isn't one; empty if nothing is.
-func checkAddress(attribute, value string, cidr bool) string {
+// addressMistake returns what is wrong with a value that looks like an address but isn't valid, or "".
+func addressMistake(attribute, value string, cidr bool) string {
 	if p, ok := parsePrefix(value); ok && cidr {
 		if p != p.Masked() && holdsAddresses(attribute) {
-			return fmt.Sprintf("%s has bits set behind its prefix; is %s meant?", value, p.Masked())
+			return fmt.Sprintf("%s has bits set behind its prefix; did you mean %s?", value, p.Masked())
 		}
 		return ""
 	}
-	if !holdsAddresses(attribute) || !likeAddress(value) {
+	if !holdsAddresses(attribute) || !looksLikeAddress(value) {
 		return ""
 	}
 	if _, ok := parseAddress(value); ok {
 		return ""
 	}
 	if cidr {
-		return fmt.Sprintf("%q is no address and no CIDR", shorten(value))
+		return fmt.Sprintf("%q is neither an address nor a CIDR", shorten(value))
 	}
-	return fmt.Sprintf("%q is no address", shorten(value))
+	return fmt.Sprintf("%q is not an address", shorten(value))
 }
 
-// likeAddress reports whether a value can only be meant as an address or a CIDR, right or wrong.
-func likeAddress(s string) bool {
+// looksLikeAddress reports whether a value, valid or not, can only be meant as an address or a CIDR.
+func looksLikeAddress(s string) bool {
 	s = strings.Trim(trimBlanks(s), `"[]`)
 	return s != "" && (s[0] == ':' || '0' <= s[0] && s[0] <= '9' || strings.IndexByte(s, ':') > 0) &&
 		strings.ContainsAny(s, ".:/") && strings.Trim(s, "0123456789abcdefABCDEF.:/") == ""

@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// writings are texts and the addresses they are read as; "" if none.
+// writings maps texts to the addresses they are read as, or "".
 var writings = []struct{ address, text string }{
 	{"198.51.100.7", "198.51.100.7"},
 	{"198.51.100.7", "198.51.100.7:1234"},
 	{"198.51.100.7", "198.51.100.7:0"},
-	{"198.51.100.7", "198.51.100.7:99999"}, // not a valid port, but still no other address
+	{"198.51.100.7", "198.51.100.7:99999"}, // an invalid port doesn't make it another address
 	{"198.51.100.7", " 198.51.100.7"},
 	{"198.51.100.7", "\t198.51.100.7:80\r\n"},
 	{"198.51.100.7", `"198.51.100.7:80"`},
@@ -26,7 +26,7 @@ var writings = []struct{ address, text string }{
 	{"::1", "[::1%eth0]:80"},
 	{"::1", "0:0:0:0:0:0:0:1"},
 	{"::1", "0000:0000:0000:0000:0000:0000:0000:0001%" + strings.Repeat("x", 900)},
-	{"2001:db8::1:80", "2001:DB8::1:80"}, // no port without brackets
+	{"2001:db8::1:80", "2001:DB8::1:80"}, // without brackets, 80 is no port
 
 	{"", ""}, {"", " "}, {"", ":"}, {"", ":80"}, {"", "unknown"}, {"", "localhost:80"},
 	{"", "198.51.100.7:"}, {"", "198.51.100.7:http"}, {"", "198.51.100.7:123456"}, {"", "198.51.100.7:-1"}, {"", "198.51.100.7:8 0"},
@@ -45,16 +45,16 @@ func TestParseAddress(t *testing.T) {
 		if have != tt.address || IsAddress(tt.text) != ok {
 			t.Errorf("%.60q: have %q, want %q", tt.text, have, tt.address)
 		}
-		// Entries of a header's list are read alike, except for the comma that ends an entry.
+		// Entries of a header's list are read in the same way, except for the comma that ends an entry.
 		if !strings.Contains(tt.text, ",") {
-			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && usualAddress("ip", e) != tt.address {
+			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && canonicalAddress("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
 			}
 		}
 	}
 }
 
-// However a caller's address is written, it is one subject: in the same tier, on the same lists, at the same cost.
+// However a caller's address is written, it is one subject, with the same tier, lists and cost.
 func TestMatch_oneAddressIsOneSubject(t *testing.T) {
 	s := mustCompile(t, `
 lists: {deny: [{ip: 192.0.2.0/24}, {from: 192.0.2.0/24}], allow: [{peer_ip: 203.0.113.9}]}
@@ -94,14 +94,14 @@ rules:
 			}
 		}
 		if err := s.MatchKey(s.Rule("by-ip"), []string{tt.text}, &have); err != nil || have.Hits[0].Subject != want.Hits[0].Subject {
-			t.Errorf("%.60q: as a key it is another subject, %v", tt.text, err)
+			t.Errorf("%.60q: as a key it is a different subject (error %v)", tt.text, err)
 		}
 		shown := s.Rule("by-ip").NormalKey([]string{tt.address})[0]
 		if have := s.Rule("by-ip").NormalKey([]string{tt.text})[0]; have != shown {
 			t.Errorf("%.60q: shown as %q, want %q", tt.text, have, shown)
 		}
 		if have := s.Rule("pair").SubjectOf([]Attribute{{"user", tt.text}, {"peer_ip", tt.text}}); have[0] != tt.text || have[1] != shown {
-			t.Errorf("%.60q: have %q; the user is no address", tt.text, have)
+			t.Errorf("%.60q: have %q, but the user is not an address", tt.text, have)
 		}
 	}
 	for _, tt := range []struct {
@@ -129,7 +129,7 @@ tiers: {big: {limits: [{limit: 1000, per: 1m}]}}
 subjects: {ip: {"198.51.100.7:443": {tier: big}, "198.51.100.7": {tier: big}}}
 rules: [{name: r, key: [ip], tiered: true}]
 `))
-	if err == nil || !strings.Contains(err.Error(), "stands here twice") {
+	if err == nil || !strings.Contains(err.Error(), "duplicate address") {
 		t.Errorf("have %v", err)
 	}
 }

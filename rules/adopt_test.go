@@ -15,15 +15,15 @@ func adopted(t testing.TB, h *History, number int64, n int, replace bool) *Histo
 	return next
 }
 
-// An adopted version keeps the number it has elsewhere; numbers may be skipped.
+// An adopted version keeps its original number; numbers may be skipped.
 func TestAdoptedVersions(t *testing.T) {
 	h := adopted(t, NewHistory(), 7, 70, false)
 	h = adopted(t, adopted(t, h, 8, 80, false), 12, 120, false)
 	h = mustWrite(t, h, tierChange(130)) // as if this had become the primary
 	for _, h := range []*History{h, readBack(t, h)} {
 		for number, want := range map[int64]int{7: 70, 8: 80, 12: 120, 13: 130} {
-			if doc, err := h.Version(number); err != nil || says(doc) != want {
-				t.Errorf("version %d says %d (%v), want %d", number, says(doc), err, want)
+			if doc, err := h.Version(number); err != nil || tierAmount(doc) != want {
+				t.Errorf("version %d says %d (%v), want %d", number, tierAmount(doc), err, want)
 			}
 		}
 		for _, number := range []int64{0, 1, 6, 9, 11, 14} {
@@ -32,7 +32,7 @@ func TestAdoptedVersions(t *testing.T) {
 			}
 		}
 		vs := h.Versions()
-		if len(vs) != 4 || vs[1] != (Version{12, millisecond(noon), "them", "document", 7}) || h.Set().Version != 13 {
+		if len(vs) != 4 || vs[1] != (Version{12, toMillisecond(noon), "them", "document", 7}) || h.Set().Version != 13 {
 			t.Errorf("have %+v", vs)
 		}
 	}
@@ -46,7 +46,7 @@ func TestAdoptedVersions(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	replaced := adopted(t, h, 2, 20, true)
-	if vs := replaced.Versions(); len(vs) != 1 || vs[0].Number != 2 || says(readBack(t, replaced).doc) != 20 {
+	if vs := replaced.Versions(); len(vs) != 1 || vs[0].Number != 2 || tierAmount(readBack(t, replaced).doc) != 20 {
 		t.Errorf("have %+v", vs)
 	}
 	for n := range 80 {
@@ -68,11 +68,11 @@ func TestSameDocumentAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc, v := readBack(t, next).Current()
-	if says(doc) != 2 || v != (Version{3, millisecond(noon), "us", "region us joins", 0}) || next.Set().Version != 3 {
-		t.Errorf("have %d, %+v", says(doc), v)
+	if tierAmount(doc) != 2 || v != (Version{3, toMillisecond(noon), "us", "region us joins", 0}) || next.Set().Version != 3 {
+		t.Errorf("have %d, %+v", tierAmount(doc), v)
 	}
-	if !next.Set().DividesAs(h.Set()) || says(mustWrite(t, next, tierChange(9)).doc) != 9 {
-		t.Error("it is another document")
+	if !next.Set().DividesAs(h.Set()) || tierAmount(mustWrite(t, next, tierChange(9)).doc) != 9 {
+		t.Error("the document changed")
 	}
 }
 
@@ -86,8 +86,8 @@ func TestTextOfDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc, err := Parse([]byte(text))
-	if err != nil || says(doc) != 2 {
-		t.Errorf("have %d, %v", says(doc), err)
+	if err != nil || tierAmount(doc) != 2 {
+		t.Errorf("have %d, %v", tierAmount(doc), err)
 	}
 	fat := *doc
 	fat.source = ""

@@ -1,9 +1,9 @@
 package rules
 
-// fewAttributes bounds the names that are compared one by one; more are looked up in a map.
-const fewAttributes = 8
+// maxLinearAttributes is the number of names up to which find compares one by one; above it, find uses the map.
+const maxLinearAttributes = 8
 
-// attributes numbers the attributes that any part of a set looks at.
+// attributes numbers the attributes that any part of a set uses.
 type attributes struct {
 	named   []namedAttribute // by number
 	numbers map[string]int   // by name
@@ -14,7 +14,7 @@ type namedAttribute struct {
 	address bool // its values are addresses
 }
 
-// add returns the number of an attribute, a new one if it has none.
+// add returns the number of an attribute, and assigns one if it has none.
 func (a *attributes) add(name string) int {
 	n, ok := a.numbers[name]
 	if !ok {
@@ -27,7 +27,7 @@ func (a *attributes) add(name string) int {
 
 // find returns the number of an attribute, or -1.
 func (a *attributes) find(name string) int {
-	if len(a.named) <= fewAttributes {
+	if len(a.named) <= maxLinearAttributes {
 		for i := range a.named {
 			if a.named[i].name == name {
 				return i

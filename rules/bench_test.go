@@ -28,7 +28,7 @@ subjects:
 	return b.String()
 }
 
-// thousandRules is a document of 1,000 rules with every sort of condition, of which a check matches a few.
+// thousandRules is a document of 1,000 rules with every sort of condition. A check matches a few of them.
 func thousandRules() string {
 	var b strings.Builder
 	b.WriteString("lists: {deny: [{ip: 192.0.2.0/24}], allow: [{tenant: internal}]}\nrules:\n")
@@ -131,7 +131,7 @@ func BenchmarkApplySubject(b *testing.B) {
 	}
 }
 
-// manyDescriptors is a document with as many domains and descriptors for Envoy as there may be: 1,000 with 10 each.
+// manyDescriptors is a document with the most domains and descriptors for Envoy: 1,000 with 10 each.
 func manyDescriptors() string {
 	var b strings.Builder
 	b.WriteString("envoy:\n")
@@ -147,7 +147,7 @@ func manyDescriptors() string {
 	return b.String()
 }
 
-// manyWildcards is a document with as many wildcards beside each other as there may be.
+// manyWildcards is a document with the most sibling wildcards.
 func manyWildcards() string {
 	var b strings.Builder
 	b.WriteString("envoy:\n  - domain: d\n    descriptors:\n")
@@ -182,7 +182,7 @@ func TestEnvoyMatch_doesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestEnvoyNames: names in figures are bounded, whatever is asked.
+// TestEnvoyNames: the number of names in metrics is bounded, whatever the requests.
 func TestEnvoyNames(t *testing.T) {
 	set := mustCompile(t, manyDescriptors())
 	if n := len(set.Names()); n != 1+1000+maxEnvoyDetailed {
@@ -204,7 +204,7 @@ func BenchmarkEnvoyMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkEnvoyApply reads, checks and compiles the largest section, and says what it then takes in memory.
+// BenchmarkEnvoyApply parses, validates and compiles the largest section, and reports the memory it then takes.
 func BenchmarkEnvoyApply(b *testing.B) {
 	src := []byte(manyDescriptors())
 	var kept []*Set

@@ -9,10 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Part says which piece of a document a [Change] is about.
+// Part is the kind of piece that a [Change] writes.
 type Part uint8
 
-// The pieces that can be written separately.
+// The kinds of pieces that can be written separately.
 const (
 	WholeDocument Part = iota
 	RulePart
@@ -33,11 +33,10 @@ type Change struct {
 	Body      []byte // the piece as YAML or JSON
 }
 
-// Apply returns the document with one piece changed. d stays as it is; the copy shares what did not change. A rule's
-// body may leave out the name; if it doesn't, the name must agree with the change. A new rule or tier goes to the end;
-// an existing one keeps its place.
+// Apply returns a copy of d with one piece changed; the copy shares the unchanged pieces. A rule's body may leave out
+// the name; if it has one, it must be c.Name. A new rule or tier goes to the end; an existing one keeps its place.
 //
-// The error is of type [Errors], with places in the body, or wraps [ErrNotFound].
+// The error is of type [Errors], with positions in the body, or wraps [ErrNotFound].
 func (d *Document) Apply(c Change) (*Document, error) {
 	if c.Part == WholeDocument && c.Delete {
 		return nil, Errors{{Message: "the whole document can't be deleted"}}
@@ -59,7 +58,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 			return nil, err
 		}
 	}
-	if err := e.run(body); err != nil {
+	if err := e.applyChange(body); err != nil {
 		return nil, err
 	}
 	e.checkSize()
@@ -75,10 +74,10 @@ type edit struct {
 	decoder
 	before, doc *Document
 	change      Change
-	body        string // path of the piece; mistakes outside it get no place
+	bodyPath    string // path of the piece; mistakes outside it have no position
 }
 
-func (e *edit) run(body *yaml.Node) error {
+func (e *edit) applyChange(body *yaml.Node) error {
 	var found bool
 	switch e.change.Part {
 	case RulePart:
@@ -107,21 +106,21 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
 }
 
-// begin sets the path to the piece, whose key is in the change and not in the body.
-func (e *edit) begin(path string) { e.path = append(e.path[:0], path...); e.body = path }
+// setPath sets the path of the piece. Its key is in the change and not in the body.
+func (e *edit) setPath(path string) { e.path = append(e.path[:0], path...); e.bodyPath = path }
 
-// key returns the piece's name as a node without a place.
-func (e *edit) key() *yaml.Node { return yaml.Text(e.change.Name) }
+// keyNode returns the piece's name as a node without a position.
+func (e *edit) keyNode() *yaml.Node { return yaml.Text(e.change.Name) }
 
-// piece is a part that a document has many of.
+// piece is a kind of piece of which a document has many.
 type piece interface {
 	*RuleSpec | *TierSpec | *SubjectSpec
 	node() *yaml.Node
 }
 
-// replaced returns list with p at i: in place of the i-th piece if found, else inserted before it. If p is nil, the
-// piece is removed. It also updates the document's size.
-func replaced[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
+// replacePiece returns a copy of list with p at index i: if found, p replaces the i-th piece, and otherwise p is inserted
+// before it. If p is nil, the piece is removed. replaced also updates the document's size.
+func replacePiece[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
 	list = slices.Clone(list)
 	var before, after *yaml.Node
 	if found {
@@ -141,9 +140,9 @@ func replaced[P piece](e *edit, list []P, name string, i int, found bool, p P) [
 	return list
 }
 
-// place returns the position of a piece in a list of n, or where to insert it; i is below 0 if the piece is not in the
-// list.
-func place(i, n int) (at int, found bool) {
+// insertionPoint returns the index of a piece in a list of n pieces, or the index to insert it at if i is negative
+// because the list does not have it.
+func insertionPoint(i, n int) (at int, found bool) {
 	if i < 0 {
 		return n, false
 	}
@@ -151,44 +150,44 @@ func place(i, n int) (at int, found bool) {
 }
 
 func (e *edit) changeRule(body *yaml.Node) bool {
-	i, found := place(e.before.rule(e.change.Name), len(e.before.Rules))
+	i, found := insertionPoint(e.before.rule(e.change.Name), len(e.before.Rules))
 	var r *RuleSpec
 	switch {
 	case e.change.Delete && !found:
 		return false
 	case !e.change.Delete:
-		e.begin(fmt.Sprintf("rules[%d]", i))
-		name := e.checkName(e.key(), e.change.Name)
+		e.setPath(fmt.Sprintf("rules[%d]", i))
+		name := e.checkName(e.keyNode(), e.change.Name)
 		r = e.rule(body, name)
 		if name != "" && r.Name != "" && r.Name != name {
-			e.add(r.place("name"), e.body+".name", "the name %q is not that of the rule written, %q", r.Name, name)
+			e.add(r.position("name"), e.bodyPath+".name", "the name %q differs from that of the rule being written, %q", r.Name, name)
 			r.Name = name
 		}
 		if i >= maxRules {
 			e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
 		}
 	}
-	e.doc.Rules = replaced(e, e.before.Rules, e.change.Name, i, found, r)
+	e.doc.Rules = replacePiece(e, e.before.Rules, e.change.Name, i, found, r)
 	e.validateAll()
 	return true
 }
 
 func (e *edit) changeTier(body *yaml.Node) bool {
-	i, found := place(e.before.tier(e.change.Name), len(e.before.Tiers))
+	i, found := insertionPoint(e.before.tier(e.change.Name), len(e.before.Tiers))
 	var t *TierSpec
 	switch {
 	case e.change.Delete && !found:
 		return false
 	case !e.change.Delete:
-		e.begin(keyPath("tiers", e.change.Name))
-		t = e.tier(e.key(), body)
+		e.setPath(keyPath("tiers", e.change.Name))
+		t = e.tier(e.keyNode(), body)
 	}
-	e.doc.Tiers = replaced(e, e.before.Tiers, e.change.Name, i, found, t)
+	e.doc.Tiers = replacePiece(e, e.before.Tiers, e.change.Name, i, found, t)
 	e.validateAll()
 	return true
 }
 
-// changeSubject changes one subject of possibly very many, so it checks only that one.
+// changeSubject changes one subject. It validates only that one, because a document may have very many.
 func (e *edit) changeSubject(body *yaml.Node) bool {
 	attribute := e.change.Attribute
 	gi := e.before.group(attribute)
@@ -202,14 +201,14 @@ func (e *edit) changeSubject(body *yaml.Node) bool {
 	case e.change.Delete && !found:
 		return false
 	case !e.change.Delete:
-		e.begin(keyPath("subjects", attribute))
+		e.setPath(keyPath("subjects", attribute))
 		e.checkName(yaml.Text(attribute), attribute)
-		e.begin(keyPath(e.body, e.change.Name))
-		s = e.subject(attribute, e.key(), body)
-		newChecker(e.doc, &e.collector).subject(keyPath("subjects", attribute), attribute, s)
-		e.forgetPlaces()
+		e.setPath(keyPath(e.bodyPath, e.change.Name))
+		s = e.subject(attribute, e.keyNode(), body)
+		newChecker(e.doc, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, s)
+		e.clearOutsidePositions()
 	}
-	group.Subjects = replaced(e, group.Subjects, usualAddress(attribute, e.change.Name), i, found, s)
+	group.Subjects = replacePiece(e, group.Subjects, canonicalAddress(attribute, e.change.Name), i, found, s)
 	e.doc.Subjects = slices.Clone(e.before.Subjects)
 	switch {
 	case gi < 0:
@@ -232,23 +231,22 @@ func (e *edit) changeList(body *yaml.Node) bool {
 	before := *list
 	*list = nil
 	if !e.change.Delete {
-		e.begin("lists." + e.change.Name)
+		e.setPath("lists." + e.change.Name)
 		*list = e.entries(body)
 	}
 	e.resize(e.change.Name, entriesNode(before), entriesNode(*list))
 	return !e.change.Delete || len(before) > 0
 }
 
-// validateAll checks the changed document. It drops the places of parts outside the body: they mean nothing to the
-// writer.
+// validateAll validates the changed document. It drops positions outside the body, which mean nothing to the writer.
 func (e *edit) validateAll() {
 	validate(e.doc, &e.collector)
-	e.forgetPlaces()
+	e.clearOutsidePositions()
 }
 
-func (e *edit) forgetPlaces() {
+func (e *edit) clearOutsidePositions() {
 	for i := range e.errs {
-		if p := e.errs[i].Path; e.body == "" || p != e.body && !strings.HasPrefix(p, e.body+".") && !strings.HasPrefix(p, e.body+"[") {
+		if p := e.errs[i].Path; e.bodyPath == "" || p != e.bodyPath && !strings.HasPrefix(p, e.bodyPath+".") && !strings.HasPrefix(p, e.bodyPath+"[") {
 			e.errs[i].Line, e.errs[i].Column = 0, 0
 		}
 	}
@@ -259,7 +257,7 @@ func (e *edit) resize(name string, before, after *yaml.Node) {
 	e.doc.size += pieceSize(name, after) - pieceSize(name, before)
 }
 
-// checkSize refuses a change that makes the document too large. A change that makes it smaller always passes.
+// checkSize rejects a change that makes the document too large. A change that makes it smaller always passes.
 func (e *edit) checkSize() {
 	if len(e.doc.Subjects) > maxGroups {
 		e.add(yaml.Pos{}, "subjects", "more than %d attributes with subjects", maxGroups)
@@ -269,8 +267,8 @@ func (e *edit) checkSize() {
 	}
 }
 
-// Piece returns a piece of the document as JSON and as YAML. It looks only at c's Part, Name and Attribute. The error
-// wraps [ErrNotFound].
+// Piece returns a piece of the document as JSON and as YAML. It uses only c's Part, Name and Attribute. The error wraps
+// [ErrNotFound].
 func (d *Document) Piece(c Change) (asJSON, asYAML []byte, err error) {
 	n := d.pieceNode(c)
 	if n == nil {
@@ -306,7 +304,7 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 	return nil
 }
 
-// Subject returns what the document lists for a subject, or nil.
+// Subject returns the document's entry for a subject, or nil.
 func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	gi := d.group(attribute)
 	if gi < 0 {
@@ -319,9 +317,9 @@ func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	return d.Subjects[gi].Subjects[i]
 }
 
-// find returns where a subject is, or where it would be inserted.
+// find returns the index of a subject, or the index at which to insert it.
 func (g *Group) find(value string) (i int, found bool) {
-	return slices.BinarySearchFunc(g.Subjects, usualAddress(g.Attribute, value), func(s *SubjectSpec, v string) int {
+	return slices.BinarySearchFunc(g.Subjects, canonicalAddress(g.Attribute, value), func(s *SubjectSpec, v string) int {
 		return strings.Compare(s.Value, v)
 	})
 }

@@ -41,11 +41,11 @@ func TestDocument_Apply(t *testing.T) {
 	}{
 		{"rule new", Change{Part: RulePart, Name: "c", Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, `]}],"tiers"`, `]},{"name":"c","key":[],"limits":[{"limit":3,"per":"1s"}]}],"tiers"`, nil, false},
 		{"rule in place", Change{Part: RulePart, Name: "a", Body: body(`{"name": "a", "key": ["tenant"], "limits": [{"limit": 3, "per": "1s"}]}`)}, `"tiered":true`, `"limits":[{"limit":3,"per":"1s"}]`, nil, false},
-		{"rule of another name", Change{Part: RulePart, Name: "a", Body: body(`{name: z, key: [tenant], tiered: true}`)}, "", "", []string{`1:2 rules[0].name|"z" is not that of the rule written, "a"`}, false},
+		{"rule of another name", Change{Part: RulePart, Name: "a", Body: body(`{name: z, key: [tenant], tiered: true}`)}, "", "", []string{`1:2 rules[0].name|"z" differs from that of the rule being written, "a"`}, false},
 		{"rule wrong", Change{Part: RulePart, Name: "c", Body: body("key: []\nlimits: [{limit: 0, per: 1s}]")}, "", "", []string{"2:18 rules[2].limits[0].limit|0 is not in"}, false},
 		{"name that is no text", Change{Part: SubjectPart, Attribute: "tenant", Name: "\xff", Body: body("{tier: free}")}, "", "", []string{"0:0 |valid UTF-8"}, false},
 		{"rule unreadable", Change{Part: RulePart, Name: "c", Body: body("key: [")}, "", "", []string{"1:7 |did not find"}, false},
-		{"rule empty body", Change{Part: RulePart, Name: "c"}, "", "", []string{"1:1 rules[2]|a mapping is expected"}, false},
+		{"rule empty body", Change{Part: RulePart, Name: "c"}, "", "", []string{"1:1 rules[2]|expected a mapping"}, false},
 		{"rule without name", Change{Part: RulePart, Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, "", "", []string{"0:0 rules[2]|can't be empty", "1:1 rules[2]|needs a name"}, false},
 		{"rule deleted", Change{Part: RulePart, Name: "b", Delete: true}, `,{"name":"b","key":["ip"],"limits":[{"limit":1,"per":"1m"}]}`, "", nil, false},
 		{"no rule to delete", Change{Part: RulePart, Name: "z", Delete: true}, "", "", nil, true},
@@ -62,7 +62,7 @@ func TestDocument_Apply(t *testing.T) {
 		{"no subject to delete", Change{Part: SubjectPart, Attribute: "tenant", Name: "z", Delete: true}, "", "", nil, true},
 		{"no attribute to delete", Change{Part: SubjectPart, Attribute: "z", Name: "z", Delete: true}, "", "", nil, true},
 		{"list", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/8}]")}, `]},"rules"`, `],"allow":[{"ip":"10.0.0.0/8"}]},"rules"`, nil, false},
-		{"list wrong", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/80}]")}, "", "", []string{"1:7 lists.allow[0].ip|no CIDR"}, false},
+		{"list wrong", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/80}]")}, "", "", []string{"1:7 lists.allow[0].ip|nor a CIDR"}, false},
 		{"list deleted", Change{Part: ListPart, Name: "deny", Delete: true}, `"lists":{"deny":[{"ip":"1.1.1.1"}]},`, "", nil, false},
 		{"no list to delete", Change{Part: ListPart, Name: "allow", Delete: true}, "", "", nil, true},
 		{"list of no name", Change{Part: ListPart, Name: "maybe", Body: body("[]")}, "", "", nil, true},
@@ -99,7 +99,7 @@ func TestDocument_Apply(t *testing.T) {
 			}
 			for _, w := range next.Warnings() {
 				if tt.change.Part != WholeDocument && w.Line != 0 {
-					t.Errorf("%v points into a text that is no more", w)
+					t.Errorf("%v has a position in a text that no longer exists", w)
 				}
 			}
 		})
@@ -180,7 +180,7 @@ func TestDocument_Apply_agreesWithParse(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(compileBare(t, again), compileBare(t, doc)) {
-			t.Fatalf("%s means something else when it is written at once", text)
+			t.Fatalf("%s means something else when parsed as a whole", text)
 		}
 	})
 }

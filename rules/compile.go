@@ -12,15 +12,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Defaults for settings that neither the rule nor the document's defaults give.
+// The values of settings that neither the rule nor the document's defaults give.
 const (
 	defaultThreshold = 0.85
 	defaultIdle      = 0.02
 	defaultMaxDelay  = 5 * time.Second
 )
 
-// Compile compiles doc for matching checks. The result depends on the document's text alone: every node that compiles a
-// version gets the same Set.
+// Compile compiles doc for matching checks. The result depends only on the document and the version number, so all nodes
+// that compile a version get the same Set.
 func Compile(doc *Document, version int64) (*Set, error) {
 	s := &Set{
 		Version: version, Document: doc,
@@ -36,14 +36,14 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		s.Headers = *doc.Headers
 	}
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
-	if err := c.rules(); err != nil {
+	if err := c.compileRules(); err != nil {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
 	s.nameInline(doc.Inline)
-	c.envoy()
+	c.compileEnvoy()
 	s.seed(hashKey{})
-	c.subjects()
-	s.globals = c.globals()
+	c.fillSubjectTables()
+	s.globals = c.summarizeGlobals()
 	if c.err != nil {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
@@ -52,25 +52,25 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		entries[i] = indexed{r.match, r.key}
 	}
 	s.rules = buildIndex(entries)
-	s.deny, s.allow = c.list(doc.Deny), c.list(doc.Allow)
-	s.lists = len(doc.Deny)+len(doc.Allow) > 0
+	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
+	s.hasLists = len(doc.Deny)+len(doc.Allow) > 0
 	s.profiles = compileProfiles(doc.Profiles)
 	return s, nil
 }
 
 // compiler is one Compile in progress.
 type compiler struct {
-	set    *Set
-	doc    *Document
-	tables map[tableKey]*subjectTable
-	listed map[*SubjectSpec]*subject // set only if there are global rules
-	lists  int32                     // number of lists of limits of global rules
-	err    error                     // the first error
+	set         *Set
+	doc         *Document
+	tables      map[tableKey]*subjectTable
+	listed      map[*SubjectSpec]*subject // filled only if there are global rules
+	globalLists int32                     // number of limit lists of global rules
+	err         error                     // the first error
 }
 
-func (c *compiler) attribute(name string) int { return c.set.attributes.add(name) }
+func (c *compiler) attributeNumber(name string) int { return c.set.attributes.add(name) }
 
-func (c *compiler) unit(name string) int {
+func (c *compiler) unitID(name string) int {
 	n, ok := c.set.units[name]
 	if !ok {
 		n = len(c.set.Units)
@@ -80,9 +80,9 @@ func (c *compiler) unit(name string) int {
 	return n
 }
 
-func (c *compiler) rules() error {
+func (c *compiler) compileRules() error {
 	for i, spec := range c.doc.Rules {
-		r := c.rule(spec)
+		r := c.compileRule(spec)
 		r.Index = i
 		c.set.Rules = append(c.set.Rules, r)
 		c.set.byName[r.Name] = r
@@ -90,45 +90,45 @@ func (c *compiler) rules() error {
 	return c.err
 }
 
-func (c *compiler) rule(spec *RuleSpec) *Rule {
+func (c *compiler) compileRule(spec *RuleSpec) *Rule {
 	r := &Rule{
 		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Monthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
-		fallback: -1, bySubject: spec.Tiered,
+		fallbackTier: -1, bySubject: spec.Tiered,
 	}
-	c.settings(r, &spec.Settings)
+	c.applySettings(r, &spec.Settings)
 	if spec.Scope == "global" {
 		r.Scope = GlobalScope
 	}
 	for _, name := range spec.Key {
-		k := keyAttribute{number: c.attribute(name), address: holdsAddresses(name)}
+		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name)}
 		if c.doc.group(name) >= 0 {
-			k.subjects, r.bySubject = c.table(name, r.IPv6Prefix), true
+			k.subjects, r.bySubject = c.subjectTable(name, r.IPv6Prefix), true
 		}
 		r.key = append(r.key, k)
 	}
-	r.match = c.conditions(spec.Match)
+	r.match = c.compileConditions(spec.Match)
 	if spec.Cost != nil {
-		r.cost = c.costTable(spec.Cost)
+		r.cost = c.compileCostTable(spec.Cost)
 	}
 	if r.Block > 0 {
 		r.block = blockLimit(r.Name, r.Block)
 	}
 	if !r.Tiered {
-		r.own = c.limits(spec, spec.Limits)
+		r.ownLimits = c.compileLimits(spec, spec.Limits)
 		return r
 	}
 	for i, t := range c.doc.Tiers {
-		r.byTier = append(r.byTier, c.limits(spec, t.Limits))
+		r.byTier = append(r.byTier, c.compileLimits(spec, t.Limits))
 		if t.Name == c.doc.DefaultTier {
-			r.fallback = int32(i)
+			r.fallbackTier = int32(i)
 		}
 	}
 	return r
 }
 
-// settings fills in what a rule takes from the defaults.
-func (c *compiler) settings(r *Rule, s *Settings) {
+// applySettings sets r's settings: the rule's own, or else those of the defaults.
+func (c *compiler) applySettings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
 	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition)))) // "" is share
@@ -144,7 +144,7 @@ func (c *compiler) settings(r *Rule, s *Settings) {
 	}
 }
 
-// onLimit returns what a rule does with a check over a limit, and how long it may delay one.
+// onLimit returns what a rule does with a check over a limit, and the longest delay it may impose.
 func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	d := &c.doc.Defaults.Settings
 	longest := cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
@@ -154,29 +154,29 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-func (c *compiler) limits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
+func (c *compiler) compileLimits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
 	all := make([]Limit, len(specs))
 	out := make([]*Limit, len(specs))
 	for i, spec := range specs {
 		out[i] = &all[i]
-		c.limit(out[i], rule, spec)
+		c.compileLimit(out[i], rule, spec)
 		if out[i].Name = cmp.Or(spec.Name, rule.Name); spec.Name == "" && len(specs) > 1 {
 			out[i].Name = rule.Name + "/" + out[i].Unit + "/" + spec.Per
 		}
 	}
 	if rule.Adaptive != nil && len(out) > 0 {
-		out[0].lowering = &lowering{}
+		out[0].loweredCache = &loweredCache{}
 	}
 	if rule.Scope == "global" && len(out) > 0 {
-		c.lists++
-		out[0].dividing = &dividing{number: c.lists}
+		c.globalLists++
+		out[0].shareCache = &shareCache{number: c.globalLists}
 	}
 	return out
 }
 
-func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
+func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	id := c.doc.identity(spec, c.doc.zoneOf(rule))
-	l.Unit, l.UnitID, l.Window = id.unit, c.unit(id.unit), spec.Per
+	l.Unit, l.UnitID, l.Window = id.unit, c.unitID(id.unit), spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
 	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck {
 		l.MaxDelay = longest
@@ -194,8 +194,8 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.ID = id.hash()
 }
 
-// blockLimit represents a block as a limit: one unit, which returns after the block's length. The limit's identity
-// leaves the length out, so that a block in force survives a change of length.
+// blockLimit represents a block as a limit of one unit, which refills after the block's length. The limit's ID leaves
+// the length out, so that a block in force survives a change of length.
 func blockLimit(rule string, length time.Duration) *Limit {
 	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
 	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
@@ -210,31 +210,31 @@ func (id counterIdentity) hash() uint64 {
 	return xxh3.Hash(appendString(b, id.zone))
 }
 
-// appendString appends s so that no two lists of strings yield the same bytes.
+// appendString appends s with its length, so that no two lists of strings yield the same bytes.
 func appendString(b []byte, s string) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
 	return append(b, s...)
 }
 
-func (c *compiler) list(specs []*Entry) list {
+func (c *compiler) compileList(specs []*Entry) list {
 	entries := make([]indexed, len(specs))
 	for i, e := range specs {
-		entries[i].match = c.conditions(e.Match)
+		entries[i].match = c.compileConditions(e.Match)
 	}
 	return list{entries, buildIndex(entries)}
 }
 
-// costTable gives checks their costs by one attribute.
+// costTable is a compiled CostTable.
 type costTable struct {
 	attribute int
 	byText    map[string]int64
 	fallback  int64
 }
 
-func (c *compiler) costTable(spec *CostTable) *costTable {
-	t := &costTable{attribute: c.attribute(spec.By), byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
+func (c *compiler) compileCostTable(spec *CostTable) *costTable {
+	t := &costTable{attribute: c.attributeNumber(spec.By), byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
 	for _, v := range spec.Values {
-		t.byText[usualAddress(spec.By, v.Value)] = v.Cost
+		t.byText[canonicalAddress(spec.By, v.Value)] = v.Cost
 	}
 	return t
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// condition is a compiled Condition: the attribute is present and has one of the values.
+// condition is a compiled Condition: it holds if the attribute is present and has one of the values.
 type condition struct {
 	attribute int
 	address   bool         // its values are addresses
@@ -19,10 +19,10 @@ type condition struct {
 	globs     []glob
 }
 
-func (c *compiler) conditions(specs []Condition) []condition {
+func (c *compiler) compileConditions(specs []Condition) []condition {
 	out := make([]condition, 0, len(specs))
 	for _, spec := range specs {
-		cond := condition{attribute: c.attribute(spec.Attribute), address: holdsAddresses(spec.Attribute)}
+		cond := condition{attribute: c.attributeNumber(spec.Attribute), address: holdsAddresses(spec.Attribute)}
 		for _, v := range spec.Values {
 			cond.add(v)
 		}
@@ -60,8 +60,8 @@ func (c *condition) finish() {
 	}
 }
 
-// holds reports whether v, a value in m, is one of the condition's values.
-func (c *condition) holds(m *Match, v *value) bool {
+// isMetBy reports whether v, a value in m, is one of the condition's values.
+func (c *condition) isMetBy(m *Match, v *value) bool {
 	if _, found := slices.BinarySearch(c.texts, v.text); found {
 		return true
 	}
@@ -83,7 +83,7 @@ func (c *condition) holds(m *Match, v *value) bool {
 	return false
 }
 
-// glob is a text in which * stands for any characters.
+// glob is a pattern in which * stands for any text, including none.
 type glob struct {
 	prefix, suffix string
 	middle         []string // between the first * and the last, in order; none is empty
@@ -106,7 +106,7 @@ func (g *glob) matches(s string) bool {
 	}
 	s = s[len(g.prefix) : len(s)-len(g.suffix)]
 	for _, part := range g.middle {
-		i := strings.Index(s, part) // the earliest match leaves the most room for the parts after it
+		i := strings.Index(s, part) // the earliest match leaves the most text for the parts after it
 		if i < 0 {
 			return false
 		}

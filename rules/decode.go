@@ -12,15 +12,15 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// decoder turns nodes into the parts of a Document. It continues after a mistake, so that all are reported at once. For
-// a mistaken node it returns a zero value.
+// decoder turns nodes into the parts of a Document. It continues after a mistake, so that all are reported at once, and
+// returns a zero value for a faulty node.
 type decoder struct {
 	collector
 	path  []byte          // of the current node
-	days  bool            // a duration was written in days
-	zones map[string]bool // time zones looked up, at most maxZones, and whether each exists
+	days  bool            // some duration was written in days
+	zones map[string]bool // time zones looked up so far, at most maxZones, and whether each exists
 
-	envoyNodes, envoyLevel int // descriptors of Envoy so far, and on how many levels the present ones stand
+	envoyNodes, envoyLevel int // number of Envoy descriptors so far, and the level of the current ones
 }
 
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
@@ -40,7 +40,7 @@ func (d *decoder) pushIndex(i int) int {
 	return n
 }
 
-// appendKey extends a path. A key that would not be read as one is put in brackets and quotes.
+// appendKey extends a path by a key. Keys with other than name characters are put in brackets and quotes.
 func appendKey(path []byte, key string) []byte {
 	simple := key != "" && len(key) <= maxNameBytes && strings.IndexFunc(key, func(r rune) bool {
 		return r != '_' && r != '-' && r != '/' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -57,9 +57,9 @@ func appendKey(path []byte, key string) []byte {
 	return append(path, key...)
 }
 
-// object calls field for each key of a map, with the key's index in keys, which lists the keys allowed there.
-func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
-	if !d.kind(n, yaml.Map) {
+// eachField calls field for each key of a mapping, with the key's index in keys, which lists the allowed ones.
+func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
 	var seen uint32 // bit set, by index in keys
@@ -70,7 +70,7 @@ func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, val
 		case i < 0:
 			d.fail(key, "unknown key%s", suggest(key.Text, keys))
 		case seen&(1<<i) != 0:
-			d.fail(key, "the key stands here twice")
+			d.fail(key, "duplicate key")
 		default:
 			seen |= 1 << i
 			field(i, key, value)
@@ -80,16 +80,16 @@ func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, val
 	return true
 }
 
-// open calls entry for each key of a map whose keys the user chooses.
-func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
-	if !d.kind(n, yaml.Map) {
+// eachEntry calls entry for each key of a mapping whose keys the user chooses.
+func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
 	seen := make(map[string]struct{}, len(n.Items)/2)
 	for key, value := range n.Pairs {
 		mark := d.push(key.Text)
 		if _, twice := seen[key.Text]; twice {
-			d.fail(key, "the key stands here twice")
+			d.fail(key, "duplicate key")
 		} else {
 			seen[key.Text] = struct{}{}
 			entry(key, value)
@@ -99,9 +99,9 @@ func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
 	return true
 }
 
-// each calls item for each item of a list.
-func (d *decoder) each(n *yaml.Node, item func(n *yaml.Node)) bool {
-	if !d.kind(n, yaml.List) {
+// eachItem calls item for each item of a list.
+func (d *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
+	if !d.expectKind(n, yaml.List) {
 		return false
 	}
 	for i, it := range n.Items {
@@ -112,18 +112,18 @@ func (d *decoder) each(n *yaml.Node, item func(n *yaml.Node)) bool {
 	return true
 }
 
-func (d *decoder) kind(n *yaml.Node, want yaml.Kind) bool {
+func (d *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
 	if n.Kind != want {
-		d.fail(n, "%s is expected, not %s", want, n.Kind)
+		d.fail(n, "expected %s, not %s", want, n.Kind)
 	}
 	return n.Kind == want
 }
 
-// text reads any scalar as written: a tenant may be called 123.
+// text reads any scalar as written, because a tenant may be called 123.
 func (d *decoder) text(n *yaml.Node) (string, bool) {
 	switch n.Kind {
 	case yaml.Null, yaml.Map, yaml.List:
-		d.fail(n, "text is expected, not %s", n.Kind)
+		d.fail(n, "expected text, not %s", n.Kind)
 		return "", false
 	}
 	return n.Text, true
@@ -165,12 +165,12 @@ func (d *decoder) value(n *yaml.Node) (string, bool) {
 // integer reads plain decimal digits.
 func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 	if n.Kind != yaml.Int {
-		d.fail(n, "an integer is expected, not %s", n.Kind)
+		d.fail(n, "expected an integer, not %s", n.Kind)
 		return 0
 	}
 	digits := strings.TrimPrefix(n.Text, "-")
 	if strings.TrimLeft(digits, "0123456789") != "" || len(digits) > 1 && digits[0] == '0' {
-		d.fail(n, "an integer is expected in plain decimal digits")
+		d.fail(n, "expected an integer in plain decimal digits")
 		return 0
 	}
 	v, err := strconv.ParseInt(n.Text, 10, 64)
@@ -184,7 +184,7 @@ func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 // fraction reads a number in low…high.
 func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
 	if n.Kind != yaml.Int && n.Kind != yaml.Float {
-		d.fail(n, "a number is expected, not %s", n.Kind)
+		d.fail(n, "expected a number, not %s", n.Kind)
 		return 0
 	}
 	v, err := strconv.ParseFloat(n.Text, 64)
@@ -196,7 +196,7 @@ func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
 }
 
 func (d *decoder) boolean(n *yaml.Node) bool {
-	return d.kind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
+	return d.expectKind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
 }
 
 // word reads one of the given words.
@@ -233,7 +233,7 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	return Span{}
 }
 
-// shorten keeps messages readable whatever the document contains.
+// shorten cuts s to 64 bytes, so that messages stay readable whatever the document contains.
 func shorten(s string) string {
 	if len(s) <= 64 {
 		return s

@@ -25,12 +25,12 @@ const (
 	maxTrustedHops   = 32
 	maxRegions       = 32   // of a rule
 	maxZones         = 1000 // different names of time zones; about 600 exist
-	// maxTierLimits bounds the product of tiered rules and limits of tiers: each pair is a limit of its own.
+	// maxTierLimits bounds the number of tiered rules times the number of tier limits: each pair compiles to its own limit.
 	maxTierLimits = 1_000_000
 )
 
 // Document is a complete and valid rules file. It is immutable: [Document.Apply] returns a changed copy that shares
-// what did not change. "" in texts and 0 in numbers mean that something was left out.
+// the unchanged parts. An empty string or a 0 means that the key was left out.
 type Document struct {
 	Defaults    Defaults
 	Default     string // allow or deny
@@ -44,19 +44,19 @@ type Document struct {
 	Inline      *InlineSpec // nil if left out: calls may bring any limits
 	Envoy       []*EnvoySpec
 
-	source string // the whole text it was parsed from; empty after a change
+	source string // the text it was parsed from; empty after a change
 	asJSON bool   // source is JSON
 	days   bool   // some duration was written in days
 	size   int    // upper bound of the length of the document's renderings, in bytes
-	at     places
+	at     positions
 	// atDefaults is where the keys of the defaults are.
-	atDefaults places
+	atDefaults positions
 }
 
-// places records where keys are in the text.
-type places map[string]yaml.Pos
+// positions records the positions of keys in the text.
+type positions map[string]yaml.Pos
 
-// Settings can be given in defaults and in rules; a rule's take precedence.
+// Settings may be given in the defaults and in rules; a rule's take precedence.
 type Settings struct {
 	Consistency string // exact, hybrid or local
 	OnPartition string // share, full, allow or deny
@@ -75,9 +75,9 @@ type Defaults struct {
 
 // LeaseSpec says how a hybrid rule's leases work.
 type LeaseSpec struct {
-	Threshold float64 // 0.5…0.95: when more than this part is used, checks go to the owner
+	Threshold float64 // 0.5…0.95: once more than this fraction of the limit is used, checks go to the owner
 	TTL       Span    // 50ms…5s
-	AutoTTL   bool    // ttl: auto, which is a twentieth of the window
+	AutoTTL   bool    // ttl: auto, a twentieth of the window
 	Idle      float64 // above 0, at most 0.5
 }
 
@@ -90,7 +90,7 @@ type Span struct {
 // Entry is an entry of the allow or deny list: conditions that must all hold.
 type Entry struct{ Match []Condition }
 
-// Condition says that an attribute has one of several values: each a string, a glob with *, or a CIDR.
+// Condition requires that an attribute has one of several values: each a string, a glob with *, or a CIDR.
 type Condition struct {
 	Attribute string
 	Values    []string
@@ -113,9 +113,9 @@ type RuleSpec struct {
 	Adaptive *Adaptive
 	Settings
 
-	pos    yaml.Pos
-	at     places
-	broken bool // was not a map, so there is nothing in it to check
+	pos       yaml.Pos
+	at        positions
+	malformed bool // not a mapping, so validation skips it
 }
 
 // usageMonthly is the value of `usage`.
@@ -135,20 +135,20 @@ type LimitSpec struct {
 	pos    yaml.Pos
 }
 
-// CostTable gives checks their costs by the value of an attribute.
+// CostTable sets a check's cost by the value of an attribute.
 type CostTable struct {
 	By      string
 	Values  []ValueCost
 	Default int64 // 1 if left out
 }
 
-// ValueCost is the cost of a check with this value, 0…2^53−1.
+// ValueCost is the cost of a check with this value: 0…2^53−1.
 type ValueCost struct {
 	Value string
 	Cost  int64
 }
 
-// Region is a region's part of a global limit, 0…1.
+// Region is a region's part of a global limit: 0…1.
 type Region struct {
 	Name string
 	Part float64
@@ -160,7 +160,7 @@ type Adaptive struct {
 	Steps  []AdaptiveStep // sorted by Above
 }
 
-// AdaptiveStep is the factor for limits while the load is above a threshold.
+// AdaptiveStep is the factor that multiplies limits while the load is above a threshold.
 type AdaptiveStep struct{ Above, Factor float64 }
 
 // TierSpec is a named set of limits.
@@ -170,14 +170,14 @@ type TierSpec struct {
 	pos    yaml.Pos
 }
 
-// Group is the listed subjects of one attribute, sorted by value.
+// Group holds the listed subjects of one attribute, sorted by value.
 type Group struct {
 	Attribute string
 	Subjects  []*SubjectSpec
 	pos       yaml.Pos
 }
 
-// SubjectSpec gives a subject a tier, limits of its own for some rules, or both.
+// SubjectSpec gives a subject a tier, its own limits for some rules, or both.
 type SubjectSpec struct {
 	Value     string // addresses in canonical notation
 	Tier      string
@@ -200,16 +200,16 @@ type ProfileSpec struct {
 	pos         yaml.Pos
 }
 
-// ProfileSource is an attribute and where its value comes from, such as header:X-Api-Key.
+// ProfileSource is an attribute and the source of its value, such as header:X-Api-Key.
 type ProfileSource struct{ Attribute, Source string }
 
-// Size is how many pieces a document has.
+// Size counts the pieces of a document.
 type Size struct {
 	Rules, Tiers, Subjects, Denied, Allowed int
 	Bytes                                   int // estimated length of the written document
 }
 
-// Size returns how many pieces d has.
+// Size counts the pieces of d.
 func (d *Document) Size() Size {
 	n := Size{Rules: len(d.Rules), Tiers: len(d.Tiers), Denied: len(d.Deny), Allowed: len(d.Allow), Bytes: d.size}
 	for _, g := range d.Subjects {
@@ -218,7 +218,7 @@ func (d *Document) Size() Size {
 	return n
 }
 
-// Level returns the feature level that all nodes of a cluster must know to read d; see the package agreement.
+// Level returns the feature level that every node of a cluster must support to read d; see package agreement.
 func (d *Document) Level() int {
 	if d.days || d.Inline != nil || len(d.Envoy) > 0 {
 		return 2
@@ -226,7 +226,7 @@ func (d *Document) Level() int {
 	return 1
 }
 
-// Weight bounds the bytes that a document takes when it is kept as text, with comments.
+// Weight returns an upper bound of the bytes that the document's text takes, comments included.
 func (d *Document) Weight() int { return max(d.size, len(d.source)) }
 
 func (d *Document) rule(name string) int {

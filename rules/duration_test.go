@@ -33,7 +33,7 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// TestDays: a document may say 7d wherever it says how long. It is 168h, for counters as well, and is read back as written.
+// TestDays: every duration in a document may be 7d. It equals 168h, also for counters, and round trips as written.
 func TestDays(t *testing.T) {
 	const text = `version: 1
 defaults: {on_limit: delay, max_delay: %[1]s}
@@ -89,7 +89,7 @@ tiers: {t: {limits: [{limit: 1, per: %[2]s}]}}
 	}
 }
 
-// FuzzParseDuration: what time.ParseDuration reads means the same here, and what is formatted reads back.
+// FuzzParseDuration: ParseDuration agrees with time.ParseDuration, and reads what FormatDuration writes.
 func FuzzParseDuration(f *testing.F) {
 	for _, s := range []string{"7d", "1d12h", "0.1d", "1h30m", "-5m", "106751d", "d", "1d-1h", "9223372036854775807ns"} {
 		f.Add(s)

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// YAML renders the document. If it was parsed from YAML, that is the original text with comments; otherwise the keys
-// are in the usual order.
+// YAML renders the document. If it was parsed from YAML, the result is the original text with its comments; otherwise
+// the keys are in the usual order.
 func (d *Document) YAML() ([]byte, error) {
 	if d.source != "" && !d.asJSON {
 		return []byte(d.source), nil
@@ -25,13 +25,13 @@ func (d *Document) YAML() ([]byte, error) {
 // JSON renders the document as JSON, with the keys in the usual order.
 func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil }
 
-// Hash is the SHA-256 of the document as JSON with the keys in the usual order, whatever text it was parsed from.
-// Builds that read a document alike give it the same hash. So a change that gives any possible document another hash
-// needs a later feature level.
+// Hash returns the SHA-256 of the document as JSON with the keys in the usual order, whatever text it was parsed from.
+// Nodes of different builds compare these hashes, so a change that gives any document another hash needs a higher
+// feature level.
 func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.node().AppendJSON(nil)) }
 
-// written renders the document as YAML, or as JSON if only that fits.
-func (d *Document) written() ([]byte, error) {
+// fittingText renders the document as YAML, or as JSON if only that fits.
+func (d *Document) fittingText() ([]byte, error) {
 	text, err := d.YAML()
 	if err == nil && len(text) > MaxDocument {
 		text, err = d.JSON()
@@ -39,23 +39,23 @@ func (d *Document) written() ([]byte, error) {
 	return text, err
 }
 
-// Text returns the document as text: the text it was parsed from, or an equivalent one. The error is of type [Errors]:
-// no such text fits in MaxDocument bytes.
+// Text returns the text that the document was parsed from, or an equivalent one. The error is of type [Errors] and means
+// that no such text fits in MaxDocument bytes.
 func (d *Document) Text() (string, error) {
 	if d.source != "" {
 		return d.source, nil
 	}
-	text, err := d.written()
+	text, err := d.fittingText()
 	switch {
 	case err != nil:
 		return "", asErrors(err)
 	case len(text) > MaxDocument:
-		return "", Errors{{Message: fmt.Sprintf("the document has %d bytes when it is written, more than %d", len(text), MaxDocument)}}
+		return "", Errors{{Message: fmt.Sprintf("the document takes %d bytes as text; at most %d are allowed", len(text), MaxDocument)}}
 	}
 	return string(text), nil
 }
 
-// measure sums the pieces' sizes: an upper bound of the length of every rendering.
+// measure sums the pieces' sizes. The sum is an upper bound of the length of every rendering.
 func (d *Document) measure() int {
 	const keys = 256 // the document's own, without defaults
 	size := keys + pieceSize("", defaultsFields.node(&d.Defaults)) + pieceSize("deny", entriesNode(d.Deny)) + pieceSize("allow", entriesNode(d.Allow))
@@ -83,12 +83,12 @@ func (d *Document) measure() int {
 	return size
 }
 
-// pieceSize returns an upper bound of what a piece adds to a document's text.
+// pieceSize returns an upper bound of the bytes that a piece adds to a document's text.
 func pieceSize(name string, n *yaml.Node) int {
 	if n == nil {
 		return 0
 	}
-	const around, indent = 8, 6 // a colon, commas, quotes; more than in the piece alone
+	const around, indent = 8, 6 // colon, commas and quotes; indentation beyond that of the piece alone
 	text := n.AppendYAML(make([]byte, 0, 256))
 	length := len(text) + indent*bytes.Count(text, []byte("\n"))
 	length = max(length, len(n.AppendJSON(text[:0])))
@@ -105,8 +105,8 @@ func (s *SubjectSpec) node() *yaml.Node { return subjectFields.node(s).OnOneLine
 
 func leaseNode(l LeaseSpec) *yaml.Node { return leaseFields.node(&l).OnOneLine() }
 
-// filled returns nil for an empty collection, so that it is left out.
-func filled(collection *yaml.Node) *yaml.Node {
+// nilIfEmpty returns nil for an empty collection, so that its key is left out.
+func nilIfEmpty(collection *yaml.Node) *yaml.Node {
 	if len(collection.Items) == 0 {
 		return nil
 	}
@@ -129,7 +129,7 @@ func mapNode[V any](list []V, key func(V) string, node func(V) *yaml.Node) *yaml
 	return n
 }
 
-// text returns nil for an empty text, which was left out.
+// text returns nil for an empty text, so that its key is left out.
 func text(s string) *yaml.Node {
 	if s == "" {
 		return nil

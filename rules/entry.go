@@ -9,11 +9,11 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ChangeEntry returns the change that adds an entry to a list of d, allow or deny, or that removes it. The entry is YAML
-// or JSON, as in the document. Entries that match the same are one, however they are written. changed is false if the
-// entry to add is there.
+// ChangeEntry returns the change that adds an entry to a list of d, allow or deny, or removes it. The entry is YAML or
+// JSON, as in the document. Entries that match the same checks are the same entry, however they are written. changed is
+// false if the list already has the entry to add.
 //
-// The error is of type [Errors], with places in the entry, or wraps [ErrNotFound].
+// The error is of type [Errors], with positions in the entry, or wraps [ErrNotFound].
 func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change, changed bool, err error) {
 	c = Change{Part: ListPart, Name: list}
 	entries, ok := map[string][]*Entry{"deny": d.Deny, "allow": d.Allow}[list]
@@ -25,20 +25,20 @@ func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change
 		return c, false, err
 	}
 	e := &edit{}
-	e.begin("lists." + list)
+	e.setPath("lists." + list)
 	wanted := &Entry{Match: e.conditions(body)}
 	if err := e.decoder.err(); err != nil {
 		return c, false, err
 	}
-	text := wanted.usual()
-	at := slices.IndexFunc(entries, func(one *Entry) bool { return len(one.Match) == len(wanted.Match) && one.usual() == text })
+	text := wanted.canonicalText()
+	at := slices.IndexFunc(entries, func(one *Entry) bool { return len(one.Match) == len(wanted.Match) && one.canonicalText() == text })
 	switch {
 	case remove && at < 0:
 		return c, false, fmt.Errorf("look for %s in %s: %w", conditionsNode(wanted.Match).AppendJSON(nil), c, ErrNotFound)
 	case !remove && at >= 0:
 		return c, false, nil
 	case remove:
-		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.usual() == text })
+		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.canonicalText() == text })
 	default:
 		entries = append(slices.Clone(entries), wanted)
 	}
@@ -46,14 +46,14 @@ func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change
 	return c, true, nil
 }
 
-// usual writes e so that entries that match the same have one text.
-func (e *Entry) usual() string {
+// canonicalText renders e so that all entries that match the same checks have the same text.
+func (e *Entry) canonicalText() string {
 	match := slices.Clone(e.Match)
 	for i := range match {
 		c := &match[i]
 		c.Values, c.single = slices.Clone(c.Values), false
 		for n, v := range c.Values {
-			c.Values[n] = usualValue(c.Attribute, v)
+			c.Values[n] = canonicalValue(c.Attribute, v)
 		}
 		slices.Sort(c.Values)
 		c.Values = slices.Compact(c.Values)
@@ -62,18 +62,18 @@ func (e *Entry) usual() string {
 	return string(conditionsNode(match).AppendJSON(nil))
 }
 
-// usualValue is usualAddress, and the one notation of a CIDR.
-func usualValue(attribute, value string) string {
+// canonicalValue is canonicalAddress for conditions, where a value may also be a CIDR.
+func canonicalValue(attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if p, err := netip.ParsePrefix(value); err == nil {
-			return p.String() // bits behind the prefix are refused
+			return p.String() // addressMistake has rejected bits behind the prefix
 		}
 	}
-	return usualAddress(attribute, value)
+	return canonicalAddress(attribute, value)
 }
 
-// ListTiers returns the first n tiers after the one of that name, by name, as JSON objects. next names the last of them if
-// there are more.
+// ListTiers returns as JSON objects, sorted by name, the first n tiers after the one named after. If there are more, next
+// is the name of the last one returned.
 func (d *Document) ListTiers(after string, n int) (list []string, next string) {
 	tiers := slices.Clone(d.Tiers)
 	slices.SortFunc(tiers, func(a, b *TierSpec) int { return strings.Compare(a.Name, b.Name) })
@@ -86,10 +86,10 @@ func (d *Document) ListSubjects(attribute, after string, n int) (list []string, 
 	if gi < 0 {
 		return nil, ""
 	}
-	return page(d.Subjects[gi].Subjects, usualAddress(attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
+	return page(d.Subjects[gi].Subjects, canonicalAddress(attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
 }
 
-// page returns the first n of the sorted pieces after one of that name. Each has its name as a field.
+// page returns the first n of the sorted pieces after the one named after. Each object has the piece's name in field.
 func page[P piece](pieces []P, after string, n int, field string, name func(P) string) (list []string, next string) {
 	from := 0
 	if after != "" {

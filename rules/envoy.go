@@ -9,11 +9,11 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The section `envoy` of a document has the configuration of Envoy's rate limit service: for each domain a tree of
-// descriptors, matched apart from the rules. At most one node of the tree applies to a descriptor of a request. Its limit is
-// compiled to a rule that is not in Set.Rules.
+// The section `envoy` of a document holds the configuration of Envoy's rate limit service: for each domain a tree of
+// descriptors, matched separately from the rules. At most one node of the tree applies to a descriptor of a request. Its
+// limit is compiled to a rule that is not in Set.Rules.
 
-// EnvoyName begins the name under which figures count a domain: envoy/<domain>.
+// EnvoyName is the prefix of the name under which metrics count a domain: envoy/<domain>.
 const EnvoyName = "envoy"
 
 // EnvoyEntry is one entry of a descriptor.
@@ -30,26 +30,26 @@ type EnvoyNode struct {
 	Domain string
 	// Path is the domain and the descriptors down to this node, as written: "edge.path_/search.method".
 	Path      string
-	Rule      *Rule    // its limit, compiled; nil if Unlimited. Its Name is Path
-	Unlimited bool     // OK, and not counted
-	Shadow    bool     // counts and reports, never refuses; Rule.Shadow is the same
+	Rule      *Rule    // the limit, compiled under the name Path; nil if Unlimited
+	Unlimited bool     // always OK, never counted
+	Shadow    bool     // counts and reports, never refuses; equals Rule.Shadow
 	Quota     bool     // quota_mode: refuses only together with all other quota nodes of a request
-	Detailed  bool     // figures of its own
-	Requests  uint32   // requests_per_unit; 0 refuses all
+	Detailed  bool     // has its own metrics
+	Requests  uint32   // requests_per_unit; 0 refuses everything
 	Unit      string   // second, minute, hour, day, week, month or year; empty if the document has per instead
 	LimitName string   // name of the rate_limit; may be empty
-	Replaces  []string // the limits of these names don't count beside this one
+	Replaces  []string // names of the limits that are not counted if this one applies to the same request
 
 	levels []EnvoyEntry // keys and values as written, from the root down to this node
-	seed   hashState    // the state from which hashing a subject starts: the domain is hashed
+	seed   hashState    // the initial state for hashing a subject; includes the domain
 
-	lenient *Rule // Rule in shadow; only for Quota
+	shadowRule *Rule // Rule in shadow mode; only for Quota
 }
 
-// envoyBranch holds the descriptors beside each other, which are below the same one.
+// envoyBranch holds sibling descriptors: those directly below the same one.
 type envoyBranch struct {
-	// byText has all of them by their text: the key, an underscore and the value, or the key alone. The reference server does
-	// not tell a key "a_b" without a value from a key "a" with the value "b" either.
+	// byText has all of them by their text: the key, an underscore and the value, or the key alone. Like the reference
+	// server, it does not tell a key "a_b" without a value from a key "a" with the value "b".
 	byText    map[string]*envoyDescriptor
 	wildcards []envoyWildcard // those with a * in their text, in document order
 }
@@ -68,7 +68,7 @@ type envoyWildcard struct {
 // envoyTrees are the trees of a document.
 type envoyTrees struct {
 	domains map[string]*EnvoyDomain
-	paths   map[string]*EnvoyNode // those with a Rule; of several with one path the first
+	paths   map[string]*EnvoyNode // nodes with a Rule; of several with the same path, the first
 }
 
 // HasEnvoy reports whether the document configures a domain of Envoy's rate limit service.
@@ -82,31 +82,31 @@ func (s *Set) EnvoyDomain(name string) *EnvoyDomain {
 	return s.envoy.domains[name]
 }
 
-// matchPath is MatchKey for the rule of a node: key has the values of its descriptor's entries.
-func (s *Set) matchPath(r *Rule, key []string, m *Match) error {
+// matchEnvoyKey is MatchKey for the rule of a node; key holds the values of its descriptor's entries.
+func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 	n := s.envoy.paths[r.Name]
 	entries := slices.Clone(n.levels)
 	for i := range entries {
 		entries[i].Value = key[i]
 	}
 	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
-		return fmt.Errorf("%w: %q is not what %q applies to", ErrKey, key, r.Name)
+		return fmt.Errorf("%w: %q does not apply to %q", ErrKey, r.Name, key)
 	}
-	s.load(nil, m)
+	s.loadAttributes(nil, m)
 	m.List = Unlisted
-	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: n.Subject(entries), Cost: 1})
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: n.Subject(entries), Cost: 1})
 	return nil
 }
 
 // Name returns the domain's name.
 func (d *EnvoyDomain) Name() string { return d.name }
 
-// Match returns the node that applies to a descriptor, or nil. It allocates nothing as long as no entry has more than 4,000
+// Match returns the node that applies to a descriptor, or nil. It does not allocate unless an entry has more than 4,000
 // bytes.
 //
-// On each level an entry goes to the descriptor with its key and value; else to the first in the document whose text, with
-// wildcards, is that of the entry; else to the descriptor with its key and no value. The limit must be at the level of the
-// last entry: paths with fewer levels, or more, don't apply.
+// On each level an entry selects the descriptor with its key and value; else the first in the document whose wildcards
+// match the entry's text; else the descriptor with its key and no value. The limit must be at the level of the last entry:
+// neither shorter nor longer paths apply.
 func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
 	for i := range entries {
 		if len(entries[i].Key)+len(entries[i].Value) >= 255 {
@@ -118,7 +118,7 @@ func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
 	return d.match(entries, room[:0])
 }
 
-// match is Match with room for the text of an entry.
+// match is Match with a buffer for the text of an entry.
 func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
 	branch := &d.root
 	for i := range entries {
@@ -149,18 +149,18 @@ func (b *envoyBranch) find(text, key string) *envoyDescriptor {
 	return b.byText[key]
 }
 
-// Subject returns the identity of a descriptor's counter: of the domain and the keys and values of all entries, in order.
-// Hashing it starts from a state that neither a rule's subjects nor those of inline limits start from.
+// Subject returns the identity of a descriptor's counter: a hash of the domain and of all entries' keys and values, in
+// order. The initial state differs from those of rules and of inline limits, so their subjects never coincide.
 func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	h := n.seed
 	for i := range entries {
 		e := &entries[i]
-		h = h.text(e.Key).word(uint64(len(e.Key))).text(e.Value).word(uint64(len(e.Value)))
+		h = h.addText(e.Key).addWord(uint64(len(e.Key))).addText(e.Value).addWord(uint64(len(e.Value)))
 	}
-	return h.end(uint64(len(entries)), titleBytes)
+	return h.finish(uint64(len(entries)), titleBytes)
 }
 
-// Key returns the key of a descriptor's counter as it is shown beside Path: the values of the entries.
+// Key returns the key under which a descriptor's counter is shown beside Path: the values of the entries.
 func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 	key := make([]string, len(entries))
 	for i := range entries {
@@ -169,13 +169,13 @@ func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 	return key
 }
 
-// envoySeed returns the state from which hashing the subjects of a domain starts.
+// envoySeed returns the initial state for hashing the subjects of a domain.
 func (k hashKey) envoySeed(domain string) hashState {
-	return k.state().word(1<<63 | 1).text(domain).word(uint64(len(domain))) // no rule's name is that long
+	return k.state().addWord(1<<63 | 1).addText(domain).addWord(uint64(len(domain))) // no rule's name is that long
 }
 
-// envoy compiles the section.
-func (c *compiler) envoy() {
+// compileEnvoy compiles the section.
+func (c *compiler) compileEnvoy() {
 	specs := c.doc.Envoy
 	if len(specs) == 0 {
 		return
@@ -197,7 +197,7 @@ func (c *compiler) envoy() {
 		d := &EnvoyDomain{name: s.Domain}
 		counted := number(EnvoyName + "/" + s.Domain)
 		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: hashKey{}.envoySeed(s.Domain)}
-		d.root = c.envoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
+		d.root = c.compileEnvoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
 			if n.Detailed {
 				return number(n.Path)
 			}
@@ -207,8 +207,8 @@ func (c *compiler) envoy() {
 	}
 }
 
-// envoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
-func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
+// compileEnvoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
+func (c *compiler) compileEnvoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
 	if len(list) == 0 {
 		return b
 	}
@@ -219,9 +219,9 @@ func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, nu
 			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
 			levels: append(above.levels[:len(above.levels):len(above.levels)], EnvoyEntry{s.Key, s.Value}), seed: above.seed,
 		}
-		d := &envoyDescriptor{below: c.envoyBranch(n, s.Descriptors, number)}
+		d := &envoyDescriptor{below: c.compileEnvoyBranch(n, s.Descriptors, number)}
 		if s.Limit != nil {
-			c.envoyLimit(n, s.Limit, number)
+			c.compileEnvoyLimit(n, s.Limit, number)
 			d.node = n
 		}
 		b.byText[text] = d
@@ -232,8 +232,8 @@ func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, nu
 	return b
 }
 
-// envoyLimit fills in what a rate_limit says of n.
-func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
+// compileEnvoyLimit sets the fields of n that come from a rate_limit.
+func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
 	n.LimitName, n.Replaces, n.Unlimited = s.Name, s.Replaces, s.Unlimited
 	if s.Unlimited {
 		return
@@ -247,28 +247,28 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 	spec := &RuleSpec{Name: n.Path, Shadow: n.Shadow, Limits: []*LimitSpec{&limit}}
 	spec.Settings = Settings{OnLimit: "refuse", Consistency: s.Consistency, OnPartition: s.OnPartition}
 	if limit.Limit == 0 {
-		// An amount of 0 refuses everything, in fixed windows. No node needs the owner for that.
+		// A fixed window with an amount of 0 refuses everything. No node needs the owner for that.
 		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
 	}
 	if limit.Algorithm == "" {
 		limit.Algorithm = algorithms.FixedWindow.String()
 	}
-	n.Rule = c.rule(spec)
+	n.Rule = c.compileRule(spec)
 	n.Rule.Index, n.Rule.Envoy = number(n), true
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)
 	}
 	if n.Quota {
 		lenient := *n.Rule
-		lenient.Shadow, n.lenient = true, &lenient
+		lenient.Shadow, n.shadowRule = true, &lenient
 	}
 	if c.set.envoy.paths[n.Path] == nil {
 		c.set.envoy.paths[n.Path] = n
 	}
 }
 
-// keyed returns copies of the trees whose subjects are hashed with key.
-func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
+// withKey returns copies of the trees that hash subjects with key.
+func (t *envoyTrees) withKey(key hashKey) *envoyTrees {
 	if t == nil {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 		for text, d := range b.byText {
 			next := &envoyDescriptor{below: branch(&d.below, seed)}
 			if n := d.node; n != nil {
-				next.node = n.seeded(seed)
+				next.node = n.withSeed(seed)
 				if t.paths[n.Path] == n {
 					out.paths[n.Path] = next.node
 				}
@@ -300,10 +300,10 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 	return out
 }
 
-// seeded returns a copy of n that hashes subjects from seed on.
-func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
+// withSeed returns a copy of n that starts hashing subjects from seed.
+func (n *EnvoyNode) withSeed(seed hashState) *EnvoyNode {
 	return &EnvoyNode{
 		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
-		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, lenient: n.lenient,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, shadowRule: n.shadowRule,
 	}
 }

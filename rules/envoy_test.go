@@ -48,7 +48,7 @@ envoy:
 func TestEnvoyMatch(t *testing.T) {
 	set := keyedSet(t, envoyDocument)
 	if !set.HasEnvoy() || set.EnvoyDomain("other") != nil || set.EnvoyDomain("empty").Match(entries("k=v")) != nil {
-		t.Error("have another set of domains")
+		t.Error("the set has other domains")
 	}
 	d := set.EnvoyDomain("edge")
 	for _, tt := range []struct{ descriptor, want string }{
@@ -75,24 +75,24 @@ func TestEnvoyNodes(t *testing.T) {
 	node := func(descriptor string) *EnvoyNode { return d.Match(entries(descriptor)) }
 	few, bucket, open, closed, quota := node("path=/a/bc"), node("path=/a/bc user=u"), node("path=/a/bc open=1"), node("closed=1"), node("above=1 below=1")
 	if r := few.Rule; few.Domain != "edge" || few.LimitName != "few" || !slices.Equal(few.Replaces, []string{"many", "most"}) || few.Unit != "day" || few.Requests != 5 ||
-		r.Name != few.Path || r.own[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
-		r.own[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: 24 * time.Hour}) || r.Inline {
-		t.Errorf("have %+v, %+v, %+v", few, few.Rule, few.Rule.own[0])
+		r.Name != few.Path || r.ownLimits[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: 24 * time.Hour}) || r.Inline {
+		t.Errorf("have %+v, %+v, %+v", few, few.Rule, few.Rule.ownLimits[0])
 	}
 	if r := bucket.Rule; bucket.Unit != "" || r.Consistency != Exact || r.OnPartition != RefuseUncounted || !slices.Equal(r.Key, []string{"path", "user"}) ||
-		r.own[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9, Window: 10 * time.Minute}) {
-		t.Errorf("have %+v, %+v, %+v", bucket, bucket.Rule, bucket.Rule.own[0])
+		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 9, Window: 10 * time.Minute}) {
+		t.Errorf("have %+v, %+v, %+v", bucket, bucket.Rule, bucket.Rule.ownLimits[0])
 	}
 	if open.Rule != nil || !open.Unlimited || !open.Shadow || !open.Quota || open.Detailed {
 		t.Errorf("have %+v", open)
 	}
-	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted || r.own[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
-		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.own[0])
+	if r := closed.Rule; closed.Requests != 0 || !r.Shadow || r.OnPartition != RefuseUncounted || r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
+		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.ownLimits[0])
 	}
-	if quota.Shadow || !quota.Quota || quota.Rule.own[0].Window != "365d" {
-		t.Errorf("have %+v, %+v", quota, quota.Rule.own[0])
+	if quota.Shadow || !quota.Quota || quota.Rule.ownLimits[0].Window != "365d" {
+		t.Errorf("have %+v, %+v", quota, quota.Rule.ownLimits[0])
 	}
-	// A path with figures of its own shares them with the rule of its name.
+	// A path with its own metrics shares them with the rule of that name.
 	if want := []string{"edge.path_/a*/b*c", "inline", "envoy/edge", "envoy/empty"}; !slices.Equal(set.Names(), want) || few.Rule.Index != 0 || bucket.Rule.Index != 2 {
 		t.Errorf("have %q, %d, %d", set.Names(), few.Rule.Index, bucket.Rule.Index)
 	}
@@ -137,11 +137,11 @@ func TestEnvoyByPath(t *testing.T) {
 	}
 }
 
-// TestEnvoyUnits: a unit's windows are those of the reference server: they begin at whole multiples of its length since 1970.
+// TestEnvoyUnits: a unit's windows begin at whole multiples of its length since 1970, as those of the reference server do.
 func TestEnvoyUnits(t *testing.T) {
 	for unit, seconds := range map[string]int64{"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000} {
 		set := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: "+unit+", requests_per_unit: 1}}]}]")
-		l := set.EnvoyDomain("d").Match(entries("k=v")).Rule.own[0]
+		l := set.EnvoyDomain("d").Match(entries("k=v")).Rule.ownLimits[0]
 		for range 1000 {
 			now := algorithms.At(time.Unix(rand.Int64N(1<<33), rand.Int64N(1e9)))
 			s, ok := l.Take(algorithms.State{}, now, 1)
@@ -164,7 +164,7 @@ envoy:
 	seen := map[Hash]string{}
 	add := func(h Hash, what string) {
 		if other, taken := seen[h]; taken {
-			t.Errorf("%s and %s have one subject", what, other)
+			t.Errorf("%s and %s have the same subject", what, other)
 		}
 		seen[h] = what
 	}
@@ -182,7 +182,7 @@ envoy:
 
 	again := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 9, name: n}}]}]")
 	a, b := set.EnvoyDomain("d").Match(entries("k=v")), again.EnvoyDomain("d").Match(entries("k=v"))
-	if a.Path == b.Path || a.Subject(entries("k=v")) != b.Subject(entries("k=v")) || a.Rule.own[0].ID != b.Rule.own[0].ID {
+	if a.Path == b.Path || a.Subject(entries("k=v")) != b.Subject(entries("k=v")) || a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
 		t.Error("a counter is lost when its limit changes")
 	}
 	other, err := Compile(again.Document, 1)
@@ -206,11 +206,11 @@ func TestEnvoyMistakes(t *testing.T) {
 		name, src string
 		want      []string
 	}{
-		{"no list", "envoy: {domain: d}", []string{"1:8 envoy|a list is expected"}},
+		{"no list", "envoy: {domain: d}", []string{"1:8 envoy|expected a list"}},
 		{"no domain", "envoy: [{descriptors: []}]", []string{"1:9 envoy[0]|domain is missing"}},
 		{"empty domain", "envoy: [{domain: ''}]", []string{"1:18 envoy[0].domain|can't be empty"}},
 		{"control", "envoy: [{domain: \"a\\n\"}]", []string{"1:18 envoy[0].domain|control characters"}},
-		{"domain twice", "envoy:\n  - domain: a\n  - domain: b\n  - domain: a", []string{`4:5 envoy[2].domain|the domain "a" is that of envoy[0]`}},
+		{"domain twice", "envoy:\n  - domain: a\n  - domain: b\n  - domain: a", []string{`4:5 envoy[2].domain|the domain "a" is taken by envoy[0]`}},
 		{"unknown key of a domain", "envoy: [{domain: d, descriptor: []}]", []string{"1:21 envoy[0].descriptor|did you mean descriptors?"}},
 		{"no key", in("{value: v}"), []string{"1:35 " + at + "|key is missing"}},
 		{"empty key", in("{key: ''}"), []string{"1:41 " + at + ".key|can't be empty"}},
@@ -224,9 +224,9 @@ func TestEnvoyMistakes(t *testing.T) {
 		{"unit", lim("unit: dya, requests_per_unit: 1"), []string{"1:63 " + at + `.rate_limit.unit|"dya" is not one of second, minute, hour, day, week, month, year; did you mean day?`}},
 		{"unit unknown", lim("unit: unknown, requests_per_unit: 1"), []string{"1:63 " + at + ".rate_limit.unit|is not one of"}},
 		{"unit and per", lim("unit: day, per: 1d, requests_per_unit: 1"), []string{"1:68 " + at + ".rate_limit.per|unit and per exclude each other"}},
-		{"no requests", lim("unit: day"), []string{"1:56 " + at + ".rate_limit|requests_per_unit is missing; 0 refuses all"}},
+		{"no requests", lim("unit: day"), []string{"1:56 " + at + ".rate_limit|requests_per_unit is missing; 0 refuses everything"}},
 		{"many requests", lim("unit: day, requests_per_unit: 4294967296"), []string{"1:87 " + at + ".rate_limit.requests_per_unit|is not in 0…4294967295"}},
-		{"unlimited with a unit", lim("unit: day, unlimited: true"), []string{"1:57 " + at + ".rate_limit.unit|what is unlimited has no unit"}},
+		{"unlimited with a unit", lim("unit: day, unlimited: true"), []string{"1:57 " + at + ".rate_limit.unit|unlimited excludes unit"}},
 		{"burst", lim("unit: day, requests_per_unit: 1, burst: 2"), []string{"1:90 " + at + ".rate_limit.burst|not for fixed-window"}},
 		{"calendar", lim("per: day, requests_per_unit: 1, algorithm: token-bucket"), []string{"1:89 " + at + ".rate_limit.algorithm|calendar windows"}},
 		{"empty name in replaces", lim("unit: day, requests_per_unit: 1, replaces: [{name: ''}]"), []string{"1:108 " + at + ".rate_limit.replaces[0].name|can't be empty"}},
@@ -234,11 +234,11 @@ func TestEnvoyMistakes(t *testing.T) {
 		{"replaces itself", lim("unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]"), []string{"1:56 " + at + `.rate_limit.replaces|"a" is the limit's own name`}},
 		{"share_threshold", in("{key: k, value: v*, share_threshold: true}"), []string{"1:72 " + at + ".share_threshold|is not supported"}},
 		{"value_to_metric", in("{key: k, value_to_metric: true}"), []string{"1:61 " + at + ".value_to_metric|is not supported"}},
-		{"metadata", in("{key: k, metadata: [1]}"), []string{"1:54 " + at + ".metadata|a mapping is expected"}},
-		{"number in metadata", in("{key: k, metadata: {a: .nan}}"), []string{"1:58 " + at + ".metadata.a|JSON can't write .nan"}},
+		{"metadata", in("{key: k, metadata: [1]}"), []string{"1:54 " + at + ".metadata|expected a mapping"}},
+		{"number in metadata", in("{key: k, metadata: {a: .nan}}"), []string{"1:58 " + at + ".metadata.a|JSON can't represent .nan"}},
 		{"large metadata", in("{key: k, metadata: {a: " + strings.Repeat("x", 4096) + "}}"), []string{"1:54 " + at + ".metadata|4104 bytes as JSON; at most 4096 are allowed"}},
 		{"17 levels", in(deep), []string{"1:402 " + at + strings.Repeat(".descriptors[0]", 15) + ".descriptors|more than 16 levels"}},
-		{"long path", in("{key: " + strings.Repeat("a", 1024) + ", descriptors: [{key: " + strings.Repeat("b", 1022) + "}]}"), []string{"1:1081 " + at + ".descriptors[0]|have 2049 bytes, more than 2048"}},
+		{"long path", in("{key: " + strings.Repeat("a", 1024) + ", descriptors: [{key: " + strings.Repeat("b", 1022) + "}]}"), []string{"1:1081 " + at + ".descriptors[0]|have 2049 bytes; at most 2048 are allowed"}},
 		{"1,001 domains", "envoy: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 envoy|1001 domains; at most 1000 are allowed"}},
 		{"101 replaced", lim("unit: day, requests_per_unit: 1, replaces: [" + strings.Repeat("1,", 101) + "]"), []string{"1:100 " + at + ".rate_limit.replaces|101 names; at most 100 are allowed"}},
 	} {
@@ -249,7 +249,7 @@ func TestEnvoyMistakes(t *testing.T) {
 	}
 }
 
-// TestEnvoyCounts: what only the whole document shows.
+// TestEnvoyCounts: mistakes that only the whole document shows.
 func TestEnvoyCounts(t *testing.T) {
 	many := func(n int, descriptor string) string {
 		var b strings.Builder
@@ -265,7 +265,7 @@ func TestEnvoyCounts(t *testing.T) {
 		descriptor, why string
 	}{
 		{10_000, "{key: k, value: v%d, " + limit, "4:7: envoy[0].descriptors: more than 10000 descriptors in all domains"},
-		{1000, "{key: k, value: 'v%d*', " + limit, "4:9: envoy[0].descriptors: 1001 descriptors with * beside each other; at most 1000 are allowed"},
+		{1000, "{key: k, value: 'v%d*', " + limit, "4:9: envoy[0].descriptors: 1001 sibling descriptors with *; at most 1000 are allowed"},
 		{1000, "{key: k, value: v%d, detailed_metric: true, " + limit, "envoy: 1001 descriptors with detailed_metric; at most 1000 are allowed"},
 	} {
 		if _, err := Parse([]byte(many(tt.most, tt.descriptor))); err != nil {
@@ -296,7 +296,7 @@ func TestEnvoyRoundTrip(t *testing.T) {
 	}
 }
 
-// envoyModel finds the path for a descriptor by the documentation of the reference server, as plainly as can be.
+// envoyModel finds the path for a descriptor in the simplest way that follows the reference server's documentation.
 func envoyModel(path string, list []*EnvoyDescriptorSpec, descriptor []EnvoyEntry) string {
 	if len(descriptor) == 0 {
 		return ""
@@ -349,7 +349,7 @@ func TestEnvoyModel(t *testing.T) {
 				continue
 			}
 			if r.IntN(3) > 0 {
-				s.Limit = &EnvoyLimitSpec{Unit: "second", counted: true}
+				s.Limit = &EnvoyLimitSpec{Unit: "second", hasRequests: true}
 			}
 			if levels > 1 && r.IntN(2) > 0 {
 				s.Descriptors = descriptors(levels - 1)
@@ -362,9 +362,9 @@ func TestEnvoyModel(t *testing.T) {
 	for i := range *configurations {
 		doc := &Document{Envoy: []*EnvoySpec{{Domain: "d", Descriptors: descriptors(3)}}}
 		c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
-		c.envoy()
+		c.compileEnvoy()
 		set := c.set
-		if i%100 == 0 { // the whole way, written and read
+		if i%100 == 0 { // a round trip through text
 			set = mustCompile(t, string(doc.node().AppendYAML(nil))).Keyed([]byte("secret"))
 		}
 		for range 3 {
@@ -387,7 +387,7 @@ func TestEnvoyModel(t *testing.T) {
 	}
 }
 
-// TestEnvoyManual: the example of docs/rules.md is a section.
+// TestEnvoyManual: the example in docs/rules.md is a valid section.
 func TestEnvoyManual(t *testing.T) {
 	manual, err := os.ReadFile("../docs/rules.md")
 	if err != nil {

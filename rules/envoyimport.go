@@ -8,9 +8,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ReadEnvoy reads a configuration file of the reference server. changed lists the keys whose meaning differs here, and those left
-// out because documents refuse them; a missing requests_per_unit, which stands for 0 there, is among them. The error is of type
-// [Errors]; places are those in src.
+// ReadEnvoy reads a configuration file of the reference server. changed lists the keys whose meaning differs here and those
+// it left out because documents reject them, and also each missing requests_per_unit, which the reference server reads as
+// 0. The error is of type [Errors]; positions refer to src.
 func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -18,12 +18,12 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	}
 	d, notes := &decoder{}, &decoder{}
 	if root.Kind == yaml.Map && root.Get("domain") == nil && root.Get("envoy") != nil {
-		d.fail(root, "this is a rules file, and no configuration of the reference server")
+		d.fail(root, "this is a rules file, not a configuration of the reference server")
 		return nil, nil, d.err()
 	}
 	notes.adaptEnvoy(root)
 	s = d.envoyDomain(root)
-	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).envoy()
+	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).checkEnvoy()
 	for i := range d.errs {
 		d.errs[i].Path = strings.TrimPrefix(strings.TrimPrefix(d.errs[i].Path, "envoy[0]"), ".")
 	}
@@ -34,8 +34,8 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	return s, notes.errs, nil
 }
 
-// adaptEnvoy changes what the reference server takes and documents don't, in a domain, a descriptor or a rate_limit. It notes
-// what then has another meaning.
+// adaptEnvoy rewrites what the reference server accepts and documents reject, in a domain, a descriptor or a rate_limit. It
+// notes what changes its meaning.
 func (d *decoder) adaptEnvoy(n *yaml.Node) {
 	if n.Kind != yaml.Map {
 		return
@@ -47,7 +47,7 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 		switch {
 		case key.Text == "metadata":
 		case v.Kind == yaml.Null, v.Kind == yaml.String && v.Text == "" && slices.Contains([]string{"value", "name", "unit"}, key.Text):
-			keep = false // as if it did not stand there
+			keep = false // the reference server treats it as absent
 		case key.Text == "share_threshold" && isTrue(v):
 			d.fail(v, "left out, so more is allowed: %s", noShareThreshold)
 			keep = false
@@ -55,11 +55,11 @@ func (d *decoder) adaptEnvoy(n *yaml.Node) {
 			d.fail(v, "left out: %s", noValueToMetric)
 			keep = false
 		case key.Text == "detailed_metric" && isTrue(v):
-			d.fail(v, "figures are by descriptor as written, not by the values of requests; `rlnode top` shows subjects with their values")
+			d.fail(v, "metrics are per descriptor as written, not per value in requests; `rlnode top` shows subjects with their values")
 		case key.Text == "rate_limit":
 			d.adaptEnvoy(v)
 			if v.Kind == yaml.Map && v.Get("requests_per_unit") == nil && (v.Get("unlimited") == nil || !isTrue(v.Get("unlimited"))) {
-				d.fail(v, "requests_per_unit is missing: as there, all is refused")
+				d.fail(v, "requests_per_unit is missing: everything is refused, as by the reference server")
 				v.Set("requests_per_unit", integer(0))
 			}
 		case key.Text == "descriptors":
@@ -81,12 +81,12 @@ func isTrue(n *yaml.Node) bool {
 	return n.Kind == yaml.Bool && strings.EqualFold(n.Text, "true")
 }
 
-// Merge appends the descriptors of other, which is of the same domain.
+// Merge appends the descriptors of other, which must be of the same domain.
 func (s *EnvoySpec) Merge(other *EnvoySpec) {
 	s.Descriptors = append(s.Descriptors, other.Descriptors...)
 }
 
-// EnvoyDocument returns a document that has these domains and nothing else. The error is of type [Errors], without places.
+// EnvoyDocument returns a document with these domains and nothing else. The error is of type [Errors], without positions.
 func EnvoyDocument(domains []*EnvoySpec) (*Document, error) {
 	doc, err := Parse((&Document{Envoy: domains}).node().AppendYAML(nil))
 	var mistakes Errors

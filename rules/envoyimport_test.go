@@ -76,9 +76,9 @@ func TestReadEnvoyChanges(t *testing.T) {
 	}
 	want := []string{
 		"5:22: descriptors[0].share_threshold: left out, so more is allowed: each value that a wildcard matches",
-		"6:22: descriptors[0].value_to_metric: left out: values of requests",
-		"12:26: descriptors[0].descriptors[0].detailed_metric: figures are by descriptor as written",
-		"14:21: descriptors[0].descriptors[0].rate_limit: requests_per_unit is missing: as there, all is refused",
+		"6:22: descriptors[0].value_to_metric: left out: values from requests",
+		"12:26: descriptors[0].descriptors[0].detailed_metric: metrics are per descriptor as written",
+		"14:21: descriptors[0].descriptors[0].rate_limit: requests_per_unit is missing: everything is refused, as by the reference server",
 	}
 	if !slices.EqualFunc(have, want, strings.HasPrefix) {
 		t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
@@ -103,7 +103,7 @@ envoy:
 	if have, _ := doc.YAML(); string(have) != text {
 		t.Errorf("have\n%s\nwant\n%s", have, text)
 	}
-	// Files that merge may have the same descriptor; that has no place.
+	// Merged files may have the same descriptor; that mistake has no position.
 	other, _ := readEnvoyFile(t, "changed.yaml")
 	s.Merge(other)
 	_, err = EnvoyDocument([]*EnvoySpec{s})
@@ -115,14 +115,14 @@ func TestReadEnvoyMistakes(t *testing.T) {
 		src  string
 		want []string
 	}{
-		{"", []string{"1:1 |a mapping is expected, not nothing"}},
-		{"- domain: d", []string{"1:1 |a mapping is expected, not a list"}},
+		{"", []string{"1:1 |expected a mapping, not nothing"}},
+		{"- domain: d", []string{"1:1 |expected a mapping, not a list"}},
 		{"descriptors: []", []string{"1:1 |domain is missing"}},
 		{"domain: ''", []string{"1:9 domain|can't be empty"}},
 		{"version: 1\nenvoy: []", []string{"1:1 |this is a rules file"}},
 		{"domain: d\ndescriptors: [{key: a, rate_limit: {unit: x, requests_per_unit: 1}}, {key: a}]",
 			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`, `2:70 descriptors[1]|"a" is a duplicate of descriptors[0]`}},
-		{"domain: d\ndescriptors: {key: a}", []string{"2:14 descriptors|a list is expected"}},
+		{"domain: d\ndescriptors: {key: a}", []string{"2:14 descriptors|expected a list"}},
 		{"domain: [", []string{"1:10 |did not find expected"}},
 	} {
 		_, _, err := ReadEnvoy([]byte(tt.src))

@@ -18,9 +18,9 @@ const (
 	maxEnvoyNodes     = 10_000 // descriptors of all domains
 	maxEnvoyLevels    = 16     // of descriptors in a domain
 	maxEnvoyPath      = 2048   // bytes of EnvoyNode.Path
-	maxEnvoyWildcards = 1000   // descriptors with a * beside each other: matching looks at one after another
+	maxEnvoyWildcards = 1000   // sibling descriptors with a *: matching tries them one by one
 	maxEnvoyStars     = 16     // in one descriptor
-	maxEnvoyDetailed  = 1000   // descriptors with figures of their own
+	maxEnvoyDetailed  = 1000   // descriptors with their own metrics
 	maxEnvoyReplaces  = 100    // of a descriptor
 	maxEnvoyMetadata  = 4096   // bytes of a descriptor's metadata as JSON
 )
@@ -35,12 +35,12 @@ type EnvoySpec struct {
 // EnvoyDescriptorSpec is a descriptor as written.
 type EnvoyDescriptorSpec struct {
 	Key         string
-	Value       string // may contain *; empty: every value that no descriptor beside this one has
+	Value       string // may contain *; if empty, any value that no sibling matches
 	Limit       *EnvoyLimitSpec
 	Shadow      bool
 	Quota       bool
 	Detailed    bool
-	Metadata    *yaml.Node // kept for those who read the document
+	Metadata    *yaml.Node // has no effect; kept for readers of the document
 	Descriptors []*EnvoyDescriptorSpec
 	pos         yaml.Pos
 }
@@ -53,10 +53,10 @@ type EnvoyLimitSpec struct {
 	Consistency string
 	OnPartition string
 	LimitSpec        // Limit is requests_per_unit, which may be 0
-	counted     bool // requests_per_unit was written
+	hasRequests bool // requests_per_unit was written
 }
 
-// envoyUnits are the reference server's units. All of its windows begin at whole multiples of their length since 1970.
+// envoyUnits are the reference server's units. All its windows begin at whole multiples of their length since 1970.
 var envoyUnits = []struct {
 	name   string
 	length time.Duration
@@ -74,14 +74,14 @@ func envoyUnit(name string) time.Duration {
 	return 0
 }
 
-// Why keys of the reference server are refused.
+// The reasons for rejecting keys of the reference server.
 const (
-	noShareThreshold = "each value that a wildcard matches has a counter of its own; have Envoy send one value for all of them"
-	noValueToMetric  = "values of requests would make figures without bound; `rlnode top` shows subjects with their values"
+	noShareThreshold = "each value that a wildcard matches has its own counter; have Envoy send one value for all of them"
+	noValueToMetric  = "values from requests would create metrics without bound; `rlnode top` shows subjects with their values"
 )
 
-// neverField is a key that may only be false.
-func neverField[T any](key, why string) field[T] {
+// falseOnlyField returns a key that may only be false.
+func falseOnlyField[T any](key, why string) field[T] {
 	return field[T]{key, func(d *decoder, n *yaml.Node, _ *T) {
 		if d.boolean(n) {
 			d.fail(n, "%s is not supported: %s", key, why)
@@ -94,7 +94,7 @@ var (
 		of("domain", codec[string]{(*decoder).envoyText, text}, func(s *EnvoySpec) *string { return &s.Domain }),
 		field[EnvoySpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoySpec) {
 			s.Descriptors = d.envoyDescriptors(n, envoyDescriptorFields)
-		}, func(s *EnvoySpec) *yaml.Node { return filled(listNode(s.Descriptors, envoyDescriptorFields.node)) }},
+		}, func(s *EnvoySpec) *yaml.Node { return nilIfEmpty(listNode(s.Descriptors, envoyDescriptorFields.node)) }},
 	)
 
 	envoyDescriptorFields = newEnvoyDescriptorFields()
@@ -117,7 +117,7 @@ var (
 	replaceFields = fieldsOf(of("name", nameCodec, func(name *string) *string { return name }))
 )
 
-// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to themselves, since descriptors have descriptors.
+// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to themselves, because descriptors nest.
 func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
 	f := &fields[EnvoyDescriptorSpec]{}
 	*f = *fieldsOf(
@@ -129,19 +129,19 @@ func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
 		of("shadow_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Shadow }),
 		of("quota_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Quota }),
 		of("detailed_metric", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Detailed }),
-		neverField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
-		neverField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
+		falseOnlyField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
+		falseOnlyField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
 		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, func(n *yaml.Node) *yaml.Node { return n }},
 			func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
 		field[EnvoyDescriptorSpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoyDescriptorSpec) {
 			s.Descriptors = d.envoyDescriptors(n, f)
-		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return filled(listNode(s.Descriptors, f.node)) }},
+		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return nilIfEmpty(listNode(s.Descriptors, f.node)) }},
 	)
 	return f
 }
 
 func (l *EnvoyLimitSpec) requestsNode() *yaml.Node {
-	if !l.counted {
+	if !l.hasRequests {
 		return nil
 	}
 	return integer(l.Limit)
@@ -153,7 +153,7 @@ func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
 		d.fail(n, "%d domains; at most %d are allowed", len(n.Items), maxEnvoyDomains)
 		return nil
 	}
-	d.each(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
+	d.eachItem(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
 	return list
 }
 
@@ -178,7 +178,7 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 		return nil
 	}
 	d.envoyLevel++
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		s := &EnvoyDescriptorSpec{pos: n.Pos}
 		if f.read(d, n, s, nil) && n.Get("key") == nil {
 			d.fail(n, "key is missing")
@@ -198,7 +198,7 @@ func (d *decoder) envoyText(n *yaml.Node) string {
 	return s
 }
 
-// envoyValue reads what becomes a part of a path.
+// envoyValue reads a text that becomes part of a path.
 func (d *decoder) envoyValue(n *yaml.Node) string {
 	s, ok := d.text(n)
 	switch {
@@ -237,20 +237,20 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 		d.fail(n, "%d names; at most %d are allowed", len(n.Items), maxEnvoyReplaces)
 		return nil
 	}
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		name := ""
 		if replaceFields.read(d, n, &name, nil) && n.Get("name") == nil {
-			d.fail(n, "name is missing: that of the limit that does not count beside this one")
+			d.fail(n, "name is missing: the name of the limit that this one replaces")
 		}
 		names = append(names, name)
 	})
 	return names
 }
 
-// envoyMetadata reads metadata, which may be any mapping that JSON can write.
+// envoyMetadata reads metadata, which may be any mapping that JSON can represent.
 func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 	mistakes := len(d.errs)
-	if !d.kind(n, yaml.Map) {
+	if !d.expectKind(n, yaml.Map) {
 		return nil
 	}
 	d.plainValue(n)
@@ -264,26 +264,26 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// plainValue checks that JSON can write n.
+// plainValue checks that JSON can represent n.
 func (d *decoder) plainValue(n *yaml.Node) {
 	switch n.Kind {
 	case yaml.Map:
-		d.open(n, func(_, v *yaml.Node) { d.plainValue(v) })
+		d.eachEntry(n, func(_, v *yaml.Node) { d.plainValue(v) })
 	case yaml.List:
-		d.each(n, d.plainValue)
+		d.eachItem(n, d.plainValue)
 	case yaml.Null:
 		n.Text = "null"
 	case yaml.Bool:
 		n.Text = strings.ToLower(n.Text)
 	case yaml.Int, yaml.Float:
 		if !json.Valid([]byte(n.Text)) {
-			d.fail(n, "JSON can't write %s", shorten(n.Text))
+			d.fail(n, "JSON can't represent %s", shorten(n.Text))
 		}
 	}
 }
 
 func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
-	l, at := &EnvoyLimitSpec{}, places{}
+	l, at := &EnvoyLimitSpec{}, positions{}
 	l.pos = n.Pos
 	if !envoyLimitFields.read(d, n, l, at) {
 		return l
@@ -298,20 +298,20 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	if l.Algorithm != "" {
 		kind, _ = algorithms.ParseKind(l.Algorithm)
 	}
-	l.counted = has("requests_per_unit")
+	l.hasRequests = has("requests_per_unit")
 	switch {
 	case l.Unlimited:
 		for _, key := range []string{"unit", "per", "algorithm", "burst"} {
-			fail(key, "what is unlimited has no %s", key)
+			fail(key, "unlimited excludes %s", key)
 		}
 		return l
 	case has("unit") && has("per"):
 		fail("per", "unit and per exclude each other")
 	case !has("unit") && !has("per"):
-		d.fail(n, "unit is missing: the length of the window; per gives others")
+		d.fail(n, "unit is missing: the length of the window; for other lengths, use per")
 	}
-	if !l.counted {
-		d.fail(n, "requests_per_unit is missing; 0 refuses all")
+	if !l.hasRequests {
+		d.fail(n, "requests_per_unit is missing; 0 refuses everything")
 	}
 	if !kind.Bucket() {
 		fail("burst", "burst is for token-bucket and leaky-bucket, not for %s", kind)
@@ -322,7 +322,7 @@ func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	return l
 }
 
-// text is the descriptor as matching compares it: its key, or its key, an underscore and its value.
+// text returns the descriptor as matching compares it: its key, or its key, an underscore and its value.
 func (s *EnvoyDescriptorSpec) text() string {
 	if s.Value == "" {
 		return s.Key
@@ -330,25 +330,25 @@ func (s *EnvoyDescriptorSpec) text() string {
 	return s.Key + "_" + s.Value
 }
 
-// envoy checks the section.
-func (c *checker) envoy() {
+// checkEnvoy checks the section.
+func (c *checker) checkEnvoy() {
 	domains := map[string]int{}
 	for i, s := range c.doc.Envoy {
 		path := fmt.Sprintf("envoy[%d]", i)
 		if first, taken := domains[s.Domain]; taken && s.Domain != "" {
-			c.add(s.pos, path+".domain", "the domain %q is that of envoy[%d]", shorten(s.Domain), first)
+			c.add(s.pos, path+".domain", "the domain %q is taken by envoy[%d]", shorten(s.Domain), first)
 		} else {
 			domains[s.Domain] = i
 		}
-		c.envoyDescriptors(path, len(s.Domain), s.Descriptors)
+		c.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
 	if c.envoyDetailed > maxEnvoyDetailed {
 		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
 	}
 }
 
-// envoyDescriptors checks descriptors beside each other. length is that of the path above them.
-func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
+// checkEnvoyDescriptors checks sibling descriptors. length is that of the path above them.
+func (c *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
 	seen, wildcards := make(map[string]int, len(list)), 0
 	for i, s := range list {
 		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
@@ -362,7 +362,7 @@ func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescrip
 		}
 		own := length + 1 + len(text)
 		if own > maxEnvoyPath {
-			c.add(s.pos, path, "the domain, and the keys and values down to here, have %d bytes, more than %d", own, maxEnvoyPath)
+			c.add(s.pos, path, "the domain and the keys and values down to here have %d bytes; at most %d are allowed", own, maxEnvoyPath)
 			continue
 		}
 		if s.Limit != nil && slices.Contains(s.Limit.Replaces, s.Limit.Name) && s.Limit.Name != "" {
@@ -371,9 +371,9 @@ func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescrip
 		if s.Limit != nil && s.Detailed {
 			c.envoyDetailed++
 		}
-		c.envoyDescriptors(path, own, s.Descriptors)
+		c.checkEnvoyDescriptors(path, own, s.Descriptors)
 	}
 	if wildcards > maxEnvoyWildcards {
-		c.add(list[0].pos, path+".descriptors", "%d descriptors with * beside each other; at most %d are allowed", wildcards, maxEnvoyWildcards)
+		c.add(list[0].pos, path+".descriptors", "%d sibling descriptors with *; at most %d are allowed", wildcards, maxEnvoyWildcards)
 	}
 }

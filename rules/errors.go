@@ -10,24 +10,24 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ErrNotFound is returned by [Document.Apply] and [Document.Piece] for a missing piece.
+// ErrNotFound means that the document has no such piece, or the history no such version.
 var ErrNotFound = errors.New("no such piece of the rules")
 
-// ErrConflict is returned by [History.Write] if the version in force is not the one that the write was made for.
-var ErrConflict = errors.New("rules have changed meanwhile")
+// ErrConflict means that the version in force is not the one that a write was made for.
+var ErrConflict = errors.New("the rules have changed in the meantime")
 
-// maxErrors bounds the mistakes reported for one document. The others are only counted.
+// maxErrors bounds the mistakes reported for one document. Further ones are only counted.
 const maxErrors = 1000
 
 // Error is a mistake in a document, or a warning.
 type Error struct {
-	Line    int    `json:"line"`   // from 1; 0 if there is no text to point at
-	Column  int    `json:"column"` // in characters, from 1; 0 if there is no text to point at
+	Line    int    `json:"line"`   // from 1; 0 without a position
+	Column  int    `json:"column"` // in characters, from 1; 0 without a position
 	Path    string `json:"path"`   // such as rules[2].limits[0].per; empty for the document
 	Message string `json:"message"`
 }
 
-// Error returns the place, the path and the message.
+// Error returns the position, the path and the message.
 func (e Error) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {
@@ -40,8 +40,8 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// Errors are the mistakes of one document in the order of the text: at most 1,000, and one that counts the rest. It is
-// never empty.
+// Errors are the mistakes in one document, in the order of the text: at most 1,000, and one more that counts the rest. It
+// is never empty.
 type Errors []Error
 
 // Error returns the mistakes, one per line.
@@ -55,13 +55,13 @@ func (e Errors) Error() string {
 
 // collector gathers mistakes.
 type collector struct {
-	errs Errors
-	more int // beyond maxErrors
+	errs    Errors
+	dropped int // beyond maxErrors
 }
 
 func (c *collector) add(at yaml.Pos, path, format string, args ...any) {
 	if len(c.errs) >= maxErrors {
-		c.more++
+		c.dropped++
 		return
 	}
 	c.errs = append(c.errs, Error{Line: int(at.Line), Column: int(at.Column), Path: path, Message: fmt.Sprintf(format, args...)})
@@ -73,9 +73,9 @@ func (c *collector) err() error {
 		return nil
 	}
 	c.sort()
-	c.errs = slices.Compact(c.errs) // a tier may be wrong for several rules
-	if c.more > 0 {
-		return append(c.errs, Error{Message: fmt.Sprintf("and %d more", c.more)})
+	c.errs = slices.Compact(c.errs) // several rules may report the same mistake in a tier
+	if c.dropped > 0 {
+		return append(c.errs, Error{Message: fmt.Sprintf("and %d more", c.dropped)})
 	}
 	return c.errs
 }

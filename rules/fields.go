@@ -7,14 +7,14 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// field is a key that is allowed in some mapping of the document and whose value is a part of a T.
+// field is a key allowed in some mapping of the document. Its value is part of a T.
 type field[T any] struct {
 	key   string
 	read  func(d *decoder, n *yaml.Node, into *T)
 	write func(from *T) *yaml.Node // returns nil to leave the key out
 }
 
-// fields are all keys of a mapping, in the order in which they are written.
+// fields are the keys of a mapping, in the order in which they are written.
 type fields[T any] struct {
 	list []field[T]
 	keys []string
@@ -28,9 +28,9 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 	return f
 }
 
-// read reads a mapping and reports whether n is one. It records where the keys are in at, unless at is nil.
-func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at places) bool {
-	return d.object(n, f.keys, func(i int, key, v *yaml.Node) {
+// read reads a mapping and reports whether n is one. Unless at is nil, read records the positions of the keys in it.
+func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at positions) bool {
+	return d.eachField(n, f.keys, func(i int, key, v *yaml.Node) {
 		if at != nil {
 			at[key.Text] = key.Pos
 		}
@@ -52,7 +52,7 @@ type codec[V any] struct {
 	write func(V) *yaml.Node // returns nil to leave the value out
 }
 
-// of returns a field whose value is one variable of a T.
+// of returns a field whose value is the variable of a T that at returns.
 func of[T, V any](key string, c codec[V], at func(*T) *V) field[T] {
 	return field[T]{
 		key:   key,
@@ -74,7 +74,7 @@ func unlessZero[V comparable](write func(V) *yaml.Node) func(V) *yaml.Node {
 
 // unlessEmpty makes write leave out empty collections.
 func unlessEmpty[V any](write func(V) *yaml.Node) func(V) *yaml.Node {
-	return func(v V) *yaml.Node { return filled(write(v)) }
+	return func(v V) *yaml.Node { return nilIfEmpty(write(v)) }
 }
 
 var (
@@ -114,7 +114,7 @@ func fractionCodec(low, high float64) codec[float64] {
 	}
 }
 
-// positiveCodec reads and writes numbers above 0 and up to high; what names them in messages.
+// positiveCodec reads and writes numbers above 0 and up to high. what names the number in messages.
 func positiveCodec(high float64, what string) codec[float64] {
 	return codec[float64]{
 		func(d *decoder, n *yaml.Node) float64 {

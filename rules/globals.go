@@ -10,23 +10,22 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// globals summarizes a set's limits that regions divide.
+// globals summarizes the limits of a set that regions divide.
 type globals struct {
-	maxSpan time.Duration // see MaxGlobalSpan
-	fill    time.Duration // the same, for buckets only
-	print   Hash          // of all that shares depend on; zero if there are no global limits
+	maxSpan     time.Duration // see MaxGlobalSpan
+	maxFill     time.Duration // the same, for buckets only
+	fingerprint Hash          // of everything that shares depend on; zero if there are no global limits
 }
 
-// MaxGlobalSpan returns an upper bound of how long a window of any global limit of s lasts, or a bucket of one takes to
-// fill; 0 if there is no global limit.
+// MaxGlobalSpan returns an upper bound of the length of any global limit's window and of the time that any global bucket
+// takes to fill. It is 0 if s has no global limits.
 func (s *Set) MaxGlobalSpan() time.Duration { return s.globals.maxSpan }
 
-// DividesAs reports whether s and other have the same global limits for all subjects, and give the regions the same
-// parts.
-func (s *Set) DividesAs(other *Set) bool { return s.globals.print == other.globals.print }
+// DividesAs reports whether s and other have the same global limits for all subjects and the same parts for the regions.
+func (s *Set) DividesAs(other *Set) bool { return s.globals.fingerprint == other.globals.fingerprint }
 
-// globals computes the summary from the compiled rules.
-func (c *compiler) globals() globals {
+// summarizeGlobals computes the summary from the compiled rules.
+func (c *compiler) summarizeGlobals() globals {
 	g := globals{}
 	h := xxh3.New()
 	var b []byte
@@ -44,9 +43,9 @@ func (c *compiler) globals() globals {
 			b = binary.LittleEndian.AppendUint64(appendString(b, p.Name), math.Float64bits(p.Part))
 		}
 		any = true
-		b = g.list(binary.LittleEndian.AppendUint32(b, uint32(r.fallback)), r.own)
+		b = g.addLimits(binary.LittleEndian.AppendUint32(b, uint32(r.fallbackTier)), r.ownLimits)
 		for _, list := range r.byTier {
-			b = g.list(b, list)
+			b = g.addLimits(b, list)
 		}
 		_, _ = h.Write(b) // it can't fail
 	}
@@ -59,36 +58,36 @@ func (c *compiler) globals() globals {
 		}
 		_, _ = h.Write(appendString(b[:0], group.Attribute))
 		for _, spec := range group.Subjects {
-			b = g.subject(appendString(appendString(b[:0], spec.Value), spec.Tier), c.listed[spec], c.set.Rules)
+			b = g.addSubject(appendString(appendString(b[:0], spec.Value), spec.Tier), c.listed[spec], c.set.Rules)
 			_, _ = h.Write(b)
 		}
 	}
 	sum := h.Sum128()
-	g.print = Hash{sum.Hi, sum.Lo}
+	g.fingerprint = Hash{sum.Hi, sum.Lo}
 	return g
 }
 
-// subject includes a listed subject's own limits.
-func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
+// addSubject adds a listed subject's own limits.
+func (g *globals) addSubject(b []byte, s *subject, all []*Rule) []byte {
 	if s == nil {
 		return b
 	}
 	b = append(b, byte(s.tier), byte(s.tier>>8), byte(s.tier>>16))
 	for _, o := range s.overrides {
 		if r := all[o.rule]; r.Scope == GlobalScope {
-			b = g.list(appendString(b, r.Name), o.limits)
+			b = g.addLimits(appendString(b, r.Name), o.limits)
 		}
 	}
 	return b
 }
 
-// list includes a list of limits.
-func (g *globals) list(b []byte, limits []*Limit) []byte {
+// addLimits adds a list of limits.
+func (g *globals) addLimits(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
 		g.maxSpan = max(g.maxSpan, maxSpan(l))
 		if l.Kind.Bucket() {
-			g.fill = max(g.fill, maxSpan(l))
+			g.maxFill = max(g.maxFill, maxSpan(l))
 		}
 		b = binary.LittleEndian.AppendUint64(b, l.ID)
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Amount))
@@ -97,7 +96,7 @@ func (g *globals) list(b []byte, limits []*Limit) []byte {
 	return b
 }
 
-// maxSpan returns such a bound for one limit and all shares of it.
+// maxSpan returns the bound of MaxGlobalSpan for one limit and all its shares.
 func maxSpan(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:

@@ -14,7 +14,7 @@ import (
 // releases compare them.
 func TestGoldenHistory(t *testing.T) {
 	h := NewHistory()
-	document, err := os.ReadFile("testdata/contract.yaml") // it has a bit of everything
+	document, err := os.ReadFile("testdata/contract.yaml") // it uses most of the format
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +41,9 @@ func TestGoldenHistory(t *testing.T) {
 	kept := golden.Check(t, "testdata/history.txt", append(lines, golden.Line{Name: "history", Bytes: b})...)
 	back, err := ParseHistory(kept[len(kept)-1])
 	if err != nil || back.Hash() != h.Hash() {
-		t.Fatalf("the history is read as another one: %v", err)
+		t.Fatalf("the decoded history differs: %v", err)
 	}
 	if again, _ := back.AppendBinary(nil); !bytes.Equal(again, b) {
-		t.Error("the history is written otherwise after it was read")
+		t.Error("the decoded history has another encoding")
 	}
 }

@@ -9,17 +9,17 @@ import (
 )
 
 // Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key, an attacker can't choose names whose
-// counters fall into one shard or partition. A seed alone is not enough for that: hashes like xxh3 have collisions
-// under every seed.
+// counters fall into one shard or partition. A seeded hash would not be enough: those like xxh3 have collisions under
+// every seed.
 //
-// It is implemented here because the libraries do twice the rounds and can't resume from a state. With them a check
-// would take some 25 ns longer than with xxh3; with this it takes some 10 ns longer.
+// It is implemented here because the libraries do twice the rounds and can't resume from a state. Compared with xxh3,
+// they make a check some 25 ns slower; this makes it some 10 ns slower.
 
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
 
-// Keyed returns a copy of s that hashes subjects with a key derived from secret and shares everything else. All nodes
-// of a cluster must use one secret for as long as there are counters. A set from [Compile] has a fixed, public key,
+// Keyed returns a copy of s that hashes subjects with a key derived from secret and shares everything else. All nodes of
+// a cluster must use the same secret for as long as they keep counters. A set from [Compile] has a fixed, public key,
 // which is meant for tools.
 func (s *Set) Keyed(secret []byte) *Set {
 	h := hmac.New(sha256.New, secret)
@@ -29,21 +29,20 @@ func (s *Set) Keyed(secret []byte) *Set {
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
-	out.envoy = s.envoy.keyed(key)
+	out.envoy = s.envoy.withKey(key)
 	return &out
 }
 
-// seed computes the states that hashing starts from. Sets with different keys share their rules, so the states belong
-// to the set.
+// seed computes the initial states for hashing. They belong to the set, because sets with different keys share rules.
 func (s *Set) seed(key hashKey) {
 	s.seeds = make([]hashState, len(s.Rules))
 	for i, r := range s.Rules {
-		s.seeds[i] = key.state().word(uint64(len(r.Name))).text(r.Name)
+		s.seeds[i] = key.state().addWord(uint64(len(r.Name))).addText(r.Name)
 	}
-	s.inlineSeed = key.state().word(1 << 63) // no rule's name is that long
+	s.inlineSeed = key.state().addWord(1 << 63) // no rule's name is that long
 }
 
-// Tags of values in the hashed bytes, so that a text is never taken for an address.
+// Tags of values in the hashed bytes, so that a text never hashes like an address.
 const (
 	tagText = iota
 	tagIPv4
@@ -53,40 +52,39 @@ const (
 // titleBytes is the length of a value's title.
 const titleBytes = 5
 
-// hash returns the identity of r's subject in m. The hashed bytes begin with the rule's name, which is already in
-// state. Each value follows in whole words, and then its title, in a word of its own: the value's kind and its length,
-// or the IPv4 address itself. The word of the last title is not filled up. So different keys yield different bytes when
-// read from the end.
+// hash returns the identity of r's subject in m. The hashed bytes begin with the rule's name, which state already
+// includes. Each value follows in whole words, and then a word with its title: the value's kind, and its length or the
+// IPv4 address itself. The word of the last title is not full. Read from the end, different keys yield different bytes.
 //
-// Nothing is assembled in memory: the processor would stall when it reads what was just written in different pieces.
+// hash assembles nothing in memory: the processor would stall on reading what was just written in smaller pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {
 	h, title := *state, uint64(0)
 	for i := range r.key {
 		if i > 0 {
-			h = h.word(title)
+			h = h.addWord(title)
 		}
 		k := &r.key[i]
 		v := m.value(k.number)
 		switch {
 		case !k.address || !v.isAddress():
-			h = h.text(v.text)
+			h = h.addText(v.text)
 			title = tagText | uint64(uint32(len(v.text)))<<8
 		case v.address.Is4():
 			a := v.address.As4()
 			title = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
 		default:
 			a := groupAddress(v.address, r.IPv6Prefix).As16()
-			h = h.word(binary.LittleEndian.Uint64(a[:8])).word(binary.LittleEndian.Uint64(a[8:]))
+			h = h.addWord(binary.LittleEndian.Uint64(a[:8])).addWord(binary.LittleEndian.Uint64(a[8:]))
 			title = tagIPv6
 		}
 	}
 	if len(r.key) == 0 {
-		return h.end(0, 0)
+		return h.finish(0, 0)
 	}
-	return h.end(title, titleBytes)
+	return h.finish(title, titleBytes)
 }
 
-// hashState is SipHash's state after some whole words. It is small enough to stay in registers.
+// hashState is SipHash's state after a number of whole words. It is small enough to stay in registers.
 type hashState struct{ v0, v1, v2, v3 uint64 }
 
 func (k hashKey) state() hashState {
@@ -98,14 +96,14 @@ func (k hashKey) state() hashState {
 	}
 }
 
-// word adds eight bytes.
-func (s hashState) word(w uint64) hashState {
+// addWord adds eight bytes.
+func (s hashState) addWord(w uint64) hashState {
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^w)
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// text adds a text, padded with zeros to whole words.
-func (s hashState) text(text string) hashState {
+// addText adds a text, padded with zeros to whole words.
+func (s hashState) addText(text string) hashState {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	v0, v1, v2, v3 := s.v0, s.v1, s.v2, s.v3
 	for ; len(b) >= 8; b = b[8:] {
@@ -126,9 +124,9 @@ func (s hashState) text(text string) hashState {
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// end returns the hash after adding a last word that is not full. In SipHash n is the length of the whole input. Here
-// it is the length of the last word alone, since the titles already hold the lengths.
-func (s hashState) end(last, n uint64) Hash {
+// finish adds a last word that is not full and returns the hash. In SipHash, n is the length of the whole input. Here it is
+// the length of the last word alone, because the titles already hold the lengths.
+func (s hashState) finish(last, n uint64) Hash {
 	last |= n << 56
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^last)
 	v0, v1, v2, v3 = sipRound(v0^last, v1, v2^0xee, v3)

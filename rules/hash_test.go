@@ -76,7 +76,7 @@ func TestSipHash(t *testing.T) {
 		for i := range text {
 			text[i] = byte(i*7 + 1)
 		}
-		h := k.state().text(string(text)).end(0x0504030201, titleBytes+uint64(n+7)/8*8%256)
+		h := k.state().addText(string(text)).finish(0x0504030201, titleBytes+uint64(n+7)/8*8%256)
 		have := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, h.Lo), h.Hi)
 		text = append(append(text, make([]byte, -n&7)...), 1, 2, 3, 4, 5)
 		if want := referenceSip(1, 3, key, text, true); !bytes.Equal(have, want) {
@@ -105,6 +105,6 @@ func TestKeyed(t *testing.T) {
 	}
 	k := one.Keyed(secret)
 	if subject(k, "user=ab", "tenant=c") == subject(k, "user=a", "tenant=bc") || subject(k, "user=", "tenant=ab") == subject(k, "user=ab", "tenant=") {
-		t.Error("values run into one another")
+		t.Error("adjacent values are not separated")
 	}
 }

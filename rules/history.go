@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// KeptVersions is how many versions can be read back.
+	// KeptVersions is the number of versions that can be read back.
 	KeptVersions = 50
-	// MaxHistory bounds the texts of all kept versions together, in bytes. If large documents are rewritten again and
-	// again, fewer than KeptVersions are kept. The version in force is always kept, with what it is replayed from.
+	// MaxHistory bounds the texts of all kept versions together, in bytes. Repeated rewrites of large documents leave
+	// fewer than KeptVersions. The version in force is always kept, with what replaying it needs.
 	MaxHistory = 64 << 20
 
 	maxBy   = 256 // bytes of Version.By and Version.What
 	maxWhat = 256
 
-	// fullEvery is the number of single changes after which a whole document is kept again. It bounds replaying.
+	// fullEvery is the number of changes after which a whole document is kept again. It bounds replaying.
 	fullEvery = 16
-	// maxChain bounds the changes since a whole document if none can be written because it would be larger than
-	// MaxDocument. Such a document was written as a compact text; it may still be made smaller change by change.
+	// maxChain bounds the changes since the last whole document if no newer one can be written because it would exceed
+	// MaxDocument. Such a document was uploaded as a compact text; changes may still make it smaller.
 	maxChain = 512
 )
 
@@ -32,37 +32,36 @@ type Version struct {
 	Number int64     `json:"version"` // from 1
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`   // the author, at most 256 bytes
-	What   string    `json:"what"` // what was changed, such as "rule login", at most 256 bytes
+	What   string    `json:"what"` // what changed, such as "rule login", at most 256 bytes
 	Size   int       `json:"size"` // of the change, in bytes
 }
 
 // Write is a change and the conditions for making it.
 type Write struct {
 	Change  Change
-	IfMatch int64 // the version that the change was made for; 0 for any
-	// OnlyFirst makes the change version 1 or fails: it seeds rules where there are none.
+	IfMatch int64 // the version that must be in force; 0 for any
+	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules where there are none.
 	OnlyFirst bool
 	By        string    // the author; cut to 256 bytes
 	When      time.Time // kept to the millisecond
 }
 
-// History is the rules and their last versions. It is immutable: a write returns a new History, which shares with the
-// old one what they have in common. The zero value has no version, like the result of [NewHistory].
+// History is the rules and their last versions. It is immutable: a write returns a new History that shares the old
+// versions. The zero value has no version, like the result of [NewHistory].
 //
-// Everything in it follows from the writes alone. Nodes that make the same writes have the same History, whether they
-// made all of them or started from one that was read back.
+// A History depends on the writes alone. Nodes that apply the same writes have the same History, whether they applied all
+// of them or started from an encoded one.
 type History struct {
-	// chain is the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
+	// chain holds the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
 	// for adopted versions. The first record is a whole document.
 	chain []*record
-	// doc and set are the version in force; nil if there is none. Invariant: doc equals the result of replaying.
+	// doc and set are the version in force, or nil without one. Invariant: doc equals the result of replaying.
 	doc  *Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
 }
 
-// record is a version as it is kept. Small changes are kept as changes: fifty copies of a document of 8 MiB would be
-// 400 MiB.
+// record is a stored version. Small changes are stored as changes: fifty copies of an 8 MiB document would take 400 MiB.
 type record struct {
 	Version
 	full   bool   // text is a whole document
@@ -73,13 +72,13 @@ type record struct {
 // NewHistory returns a history without a version.
 func NewHistory() *History { return &History{} }
 
-// Write returns the history with one more version. On an error there is no new version. The error wraps [ErrConflict]
-// or [ErrNotFound], or is of type [Errors].
+// Write returns the history with one more version. The error wraps [ErrConflict] or [ErrNotFound], or is of type
+// [Errors].
 func (h *History) Write(w Write) (*History, error) {
-	have := h.number()
+	have := h.currentNumber()
 	switch {
 	case w.OnlyFirst && have != 0:
-		return nil, fmt.Errorf("%w: version %d is in force, and not the first", ErrConflict, have)
+		return nil, fmt.Errorf("%w: version %d is already in force", ErrConflict, have)
 	case w.IfMatch != 0 && w.IfMatch != have:
 		return nil, fmt.Errorf("%w: version %d is in force, not %d", ErrConflict, have, w.IfMatch)
 	}
@@ -98,35 +97,35 @@ func (h *History) Write(w Write) (*History, error) {
 		return nil, asErrors(err)
 	}
 	r := &record{Version: Version{
-		Number: have + 1, When: millisecond(w.When),
-		By: cut(w.By, maxBy), What: cut(describe(w.Change), maxWhat), Size: len(w.Change.Body),
+		Number: have + 1, When: toMillisecond(w.When),
+		By: truncate(w.By, maxBy), What: truncate(describe(w.Change), maxWhat), Size: len(w.Change.Body),
 	}}
-	if doc, err = h.keep(r, doc, w.Change); err != nil {
+	if doc, err = h.storeChange(r, doc, w.Change); err != nil {
 		return nil, err
 	}
-	return h.and(r, doc)
+	return h.withRecord(r, doc)
 }
 
-// Adopt returns the history with a whole version that was written elsewhere, under the number it has there. v.Number
-// must be above the version in force; numbers may be skipped. With replace, the previous history is dropped. The error
-// wraps [ErrConflict] or is of type [Errors].
+// Adopt returns the history with a version that was written elsewhere, as a whole document and under the number it has
+// there. v.Number must be above the version in force; numbers may be skipped. With replace, Adopt drops the previous
+// history. The error wraps [ErrConflict] or is of type [Errors].
 func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
 	if replace {
 		h = &History{}
 	}
-	if v.Number <= h.number() || v.Number == math.MaxInt64 {
-		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.number())
+	if v.Number <= h.currentNumber() || v.Number == math.MaxInt64 {
+		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.currentNumber())
 	}
 	doc, err := Parse([]byte(text))
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	v.When, v.By, v.What = millisecond(v.When), cut(v.By, maxBy), cut(v.What, maxWhat)
-	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+	v.When, v.By, v.What = toMillisecond(v.When), truncate(v.By, maxBy), truncate(v.What, maxWhat)
+	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// Again returns the history with one more version of the same document, because something else that is committed
-// together with the rules has changed. what and by describe that change.
+// Again returns the history with one more version of the same document. Something else that is committed together with
+// the rules has changed; what and by describe that change.
 func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
@@ -139,23 +138,22 @@ func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	v := Version{Number: h.number() + 1, When: millisecond(when), By: cut(by, maxBy), What: cut(what, maxWhat)}
-	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+	v := Version{Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy), What: truncate(what, maxWhat)}
+	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// and returns h with one more version, whose document is doc.
-func (h *History) and(r *record, doc *Document) (*History, error) {
+// withRecord returns h with one more version, r, whose document is doc.
+func (h *History) withRecord(r *record, doc *Document) (*History, error) {
 	set, err := Compile(doc, r.Number)
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
+	return &History{chain: trimChain(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
-// keep decides how r is kept. It is kept as a whole document if it is one, if replaying would get long, or if the
-// changes since the last whole document are larger than a document. It returns the document that replaying r will
-// yield.
-func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
+// storeChange decides how to store r, and returns the document that replaying r will yield. It stores a whole document if
+// c is one, if replaying would take too long, or if the changes since the last whole document are larger than a document.
+func (h *History) storeChange(r *record, doc *Document, c Change) (*Document, error) {
 	if c.Part == WholeDocument {
 		r.full, r.text = true, doc.source
 		return doc, nil
@@ -169,10 +167,10 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 		changes++
 		size += len(before.text)
 	}
-	// The first version has nothing to be replayed from.
+	// The first version has no document before it to replay from.
 	first := len(h.chain) == 0
 	if first || changes >= fullEvery || size > max(document, 4096) {
-		whole, err := rewrite(doc)
+		whole, err := reparse(doc)
 		switch {
 		case err == nil:
 			r.full, r.text = true, whole.source
@@ -186,18 +184,18 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	return doc, nil
 }
 
-// rewrite writes doc as text and parses it again: as YAML, or as JSON if only that fits.
-func rewrite(doc *Document) (*Document, error) {
-	text, err := doc.written()
+// reparse writes doc as text and parses it again: as YAML, or as JSON if only that fits.
+func reparse(doc *Document) (*Document, error) {
+	text, err := doc.fittingText()
 	if err != nil {
 		return nil, asErrors(err)
 	}
 	return Parse(text)
 }
 
-// trim drops versions that are no longer kept and not needed to replay the first kept one. The result begins with a
-// whole document.
-func trim(chain []*record) []*record {
+// trimChain drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
+// a whole document.
+func trimChain(chain []*record) []*record {
 	size, first := 0, len(chain)
 	for i, r := range slices.Backward(chain) {
 		if size += len(r.text); !r.full {
@@ -213,7 +211,7 @@ func trim(chain []*record) []*record {
 	return slices.Clone(chain[first:])
 }
 
-// Current returns the document in force and its version; nil and zero before the first.
+// Current returns the document in force and its version, or nil and the zero Version before the first.
 func (h *History) Current() (*Document, Version) {
 	if len(h.chain) == 0 {
 		return nil, Version{}
@@ -221,27 +219,27 @@ func (h *History) Current() (*Document, Version) {
 	return h.doc, h.chain[len(h.chain)-1].Version
 }
 
-// Hash returns the hash of the document in force; zero before the first.
+// Hash returns the hash of the document in force, or zero before the first.
 func (h *History) Hash() [32]byte { return h.hash }
 
 // Set returns the compiled document in force, or nil before the first.
 func (h *History) Set() *Set { return h.set }
 
-// number returns the number of the version in force; 0 before the first.
-func (h *History) number() int64 {
+// currentNumber returns the number of the version in force, or 0 before the first.
+func (h *History) currentNumber() int64 {
 	if len(h.chain) == 0 {
 		return 0
 	}
 	return h.chain[len(h.chain)-1].Number
 }
 
-// kept returns the index of the oldest version that can be read back.
-func (h *History) kept() int { return max(0, len(h.chain)-KeptVersions) }
+// oldestKept returns the index of the oldest version that can be read back.
+func (h *History) oldestKept() int { return max(0, len(h.chain)-KeptVersions) }
 
 // Versions returns the kept versions, newest first: at most KeptVersions.
 func (h *History) Versions() []Version {
-	out := make([]Version, 0, len(h.chain)-h.kept())
-	for _, r := range slices.Backward(h.chain[h.kept():]) {
+	out := make([]Version, 0, len(h.chain)-h.oldestKept())
+	for _, r := range slices.Backward(h.chain[h.oldestKept():]) {
 		out = append(out, r.Version)
 	}
 	return out
@@ -251,7 +249,7 @@ func (h *History) Versions() []Version {
 func (h *History) Version(n int64) (*Document, error) {
 	i, ok := slices.BinarySearchFunc(h.chain, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
-	case !ok || i < h.kept():
+	case !ok || i < h.oldestKept():
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
 	case i == len(h.chain)-1:
 		return h.doc, nil
@@ -280,7 +278,7 @@ func replay(chain []*record, last int) (*Document, error) {
 	return doc, nil
 }
 
-// asErrors converts any error to Errors, which the writer can be told.
+// asErrors converts any error to Errors, which can be reported to the writer.
 func asErrors(err error) error {
 	var known Errors
 	if errors.As(err, &known) {
@@ -289,8 +287,8 @@ func asErrors(err error) error {
 	return Errors{{Message: err.Error()}}
 }
 
-// millisecond returns t as it is after writing and reading it back.
-func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
+// toMillisecond rounds t to what encoding and decoding preserve.
+func toMillisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".
 func describe(c Change) string {
@@ -309,8 +307,8 @@ func describe(c Change) string {
 	return strings.Join(words, " ")
 }
 
-// cut shortens s to at most n bytes of valid UTF-8.
-func cut(s string, n int) string {
+// truncate shortens s to at most n bytes of valid UTF-8.
+func truncate(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
 	}

@@ -28,7 +28,7 @@ import (
 //	4 bytes   CRC32C of all the above, little endian
 const historyFormat = 3
 
-// ErrHistory means that the bytes are not a history, or a damaged one.
+// ErrHistory means that the bytes are no history, or a damaged one.
 var ErrHistory = errors.New("not a history of rules")
 
 // AppendBinary appends h to b, with a checksum.
@@ -57,16 +57,16 @@ func ParseHistory(b []byte) (*History, error) {
 	content, ok := wire.CutSum(b)
 	switch {
 	case len(b) == 0 || b[0] != historyFormat:
-		return nil, fmt.Errorf("%w: unknown format; it may be that of another version of rlnode", ErrHistory)
+		return nil, fmt.Errorf("%w: unknown format, perhaps from another release of rlnode", ErrHistory)
 	case !ok || len(content) == 0:
-		return nil, fmt.Errorf("%w: the checksum is wrong", ErrHistory)
+		return nil, fmt.Errorf("%w: wrong checksum", ErrHistory)
 	}
 	d := wire.NewDecoder(content[1:])
 	h, number := &History{}, int64(0)
 	for range d.Count(maxChain+KeptVersions+1, 1) {
 		step := d.UpTo(math.MaxInt64 - 1 - number) // leave room for the next number
 		if number += step; step == 0 {
-			d.Failf("a version that follows %d has the same number", number)
+			d.Failf("version %d appears twice", number)
 		}
 		h.chain = append(h.chain, decodeRecord(d, number))
 	}
@@ -81,7 +81,7 @@ func ParseHistory(b []byte) (*History, error) {
 	}
 	var err error
 	if h.doc, err = replay(h.chain, len(h.chain)-1); err == nil {
-		h.set, err = Compile(h.doc, h.number())
+		h.set, err = Compile(h.doc, h.currentNumber())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
@@ -100,7 +100,7 @@ func decodeRecord(d *wire.Decoder, number int64) *record {
 	}
 	r.text = d.Text(MaxDocument)
 	if r.change.Part > ListPart || !utf8.ValidString(r.By) || !utf8.ValidString(r.What) {
-		d.Failf("version %d is of no part, or not text", number)
+		d.Failf("version %d has an unknown part or invalid UTF-8", number)
 	}
 	return r
 }

@@ -26,8 +26,8 @@ default_tier: free
 `, n)
 }
 
-// says returns the number that a document's tier holds.
-func says(doc *Document) int {
+// tierAmount returns the number that a document's tier holds.
+func tierAmount(doc *Document) int {
 	if doc == nil || len(doc.Tiers) == 0 || len(doc.Tiers[0].Limits) == 0 {
 		return 0
 	}
@@ -102,7 +102,7 @@ func TestFirstOnly(t *testing.T) {
 	}
 }
 
-// Every kept version keeps its content, and a history that was read back continues exactly like the original.
+// Every kept version keeps its content, and a decoded history continues exactly like the original.
 func TestVersionsReplay(t *testing.T) {
 	h, read := NewHistory(), NewHistory()
 	const last = 137
@@ -112,8 +112,8 @@ func TestVersionsReplay(t *testing.T) {
 			c = wholeChange(n)
 		}
 		h, read = mustWrite(t, h, c), mustWrite(t, read, c)
-		if doc, v := h.Current(); says(doc) != n || v.Number != int64(n) || h.Set().Version != int64(n) {
-			t.Fatalf("version %d says %d, want %d", v.Number, says(doc), n)
+		if doc, v := h.Current(); tierAmount(doc) != n || v.Number != int64(n) || h.Set().Version != int64(n) {
+			t.Fatalf("version %d says %d, want %d", v.Number, tierAmount(doc), n)
 		}
 		if n%7 == 0 {
 			read = readBack(t, read)
@@ -146,8 +146,8 @@ func checkVersions(t *testing.T, h *History, last int) {
 			t.Fatalf("version %d: what is %q", n, v.What)
 		}
 		doc, err := h.Version(v.Number)
-		if err != nil || says(doc) != n {
-			t.Fatalf("version %d says %d (%v)", n, says(doc), err)
+		if err != nil || tierAmount(doc) != n {
+			t.Fatalf("version %d says %d (%v)", n, tierAmount(doc), err)
 		}
 	}
 	for _, n := range []int64{-1, 0, int64(last + 1), int64(last - KeptVersions)} {
@@ -157,7 +157,7 @@ func checkVersions(t *testing.T, h *History, last int) {
 	}
 }
 
-// A history doesn't change when others are made from it.
+// A history doesn't change when writes create others from it.
 func TestHistoriesBranch(t *testing.T) {
 	base := NewHistory()
 	for n := 1; n <= 60; n++ {
@@ -174,8 +174,8 @@ func TestHistoriesBranch(t *testing.T) {
 	for n := int64(61); n <= 81; n++ {
 		a, errA := one.Version(n)
 		b, errB := other.Version(n)
-		if errA != nil || errB != nil || says(a) != int(939+n) || says(b) != int(1939+n) {
-			t.Fatalf("version %d: %d and %d (%v, %v)", n, says(a), says(b), errA, errB)
+		if errA != nil || errB != nil || tierAmount(a) != int(939+n) || tierAmount(b) != int(1939+n) {
+			t.Fatalf("version %d: %d and %d (%v, %v)", n, tierAmount(a), tierAmount(b), errA, errB)
 		}
 	}
 }
@@ -197,8 +197,8 @@ func bigDocument(subjects int) []byte {
 	return b.Bytes()
 }
 
-// textOf returns how many bytes of text h holds.
-func textOf(h *History) (size int) {
+// textBytes returns the number of bytes of text that h holds.
+func textBytes(h *History) (size int) {
 	for _, r := range h.chain {
 		size += len(r.text)
 	}
@@ -212,12 +212,12 @@ func TestSmallChangesStaySmall(t *testing.T) {
 	for n := 2; n <= 50; n++ {
 		h = mustWrite(t, h, tierChange(n))
 	}
-	if size := textOf(h); size > 6*len(big) {
+	if size := textBytes(h); size > 6*len(big) {
 		t.Errorf("%d bytes for 50 versions of a document of %d", size, len(big))
 	}
 	doc, err := h.Version(37)
-	if err != nil || says(doc) != 37 {
-		t.Errorf("version 37 says %d (%v)", says(doc), err)
+	if err != nil || tierAmount(doc) != 37 {
+		t.Errorf("version 37 says %d (%v)", tierAmount(doc), err)
 	}
 	if size := len(bytesOf(t, h)); size > 6*len(big) {
 		t.Errorf("%d bytes are written", size)
@@ -232,7 +232,7 @@ func TestTextIsBounded(t *testing.T) {
 		h = mustWrite(t, h, Change{Part: WholeDocument, Body: big})
 		h = mustWrite(t, h, tierChange(n))
 	}
-	if size := textOf(h); size > MaxHistory || size < MaxHistory-8<<20 {
+	if size := textBytes(h); size > MaxHistory || size < MaxHistory-8<<20 {
 		t.Errorf("%d bytes of text", size)
 	}
 	vs := h.Versions()
@@ -240,8 +240,8 @@ func TestTextIsBounded(t *testing.T) {
 		t.Errorf("%d versions, the last %d", len(vs), vs[0].Number)
 	}
 	for _, v := range vs[:4] {
-		if doc, err := h.Version(v.Number); err != nil || v.Number%2 == 0 && says(doc) != int(v.Number/2) {
-			t.Errorf("version %d: %d, %v", v.Number, says(doc), err)
+		if doc, err := h.Version(v.Number); err != nil || v.Number%2 == 0 && tierAmount(doc) != int(v.Number/2) {
+			t.Errorf("version %d: %d, %v", v.Number, tierAmount(doc), err)
 		}
 	}
 	if _, err := h.Version(vs[len(vs)-1].Number - 1); !errors.Is(err, ErrNotFound) {
@@ -252,7 +252,7 @@ func TestTextIsBounded(t *testing.T) {
 // A document that can't be written whole can be changed for a while, and then has to be rewritten.
 func TestDocumentThatDoesNotFit(t *testing.T) {
 	h := mustWrite(t, NewHistory(), wholeChange(1))
-	// Pretend that the text was compact: every rendering of it is too large.
+	// Pretend that the uploaded text was compact: every rendering is too large.
 	fat := *h.doc
 	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
 	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
@@ -274,7 +274,7 @@ func TestDocumentThatDoesNotFit(t *testing.T) {
 	if _, err := h.Write(Write{Change: tierChange(1)}); !errors.As(err, &invalid) {
 		t.Errorf("have %v, want Errors", err)
 	}
-	if next := mustWrite(t, h, wholeChange(9)); says(next.doc) != 9 {
+	if next := mustWrite(t, h, wholeChange(9)); tierAmount(next.doc) != 9 {
 		t.Error("a whole document is not taken")
 	}
 }
@@ -329,15 +329,15 @@ func TestRefusedWrites(t *testing.T) {
 // The first version may be a piece. It is kept as a whole document.
 func TestFirstPiece(t *testing.T) {
 	h := mustWrite(t, NewHistory(), Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
-	if doc, v := h.Current(); says(doc) != 3 || v.What != "tier free" || !h.chain[0].full {
+	if doc, v := h.Current(); tierAmount(doc) != 3 || v.What != "tier free" || !h.chain[0].full {
 		t.Errorf("have %+v", v)
 	}
 	h = mustWrite(t, h, Change{Part: TierPart, Name: "free", Delete: true})
-	if doc, v := readBack(t, h).Current(); says(doc) != 0 || v.What != "delete tier free" {
+	if doc, v := readBack(t, h).Current(); tierAmount(doc) != 0 || v.What != "delete tier free" {
 		t.Errorf("have %+v", v)
 	}
-	if doc, err := h.Version(1); err != nil || says(doc) != 3 {
-		t.Errorf("have %d, %v", says(doc), err)
+	if doc, err := h.Version(1); err != nil || tierAmount(doc) != 3 {
+		t.Errorf("have %d, %v", tierAmount(doc), err)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestDamagedHistories(t *testing.T) {
 	}
 	for name, b := range tests {
 		if bytes.Equal(b, body) {
-			t.Fatalf("%s: is what it was", name)
+			t.Fatalf("%s: changed nothing", name)
 		}
 	}
 	// A history that begins with a change is incomplete.
@@ -433,9 +433,9 @@ func FuzzParseHistory(f *testing.F) {
 			}
 			again := readBack(t, h)
 			if !reflect.DeepEqual(again.Versions(), h.Versions()) {
-				t.Fatal("read otherwise")
+				t.Fatal("decoding again gives another history")
 			}
-			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil || says(readBack(t, next).doc) != 3 {
+			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil || tierAmount(readBack(t, next).doc) != 3 {
 				t.Fatalf("can't go on: %v", err)
 			}
 		}

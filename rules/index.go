@@ -8,29 +8,29 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// index finds those of many entries (rules, or entries of a list) that may apply to a check, without looking at the
-// others. Each entry is filed under the one condition that is likely to bring up the fewest other entries. The entry's
-// other conditions are checked for each entry found.
+// index finds the entries (rules, or entries of a list) that may apply to a check, without walking all of them. Each entry
+// is filed under the one condition that it likely shares with the fewest others. Its other conditions are checked when it
+// is found.
 type index struct {
 	always     []int32
 	attributes []attributeIndex // by number of attribute
 }
 
-// attributeIndex files entries by one attribute. Entries are given by position, in ascending order.
+// attributeIndex files entries by one attribute. Entries are positions, in ascending order.
 type attributeIndex struct {
-	texts     map[string][]int32
-	addresses map[netip.Addr][]int32
-	nets      *bart.Table[*netNode]
-	prefixes  globIndex
-	suffixes  globIndex // globs that begin with *
-	present   []int32   // entries that only need the attribute to be present
-	plain     bool      // only present has entries
+	texts        map[string][]int32
+	addresses    map[netip.Addr][]int32
+	nets         *bart.Table[*netNode]
+	prefixes     globIndex
+	suffixes     globIndex // globs that begin with *
+	present      []int32   // entries that only need the attribute to be present
+	presenceOnly bool      // all entries are in present
 }
 
-// netNode holds the entries of a CIDR, linked to the next larger CIDR around it.
+// netNode holds the entries of a CIDR and links to the smallest CIDR around it.
 type netNode struct {
-	entries []int32
-	around  *netNode
+	entries   []int32
+	enclosing *netNode
 }
 
 // globIndex files globs by the literal text at one end.
@@ -39,7 +39,7 @@ type globIndex struct {
 	byText  map[string][]int32
 }
 
-// indexed is what an entry can be filed by.
+// indexed holds what an entry can be filed by.
 type indexed struct {
 	match []condition
 	key   []keyAttribute // all must be present as well
@@ -51,13 +51,13 @@ type list struct {
 	index   index
 }
 
-// drawer is one place in the index, in which entries are counted.
-type drawer struct {
+// indexKey identifies one key of the index, under which entries are counted.
+type indexKey struct {
 	attribute int
 	text      string
 }
 
-// How well a kind of filing tells entries apart, best first.
+// The classes of filing, from the most to the least selective.
 const (
 	byValue = iota
 	byGlob
@@ -65,15 +65,15 @@ const (
 )
 
 func buildIndex(entries []indexed) index {
-	counts := map[drawer]int{}
+	counts := map[indexKey]int{}
 	for i := range entries {
 		for j := range entries[i].match {
-			for _, d := range entries[i].match[j].drawers() {
+			for _, d := range entries[i].match[j].indexKeys() {
 				counts[d]++
 			}
 		}
 		for _, k := range entries[i].key {
-			counts[drawer{k.number, "*"}]++
+			counts[indexKey{k.number, "*"}]++
 		}
 	}
 	var x index
@@ -88,26 +88,26 @@ func buildIndex(entries []indexed) index {
 		a := &x.attributes[i]
 		a.prefixes.finish()
 		a.suffixes.finish()
-		a.plain = a.texts == nil && a.addresses == nil && a.nets == nil && a.prefixes.lengths == nil && a.suffixes.lengths == nil
+		a.presenceOnly = a.texts == nil && a.addresses == nil && a.nets == nil && a.prefixes.lengths == nil && a.suffixes.lengths == nil
 	}
 	return x
 }
 
-// drawers lists where the condition would be filed.
-func (c *condition) drawers() []drawer {
-	out := make([]drawer, 0, len(c.texts)+len(c.addresses)+len(c.globs))
+// indexKeys lists the keys under which the condition would be filed.
+func (c *condition) indexKeys() []indexKey {
+	out := make([]indexKey, 0, len(c.texts)+len(c.addresses)+len(c.globs))
 	for _, s := range c.texts { // including CIDRs
-		out = append(out, drawer{c.attribute, s})
+		out = append(out, indexKey{c.attribute, s})
 	}
 	for _, a := range c.addresses {
-		out = append(out, drawer{c.attribute, a.String()})
+		out = append(out, indexKey{c.attribute, a.String()})
 	}
 	for i := range c.globs {
 		g := &c.globs[i]
 		if g.prefix != "" {
-			out = append(out, drawer{c.attribute, g.prefix + "*"})
+			out = append(out, indexKey{c.attribute, g.prefix + "*"})
 		} else {
-			out = append(out, drawer{c.attribute, "*" + g.suffix})
+			out = append(out, indexKey{c.attribute, "*" + g.suffix})
 		}
 	}
 	return out
@@ -133,7 +133,7 @@ func (ix *index) attribute(n int) *attributeIndex {
 }
 
 // file files entry i under its most selective condition.
-func (ix *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]map[netip.Prefix][]int32) {
+func (ix *index) file(i int32, e *indexed, counts map[indexKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute, class, crowd := -1, byPresence+1, 0
 	better := func(otherClass, otherCrowd int) bool {
@@ -142,7 +142,7 @@ func (ix *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]m
 	for j := range e.match {
 		c := &e.match[j]
 		worst := 0
-		for _, d := range c.drawers() {
+		for _, d := range c.indexKeys() {
 			worst = max(worst, counts[d])
 		}
 		if better(c.class(), worst) {
@@ -150,7 +150,7 @@ func (ix *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]m
 		}
 	}
 	for _, k := range e.key {
-		if n := counts[drawer{k.number, "*"}]; better(byPresence, n) {
+		if n := counts[indexKey{k.number, "*"}]; better(byPresence, n) {
 			best, attribute, class, crowd = nil, k.number, byPresence, n
 		}
 	}
@@ -239,7 +239,7 @@ func (ix *index) find(m *Match, found []int32) []int32 {
 		if len(a.present) > 0 {
 			found = append(found, a.present...)
 		}
-		if !a.plain {
+		if !a.presenceOnly {
 			found = a.find(m, v, found)
 		}
 	}
@@ -255,7 +255,7 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 		found = append(found, a.addresses[v.address]...)
 		if a.nets != nil {
 			node, _ := a.nets.Lookup(v.address)
-			for ; node != nil; node = node.around {
+			for ; node != nil; node = node.enclosing {
 				found = append(found, node.entries...)
 			}
 		}
@@ -279,13 +279,13 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	return found
 }
 
-// any reports whether an entry of the list applies.
-func (l *list) any(m *Match) bool { return len(l.entries) > 0 && l.anyOf(m) }
+// appliesTo reports whether an entry of the list applies.
+func (l *list) appliesTo(m *Match) bool { return len(l.entries) > 0 && l.search(m) }
 
-func (l *list) anyOf(m *Match) bool {
+func (l *list) search(m *Match) bool {
 	m.found = l.index.find(m, m.found[:0])
 	for _, i := range m.found {
-		if m.holds(l.entries[i].match) {
+		if m.meetsAll(l.entries[i].match) {
 			return true
 		}
 	}

@@ -17,32 +17,32 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Inline limits come with the call. They are compiled to a rule that is in no document. It is kept by content, so that the
-// next call with the same limits finds it.
+// Inline limits come with the call. They are compiled to a rule that is in no document. A Set interns the rule by its
+// content, so that the next call with the same limits finds it.
 
 const (
 	// MaxInlineLimits bounds the limits of one subject, MaxInlineSubjects the subjects of one call.
 	MaxInlineLimits   = 8
 	MaxInlineSubjects = 16
-	// maxInterned bounds the sets of limits that a Set keeps. Further ones are compiled for their call.
+	// maxInterned bounds the sets of limits that a Set keeps. Further ones are compiled for their call alone.
 	maxInterned = 4096
-	// InlineName is the name under which inline limits are counted, and the namespace of those that give none. Limits in a
-	// namespace that the document names are counted apart: under InlineName, a slash and the namespace.
+	// InlineName is the name under which metrics count inline limits, and the namespace of limits that name none. Limits in
+	// a namespace that the document names are counted separately, under InlineName, a slash and the namespace.
 	InlineName = "inline"
 
-	// The values of from.
+	// The values of InlineLimit.From.
 	fromFirst, fromClock = "first", "clock"
 )
 
 // Errors of calls with inline limits.
 var (
-	// ErrInline means that a call's limits are wrong, or beyond what the rules document allows. The message names the field.
+	// ErrInline means that a call's limits are invalid or beyond what the rules document allows. The message names the field.
 	ErrInline = errors.New("inline limits")
 	// ErrNamespace means that the rules document does not allow inline limits, or not in this namespace.
 	ErrNamespace = errors.New("the rules do not allow it")
 )
 
-// inlineError is an ErrInline whose text begins with the field.
+// inlineError is an ErrInline whose message begins with the field.
 type inlineError struct{ error }
 
 // Is makes it an ErrInline.
@@ -61,7 +61,7 @@ type InlineLimit struct {
 	From      string // "first": a fixed window begins with its first hit; empty or "clock": with the clock
 }
 
-// InlineSubject is a subject that brings its limits.
+// InlineSubject is a subject that brings its own limits.
 type InlineSubject struct {
 	Namespace string // empty for InlineName
 	Key       []string
@@ -70,16 +70,16 @@ type InlineSubject struct {
 	Shadow    bool          // count and report, but never refuse
 }
 
-// InlineSpec is what a document says about inline limits.
+// InlineSpec is a document's section about inline limits.
 type InlineSpec struct {
 	Refuse      bool     // allow: false
 	Namespaces  []string // names, or globs with *; empty for all
-	MaxLimit    int64    // 0 for no bound of its own
+	MaxLimit    int64    // 0 for no bound
 	MaxPer      Span
 	OnPartition string
 }
 
-// Namespaces are namespaces of inline limits: names, or globs with *.
+// Namespaces is a set of namespaces of inline limits: names, or globs with *.
 type Namespaces struct {
 	list  []string
 	names map[string]bool
@@ -108,10 +108,10 @@ func (n *Namespaces) Has(namespace string) bool {
 // String lists n.
 func (n *Namespaces) String() string { return strings.Join(n.list, ", ") }
 
-// inlineSets are the sets of limits that a Set keeps: an open-addressing table that only grows, so that readers need no
-// lock.
+// inlineSets holds the sets of limits that a Set keeps, in an open-addressing table. Entries are only ever added, so
+// readers need no lock.
 type inlineSets struct {
-	n     atomic.Int64
+	count atomic.Int64
 	slots [2 * maxInterned]atomic.Pointer[inlineSet]
 }
 
@@ -132,10 +132,11 @@ func (t *inlineSets) find(key []byte) *Rule {
 	}
 }
 
-// add keeps r under key. If there is no room, r is marked as not kept. It returns the rule that is kept.
+// add keeps r under key and returns the rule kept there, which may be that of a concurrent add. If the table is full, add
+// marks r as Uninterned and returns it.
 func (t *inlineSets) add(key []byte, r *Rule) *Rule {
-	if t.n.Add(1) > maxInterned {
-		t.n.Add(-1)
+	if t.count.Add(1) > maxInterned {
+		t.count.Add(-1)
 		r.Uninterned = true
 		return r
 	}
@@ -146,21 +147,21 @@ func (t *inlineSets) add(key []byte, r *Rule) *Rule {
 			return r
 		}
 		if other := slot.Load(); other.key == e.key {
-			t.n.Add(-1)
+			t.count.Add(-1)
 			return other.rule
 		}
 		i++
 	}
 }
 
-// Interned returns how many sets of inline limits are kept, at most 4,096.
-func (s *Set) Interned() int64 { return s.inline.n.Load() }
+// Interned returns the number of sets of inline limits that s keeps, at most 4,096.
+func (s *Set) Interned() int64 { return s.inline.count.Load() }
 
-// Names returns the names under which checks are counted, by Rule.Index: those of the rules, then those of inline limits and of
-// Envoy's domains and paths. A rule that has the name of one of those counts it, too.
+// Names returns, by Rule.Index, the names under which metrics count checks: those of the rules, then those of inline limits
+// and of Envoy's domains and paths. A rule with one of those names counts these checks, too.
 func (s *Set) Names() []string { return s.names }
 
-// nameInline gives inline limits their names.
+// nameInline assigns the names under which inline limits are counted.
 func (s *Set) nameInline(spec *InlineSpec) {
 	for _, r := range s.Rules {
 		s.names = append(s.names, r.Name)
@@ -186,17 +187,17 @@ func (s *Set) nameInline(spec *InlineSpec) {
 	}
 }
 
-// inlineName is how the inline limits of a namespace are counted.
+// inlineName is the name under which the inline limits of a namespace are counted, and its index in Set.Names.
 type inlineName struct {
 	index int
 	name  string
 }
 
-// MatchInline adds a hit for a subject that brings its limits. first says that it is the first subject of the check. m
-// must be used for one Set only until the next first. The error wraps ErrInline or ErrNamespace.
+// MatchInline adds a hit for a subject that brings its limits. first is true for the first subject of a check: it clears
+// m. All subjects of a check must use the same Set. The error wraps ErrInline or ErrNamespace.
 func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if first {
-		s.load(nil, m)
+		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
 	b := m.inline[:0]
@@ -230,19 +231,19 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	subject := r.inlineSubject(q)
 	for i := range m.Hits {
 		if m.Hits[i].Subject == subject {
-			return inlineError{fmt.Errorf("its namespace and key are those of subjects[%d]", i)}
+			return inlineError{fmt.Errorf("the namespace and key are the same as those of subjects[%d]", i)}
 		}
 	}
-	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.ownLimits, Subject: subject, Cost: 1})
 	return nil
 }
 
-// LocateInline returns the identity of a subject, whatever its limits. The error wraps ErrNamespace.
+// LocateInline returns the identity of a subject, which does not depend on its limits. The error wraps ErrNamespace.
 func (s *Set) LocateInline(q *InlineSubject) (Hash, error) {
 	return (&Rule{inlineSeed: s.inlineSeed}).inlineSubject(q), s.namespaceAllowed(q.Namespace)
 }
 
-// InternedLimits yields the limits of all sets that are kept.
+// InternedLimits yields the limits of all sets that s keeps.
 func (s *Set) InternedLimits() iter.Seq[*Limit] {
 	return func(yield func(*Limit) bool) {
 		for i := range s.inline.slots {
@@ -250,7 +251,7 @@ func (s *Set) InternedLimits() iter.Seq[*Limit] {
 			if e == nil {
 				continue
 			}
-			for _, l := range e.rule.own {
+			for _, l := range e.rule.ownLimits {
 				if !yield(l) {
 					return
 				}
@@ -259,7 +260,7 @@ func (s *Set) InternedLimits() iter.Seq[*Limit] {
 	}
 }
 
-// append appends l so that no two limits yield the same bytes.
+// append encodes l so that no two limits yield the same bytes.
 func (l *InlineLimit) append(b []byte) []byte {
 	b = binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, l.Limit), l.PerMS), l.Burst)
 	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ, l.From} {
@@ -268,7 +269,7 @@ func (l *InlineLimit) append(b []byte) []byte {
 	return b
 }
 
-// namespaceAllowed reports as an error that the document does not allow inline limits in namespace.
+// namespaceAllowed returns an error if the document does not allow inline limits in namespace.
 func (s *Set) namespaceAllowed(namespace string) error {
 	switch spec := s.Document.Inline; {
 	case spec == nil:
@@ -281,19 +282,19 @@ func (s *Set) namespaceAllowed(namespace string) error {
 	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(cmp.Or(namespace, InlineName)))
 }
 
-// inlineSubject returns the identity of q's subject. Hashing it starts from a state that no rule's starts from, so it never
-// meets a rule's subjects. Each text is followed by its length.
+// inlineSubject returns the identity of q's subject. The initial state differs from that of every rule, so the subject
+// never coincides with a rule's. Each text is followed by its length.
 func (r *Rule) inlineSubject(q *InlineSubject) Hash {
 	namespace := cmp.Or(q.Namespace, InlineName)
-	h := r.inlineSeed.text(namespace).word(uint64(len(namespace)))
+	h := r.inlineSeed.addText(namespace).addWord(uint64(len(namespace)))
 	for _, v := range q.Key {
-		h = h.text(v).word(uint64(len(v)))
+		h = h.addText(v).addWord(uint64(len(v)))
 	}
-	return h.end(uint64(len(q.Key)), titleBytes)
+	return h.finish(uint64(len(q.Key)), titleBytes)
 }
 
-// InlineKey returns the key of q as it is shown: with its namespace in front, unless that is in the name of r. It returns nil
-// if q is not the subject that hi, the first half of a hash, identifies. r is Inline.
+// InlineKey returns the key of q as people see it: with its namespace in front, unless r's name has the namespace. It
+// returns nil if q is not the subject that hi, the first half of its hash, identifies. r must be Inline.
 func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 	if r.inlineSubject(q).Hi != hi {
 		return nil
@@ -304,8 +305,8 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 	return append([]string{cmp.Or(q.Namespace, InlineName)}, q.Key...)
 }
 
-// compileInline compiles the limits of q. They are in an order of their own, so that callers that give them in different
-// orders have the same set. It keeps no string of the call.
+// compileInline compiles the limits of q, sorted by their IDs, so that the caller's order does not matter to counters. The
+// rule refers to no string of the call.
 func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	doc := s.Document
 	spec := &RuleSpec{Name: name.name, Shadow: q.Shadow, Settings: Settings{OnLimit: "refuse", Consistency: "hybrid"}}
@@ -314,7 +315,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	}
 	d := &decoder{path: []byte("limits")}
 	spec.Limits = d.limits(inlineNode(q.Limits))
-	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).limits("limits", spec.Limits, doc.zoneOf(spec))
+	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).checkLimits("limits", spec.Limits, doc.zoneOf(spec))
 	for i := range q.Limits {
 		d.checkInline(i, &q.Limits[i], spec.Limits, doc)
 	}
@@ -325,12 +326,12 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 		spec.Consistency = "exact"
 	}
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
-	r := c.rule(spec)
+	r := c.compileRule(spec)
 	if c.err != nil {
 		return nil, inlineError{c.err}
 	}
 	r.Index, r.Inline, r.inlineSeed = name.index, true, s.inlineSeed
-	for i, l := range r.own {
+	for i, l := range r.ownLimits {
 		l.Place = i
 		if q.Limits[i].From == fromFirst {
 			id := doc.identity(spec.Limits[i], "")
@@ -338,11 +339,11 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 			l.ID = id.hash()
 		}
 	}
-	slices.SortFunc(r.own, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.ownLimits, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
 	return r, nil
 }
 
-// inlineNode returns limits as they would stand in a document.
+// inlineNode returns limits as a document would have them.
 func inlineNode(limits []InlineLimit) *yaml.Node {
 	list := yaml.NewList()
 	for i := range limits {
@@ -365,7 +366,7 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 	return list
 }
 
-// checkInline finds what is wrong with the i-th limit of a call but would not be in a document, or is beyond what doc allows.
+// checkInline reports mistakes in the i-th limit of a call that a document could not have, and whatever doc does not allow.
 func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
 	fail := func(field, format string, args ...any) {
 		d.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)

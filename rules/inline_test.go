@@ -179,7 +179,7 @@ func TestInlineIdentity(t *testing.T) {
 	}
 }
 
-// TestInlineSetsAreBounded: a set is compiled once; beyond the bound each call compiles its own, and nothing is kept of it.
+// TestInlineSetsAreBounded: a set is compiled once; beyond the bound each call compiles its own, which is not kept.
 func TestInlineSetsAreBounded(t *testing.T) {
 	set := keyedSet(t, "")
 	ask := func(limit int) *Rule {
@@ -199,11 +199,11 @@ func TestInlineSetsAreBounded(t *testing.T) {
 		}
 	}
 	if other := keyedSet(t, ""); other.Interned() != 0 {
-		t.Error("another version has its sets")
+		t.Error("another Set has the interned sets, too")
 	}
 }
 
-// TestInlineKeepsNothingOfTheCall: what a set keeps must not point into the buffer of a request.
+// TestInlineKeepsNothingOfTheCall: an interned set must not point into a request's buffer.
 func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 	buffer := []byte("1hfixed-windowtokensnameUTC")
 	at := func(from, to int) string { return unsafe.String(&buffer[from], to-from) }
@@ -216,7 +216,7 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 	}
 	l := h.Limits[0]
 	if text := fmt.Sprint(l.Window, l.Unit, l.Name, h.Rule.Name); strings.Contains(text, "x") {
-		t.Errorf("it changed with the buffer: %s", text)
+		t.Errorf("the set changed with the buffer: %s", text)
 	}
 	same := InlineSubject{Limits: []InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window", Unit: "tokens", Name: "name", TZ: "UTC"}}}
 	if inlineHit(t, set, &same).Rule != h.Rule {

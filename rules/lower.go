@@ -8,52 +8,52 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// lowering caches limits as lowered by the step in force, so that a check allocates nothing. Each list of limits of a
-// rule with `adaptive` has one, at its first limit.
-type lowering struct{ last atomic.Pointer[lowered] }
+// loweredCache caches limits as lowered by the step in force, so that a check allocates nothing. The first limit of each list
+// of a rule with `adaptive` has one.
+type loweredCache struct{ last atomic.Pointer[lowered] }
 
 type lowered struct {
 	step   int
 	limits []*Limit
 }
 
-// Lowered returns limits, which are the limits of a hit of r, as they are while a step of r.Adaptive is in force.
-// Amounts and bursts are multiplied by the step's factor and rounded down, to at least 1; a region's share of 0 stays
-// 0. They are the same counters. The list is rebuilt only when the step differs from the last call's.
+// Lowered returns the limits of a hit of r as they are while a step of r.Adaptive is in force. It multiplies amounts and
+// bursts by the step's factor and rounds down, but not below 1; a region's share of 0 stays 0. The counters remain the
+// same. Lowered rebuilds the list only when the step differs from the last call's.
 func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
-	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].lowering == nil {
+	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].loweredCache == nil {
 		return limits
 	}
-	kept := &limits[0].lowering.last
+	kept := &limits[0].loweredCache.last
 	if l := kept.Load(); l != nil && l.step == step {
 		return l.limits
 	}
-	factor := exactly(r.Adaptive.Steps[step].Factor)
+	factor := exactRat(r.Adaptive.Steps[step].Factor)
 	all := make([]Limit, len(limits))
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
-		all[i].lowering, all[i].dividing = nil, nil
-		all[i].Amount, all[i].Whole, all[i].Aim = part(l.Amount, factor), part(l.Whole, factor), part(l.Aim, factor)
+		all[i].loweredCache, all[i].shareCache = nil, nil
+		all[i].Amount, all[i].Whole, all[i].Aim = scaled(l.Amount, factor), scaled(l.Whole, factor), scaled(l.Aim, factor)
 		if l.Kind.Bucket() {
-			all[i].Burst = part(l.Burst, factor)
+			all[i].Burst = scaled(l.Burst, factor)
 		}
 	}
 	kept.Store(&lowered{step, out})
 	return out
 }
 
-// exactly returns a factor as it was written: 0.29 of 100 is 29, though no float64 equals 0.29.
-func exactly(factor float64) *big.Rat {
+// exactRat returns a factor as it was written: 0.29 of 100 is 29, although no float64 equals 0.29.
+func exactRat(factor float64) *big.Rat {
 	r, ok := new(big.Rat).SetString(strconv.FormatFloat(factor, 'g', -1, 64))
 	if !ok {
-		return big.NewRat(1, 1) // not a number: no document has one
+		return big.NewRat(1, 1) // can't happen: documents have only finite numbers
 	}
 	return r
 }
 
-// part returns amount times factor, rounded down, in 1…amount; 0 for an amount of 0.
-func part(amount int64, factor *big.Rat) int64 {
+// scaled returns amount times factor, rounded down, in 1…amount; 0 for an amount of 0.
+func scaled(amount int64, factor *big.Rat) int64 {
 	n := new(big.Int).Mul(big.NewInt(amount), factor.Num())
 	n.Quo(n, factor.Denom())
 	if !n.IsInt64() {

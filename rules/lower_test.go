@@ -60,7 +60,7 @@ func TestLowered(t *testing.T) {
 	}
 }
 
-// Lowered limits are made once for each step, and never for rules without steps.
+// Lowered limits are built once for each step, and never for rules without steps.
 func TestLoweredIsKept(t *testing.T) {
 	_, h := adaptiveSet(t, "{above: 0.5, factor: 0.5}, {above: 0.9, factor: 0.1}", "{limit: 100, per: 1m}")
 	for step, want := range []int64{50, 10, 50} {
@@ -71,7 +71,7 @@ func TestLoweredIsKept(t *testing.T) {
 		}
 		if n := testing.AllocsPerRun(10, func() {
 			if again := h.Rule.Lowered(h.Limits, step); again[0] != low[0] {
-				t.Error("made again")
+				t.Error("the limits were built again")
 			}
 		}); n > 0 {
 			t.Errorf("have %v allocations", n)

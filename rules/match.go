@@ -9,23 +9,23 @@ import (
 	"unsafe"
 )
 
-// ErrKey means that a key has a different number of values than the rule has key attributes, or that the values match another
-// descriptor of Envoy's than the one they are for.
+// ErrKey means that the number of a key's values differs from that of the rule's key attributes, or that the values match
+// a different descriptor of Envoy's than the one named.
 var ErrKey = errors.New("key does not fit the rule")
 
-// Match is the result of matching a check. It can be reused for check after check without allocating; it refers to the
-// check's attributes until it is used again. The zero Match is ready for use.
+// Match is the result of matching a check. Reusing one for check after check avoids allocating; it refers to a check's
+// attributes until its next use. The zero Match is ready for use.
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
 
-	values []value     // the check's attributes that the set looks at
-	slots  []int32     // by number of attribute: 1 + index in values; 0 if absent
-	found  []int32     // positions of entries that may apply
-	key    []Attribute // of MatchKey
-	lists  []int32     // of Share
-	usual  []byte      // canonical notation of addresses
-	inline []byte      // of MatchInline
+	values     []value     // the check's attributes that the set uses
+	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
+	found      []int32     // positions of entries that may apply
+	key        []Attribute // scratch of MatchKey
+	shareLists []int32     // scratch of Share
+	canonical  []byte      // canonical notation of addresses
+	inline     []byte      // scratch of MatchInline
 }
 
 // value is an attribute of the current check.
@@ -36,10 +36,10 @@ type value struct {
 	parsed       bool // address and valid are known
 	valid        bool // text is an address
 	address      netip.Addr
-	usual        string // canonical notation of the address, in Match.usual; set on first use
+	canonical    string // canonical notation of the address, in Match.canonical; set on first use
 }
 
-// isAddress reports whether the value is an address; if so, v.address holds it.
+// isAddress reports whether the value is an address. If so, it sets v.address.
 func (v *value) isAddress() bool {
 	if !v.parsed {
 		v.address, v.valid = parseAddress(v.text)
@@ -48,8 +48,8 @@ func (v *value) isAddress() bool {
 	return v.valid
 }
 
-// canonicalText returns the text of v that globs and cost tables are compared with: an address in canonical notation. It is
-// valid until m is used again.
+// canonicalText returns the text of v that globs and cost tables are compared with; addresses are in canonical notation.
+// It is valid until m is used again.
 func (m *Match) canonicalText(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
@@ -57,13 +57,13 @@ func (m *Match) canonicalText(v *value) string {
 	if _, plain := parseIPv4(v.text); plain {
 		return v.text
 	}
-	if v.usual == "" {
-		start := len(m.usual)
-		m.usual = v.address.AppendTo(m.usual)
-		text := m.usual[start:]
-		v.usual = unsafe.String(unsafe.SliceData(text), len(text))
+	if v.canonical == "" {
+		start := len(m.canonical)
+		m.canonical = v.address.AppendTo(m.canonical)
+		text := m.canonical[start:]
+		v.canonical = unsafe.String(unsafe.SliceData(text), len(text))
 	}
-	return v.usual
+	return v.canonical
 }
 
 // keyAttribute is one of a rule's key attributes.
@@ -73,17 +73,17 @@ type keyAttribute struct {
 	subjects *subjectTable // nil if none are listed
 }
 
-// Match finds what applies to attrs. If only is not nil, it considers only that rule; one of Envoy's applies to no attributes.
-// If an attribute is given twice, the first one counts.
+// Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
+// attributes. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
-	s.load(attrs, m)
+	s.loadAttributes(attrs, m)
 	m.List = Unlisted
-	if s.lists {
-		m.List = s.listing(m)
+	if s.hasLists {
+		m.List = s.checkLists(m)
 	}
 	if only != nil {
 		if !only.Envoy {
-			s.try(only, m)
+			s.addIfApplies(only, m)
 		}
 		return
 	}
@@ -94,42 +94,43 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	last := int32(-1)
 	for _, i := range m.found {
 		if i != last {
-			s.try(s.Rules[i], m)
+			s.addIfApplies(s.Rules[i], m)
 		}
 		last = i
 	}
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
-// conditions and cost tables; the lists see only the key. The error wraps ErrKey and says how many values are needed.
+// conditions and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
+// values the rule needs.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
 			ErrKey, r.Name, len(r.Key), strings.Join(r.Key, ", "), len(key))
 	}
 	if r.Envoy {
-		return s.matchPath(r, key, m)
+		return s.matchEnvoyKey(r, key, m)
 	}
 	m.key = m.key[:0]
 	for i, v := range key {
 		m.key = append(m.key, Attribute{r.Key[i], v})
 	}
-	s.load(m.key, m)
-	m.List = s.listing(m)
+	s.loadAttributes(m.key, m)
+	m.List = s.checkLists(m)
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.cost.fallback
 	}
-	s.hit(r, m, cost)
+	s.addHit(r, m, cost)
 	return nil
 }
 
-// load sets m's attributes to attrs.
-func (s *Set) load(attrs []Attribute, m *Match) {
+// loadAttributes sets m's attributes to attrs.
+func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits, m.usual = m.values[:0], m.Hits[:0], m.usual[:0]
+	m.values, m.Hits, m.canonical = m.values[:0], m.Hits[:0], m.canonical[:0]
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
@@ -150,7 +151,7 @@ func (m *Match) add(n int, text string, address bool) {
 	m.values = m.values[:len(m.values)+1]
 	v := &m.values[len(m.values)-1]
 	v.number, v.text, v.holdsAddress = n, text, address
-	v.parsed, v.valid, v.usual = false, false, "" // address is only read if parsed is set
+	v.parsed, v.valid, v.canonical = false, false, "" // address is only read if parsed is set
 	m.slots[n] = int32(len(m.values))
 }
 
@@ -162,52 +163,52 @@ func (m *Match) value(attribute int) *value {
 	return nil
 }
 
-// Seen calls yield with the attributes of the last check by m that any part of s looks at.
+// Seen calls yield for each attribute of the check last matched with m that any part of s uses.
 func (s *Set) Seen(m *Match, yield func(name, value string)) {
 	for i := range m.values {
 		yield(s.attributes.named[m.values[i].number].name, m.values[i].text)
 	}
 }
 
-func (m *Match) holds(match []condition) bool {
+func (m *Match) meetsAll(match []condition) bool {
 	for i := range match {
-		if v := m.value(match[i].attribute); v == nil || !match[i].holds(m, v) {
+		if v := m.value(match[i].attribute); v == nil || !match[i].isMetBy(m, v) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *Set) listing(m *Match) Listing {
+func (s *Set) checkLists(m *Match) Listing {
 	switch {
-	case s.deny.any(m):
+	case s.deny.appliesTo(m):
 		return Denied
-	case s.allow.any(m):
+	case s.allow.appliesTo(m):
 		return Allowed
 	}
 	return Unlisted
 }
 
-// try adds a hit if r applies.
-func (s *Set) try(r *Rule, m *Match) {
+// addIfApplies adds a hit if r applies.
+func (s *Set) addIfApplies(r *Rule, m *Match) {
 	for i := range r.key {
 		if m.slots[r.key[i].number] == 0 {
 			return
 		}
 	}
-	if len(r.match) > 0 && !m.holds(r.match) {
+	if len(r.match) > 0 && !m.meetsAll(r.match) {
 		return
 	}
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
-	s.hit(r, m, cost)
+	s.addHit(r, m, cost)
 }
 
-// hit adds what r says about the subject, whose values are all present.
-func (s *Set) hit(r *Rule, m *Match, cost int64) {
-	limits := r.own
+// addHit adds a hit of r for the subject in m, which must have all of r's key attributes.
+func (s *Set) addHit(r *Rule, m *Match, cost int64) {
+	limits := r.ownLimits
 	if r.bySubject {
 		if limits = r.limits(m); limits == nil {
 			return
@@ -217,11 +218,11 @@ func (s *Set) hit(r *Rule, m *Match, cost int64) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
-	h := &m.Hits[len(m.Hits)-1] // all fields are set below
+	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
 	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
-// costOf looks up a check in the rule's cost table.
+// costOf looks up the check's cost in the rule's cost table.
 func (r *Rule) costOf(m *Match) int64 {
 	if v := m.value(r.cost.attribute); v != nil {
 		if cost, ok := r.cost.byText[m.canonicalText(v)]; ok {
@@ -231,14 +232,14 @@ func (r *Rule) costOf(m *Match) int64 {
 	return r.cost.fallback
 }
 
-// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. The value of an
-// absent key attribute is empty.
+// SubjectOf returns the values of r's key attributes in attrs as r counts them: normalised, with addresses grouped. The
+// value of an absent attribute is empty.
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	out := make([]string, len(r.Key))
 	for i, name := range r.Key {
 		for j := range attrs {
 			if attrs[j].Name == name {
-				out[i] = r.normal(i, attrs[j].Value)
+				out[i] = r.normalValue(i, attrs[j].Value)
 				break
 			}
 		}
@@ -246,18 +247,18 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	return out
 }
 
-// NormalKey returns key as it is counted: normalised, addresses grouped. It returns no more values than r has key
+// NormalKey returns key as r counts it: normalised, with addresses grouped. It returns no more values than r has key
 // attributes.
 func (r *Rule) NormalKey(key []string) []string {
 	out := make([]string, min(len(key), len(r.Key)))
 	for i := range out {
-		out[i] = r.normal(i, key[i])
+		out[i] = r.normalValue(i, key[i])
 	}
 	return out
 }
 
-// normal returns the i-th key value as it is counted, as a string that shares no memory with text.
-func (r *Rule) normal(i int, text string) string {
+// normalValue returns the i-th key value as r counts it. The result shares no memory with text.
+func (r *Rule) normalValue(i int, text string) string {
 	if !r.Envoy && r.key[i].address {
 		if a, ok := parseAddress(text); ok {
 			return groupAddress(a, r.IPv6Prefix).String()

@@ -283,7 +283,7 @@ rules:
 `)
 	var have []string
 	for _, r := range s.Rules {
-		for _, l := range r.own {
+		for _, l := range r.ownLimits {
 			cal := ""
 			if l.Calendar != nil {
 				cal = l.Calendar.String()
@@ -315,13 +315,13 @@ rules:
 		t.Errorf("unit tokens: have %d %v", id, ok)
 	}
 	if _, ok := s.UnitID("bytes"); ok || s.Rule("z") != nil {
-		t.Error("what is not there is found")
+		t.Error("a missing name was found")
 	}
 }
 
 func TestLimit_ID(t *testing.T) {
 	id := func(limit string) uint64 {
-		return mustCompile(t, "rules: [{name: a, key: [], limits: [{limit: "+limit+"}]}]").Rules[0].own[0].ID
+		return mustCompile(t, "rules: [{name: a, key: [], limits: [{limit: "+limit+"}]}]").Rules[0].ownLimits[0].ID
 	}
 	base := id("1, per: 1m")
 	for _, same := range []string{"2, per: 60s", "1, per: 1m, name: x", "1, per: 1m, algorithm: sliding-window", "1, per: 1m, tz: Asia/Tokyo", "1, per: 1m, unit: requests"} {
@@ -355,7 +355,7 @@ func TestMatch_reusedAcrossSets(t *testing.T) {
 	}
 }
 
-// All checks share a Set, and rules change under load.
+// Concurrent checks share a Set while the rules change.
 func TestSet_concurrentUse(t *testing.T) {
 	doc := mustParse(t, string(readContract(t)))
 	var wg sync.WaitGroup

@@ -11,15 +11,15 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and has
-// every mistake, or only the one that made the text unreadable.
+// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and lists
+// every mistake, or only the one that makes the text unreadable.
 func Parse(src []byte) (*Document, error) {
 	root, err := parseText(src)
 	if err != nil {
 		return nil, err
 	}
 	d := &decoder{}
-	doc := &Document{source: string(src), at: places{}, atDefaults: places{}}
+	doc := &Document{source: string(src), at: positions{}, atDefaults: positions{}}
 	doc.asJSON = json.Valid(src)
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
@@ -59,7 +59,7 @@ var (
 		}, func(*Document) *yaml.Node { return integer(1) }},
 		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
 			defaultsFields.read(d, n, &doc.Defaults, doc.atDefaults)
-		}, func(doc *Document) *yaml.Node { return filled(defaultsFields.node(&doc.Defaults)) }},
+		}, func(doc *Document) *yaml.Node { return nilIfEmpty(defaultsFields.node(&doc.Defaults)) }},
 		of("default", wordCodec("allow", "deny"), func(doc *Document) *string { return &doc.Default }),
 		field[Document]{"headers", func(d *decoder, n *yaml.Node, doc *Document) {
 			doc.Headers = &Headers{IETF: true, XRateLimit: true}
@@ -72,9 +72,9 @@ var (
 		}},
 		field[Document]{"lists", func(d *decoder, n *yaml.Node, doc *Document) {
 			listFields.read(d, n, doc, nil)
-		}, func(doc *Document) *yaml.Node { return filled(listFields.node(doc)) }},
+		}, func(doc *Document) *yaml.Node { return nilIfEmpty(listFields.node(doc)) }},
 		field[Document]{"rules", (*decoder).rules, func(doc *Document) *yaml.Node {
-			return filled(listNode(doc.Rules, ruleFields.node))
+			return nilIfEmpty(listNode(doc.Rules, ruleFields.node))
 		}},
 		of("tiers", codec[[]*TierSpec]{mapOf((*decoder).tier), unlessEmpty(func(tiers []*TierSpec) *yaml.Node {
 			return mapNode(tiers, func(t *TierSpec) string { return t.Name }, tierFields.node)
@@ -147,22 +147,22 @@ var (
 	)
 )
 
-// allowCodec reads and writes whether something is refused, under the key "allow".
+// allowCodec reads and writes the key "allow", which is the opposite of InlineSpec.Refuse.
 var allowCodec = codec[bool]{
-	func(d *decoder, n *yaml.Node) bool { return d.kind(n, yaml.Bool) && !d.boolean(n) },
+	func(d *decoder, n *yaml.Node) bool { return d.expectKind(n, yaml.Bool) && !d.boolean(n) },
 	func(refuse bool) *yaml.Node { return boolean(!refuse) },
 }
 
 var inlineFields = fieldsOf(
 	of("allow", allowCodec, func(s *InlineSpec) *bool { return &s.Refuse }),
-	of("namespaces", codec[[]string]{(*decoder).namespaces, func(list []string) *yaml.Node { return filled(textsNode(list)) }},
+	of("namespaces", codec[[]string]{(*decoder).namespaces, func(list []string) *yaml.Node { return nilIfEmpty(textsNode(list)) }},
 		func(s *InlineSpec) *[]string { return &s.Namespaces }),
 	of("max_limit", integerCodec(1, int64(algorithms.MaxAmount)), func(s *InlineSpec) *int64 { return &s.MaxLimit }),
 	of("max_per", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(s *InlineSpec) *Span { return &s.MaxPer }),
 	of("on_partition", wordCodec(partitionWords[:]...), func(s *InlineSpec) *string { return &s.OnPartition }),
 )
 
-// maxNamespaces bounds the namespaces of inline limits that a document names: each has figures of its own.
+// maxNamespaces bounds the namespaces of inline limits that a document names: each has its own metrics.
 const maxNamespaces = 100
 
 func (d *decoder) inline(n *yaml.Node) *InlineSpec {
@@ -172,15 +172,15 @@ func (d *decoder) inline(n *yaml.Node) *InlineSpec {
 }
 
 func (d *decoder) namespaces(n *yaml.Node) (list []string) {
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		name := d.name(n)
 		if name != "" && slices.Contains(list, name) {
-			d.fail(n, "the namespace %q is named twice", name)
+			d.fail(n, "duplicate namespace %q", name)
 		}
 		list = append(list, name)
 	})
 	if len(n.Items) == 0 || len(list) > maxNamespaces {
-		d.fail(n, "1 to %d namespaces are expected", maxNamespaces)
+		d.fail(n, "expected 1 to %d namespaces", maxNamespaces)
 	}
 	return list
 }
@@ -191,7 +191,7 @@ var resetWords = [...]string{"unix", "delta"}
 // mapOf reads a mapping whose keys the user chooses.
 func mapOf[V any](read func(d *decoder, key, n *yaml.Node) V) func(d *decoder, n *yaml.Node) []V {
 	return func(d *decoder, n *yaml.Node) (list []V) {
-		d.open(n, func(key, v *yaml.Node) { list = append(list, read(d, key, v)) })
+		d.eachEntry(n, func(key, v *yaml.Node) { list = append(list, read(d, key, v)) })
 		return list
 	}
 }
@@ -237,24 +237,24 @@ func (d *decoder) algorithm(n *yaml.Node) string {
 
 func (d *decoder) entries(n *yaml.Node) []*Entry {
 	var out []*Entry
-	d.each(n, func(n *yaml.Node) { out = append(out, &Entry{Match: d.conditions(n)}) })
+	d.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: d.conditions(n)}) })
 	return out
 }
 
 // conditions reads a rule's match or an entry of a list.
 func (d *decoder) conditions(n *yaml.Node) []Condition {
 	var out []Condition
-	if d.kind(n, yaml.Map) && len(n.Items) == 0 {
-		d.fail(n, "at least one attribute is expected")
+	if d.expectKind(n, yaml.Map) && len(n.Items) == 0 {
+		d.fail(n, "expected at least one attribute")
 	}
 	if n.Kind != yaml.Map {
 		return nil
 	}
-	d.open(n, func(key, v *yaml.Node) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
 		c := Condition{Attribute: d.checkName(key, key.Text), single: v.Kind != yaml.List}
 		if c.single {
 			c.Values = d.matchValue(c, v)
-		} else if d.each(v, func(v *yaml.Node) { c.Values = d.matchValue(c, v) }) && len(v.Items) == 0 {
+		} else if d.eachItem(v, func(v *yaml.Node) { c.Values = d.matchValue(c, v) }) && len(v.Items) == 0 {
 			d.fail(v, "an empty list matches nothing")
 		}
 		out = append(out, c)
@@ -271,7 +271,7 @@ func (d *decoder) matchValue(c Condition, v *yaml.Node) []string {
 	if !ok {
 		return c.Values
 	}
-	if message := checkAddress(c.Attribute, s, true); message != "" {
+	if message := addressMistake(c.Attribute, s, true); message != "" {
 		d.fail(v, "%s", message)
 	}
 	return append(c.Values, s)
@@ -291,7 +291,7 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 	if n.Kind == yaml.Map {
 		g.Subjects = make([]*SubjectSpec, 0, len(n.Items)/2)
 	}
-	d.open(n, func(key, v *yaml.Node) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
 		g.Subjects = append(g.Subjects, d.subject(g.Attribute, key, v))
 	})
 	byValue := func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) }
@@ -299,9 +299,9 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 		slices.SortStableFunc(g.Subjects, byValue)
 	}
 	for i := 1; i < len(g.Subjects); i++ {
-		// Only addresses can get here: equal values of other kinds would have been the same key.
+		// Only addresses can be equal here: equal values of other attributes are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
-			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "the address stands here twice, first on line %d", a.pos.Line)
+			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate address; the first is on line %d", a.pos.Line)
 		}
 	}
 	return g
@@ -321,8 +321,8 @@ func (d *decoder) subjectValue(attribute string, key *yaml.Node) string {
 	if !ok {
 		return ""
 	}
-	if message := checkAddress(attribute, s, false); message != "" {
+	if message := addressMistake(attribute, s, false); message != "" {
 		d.fail(key, "%s", message)
 	}
-	return usualAddress(attribute, s)
+	return canonicalAddress(attribute, s)
 }

@@ -70,14 +70,14 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 		d.fail(n, "%d rules; at most %d are allowed", len(n.Items), maxRules)
 		return
 	}
-	d.each(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
+	d.eachItem(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
 }
 
-// rule reads a rule; name is its name if the body gives none.
+// rule reads a rule; name is the rule's name if the body has none.
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
-	r := &RuleSpec{Name: name, pos: n.Pos, at: places{}}
+	r := &RuleSpec{Name: name, pos: n.Pos, at: positions{}}
 	ok := ruleFields.read(d, n, r, r.at)
-	if r.broken = !ok; !ok {
+	if r.malformed = !ok; !ok {
 		return r
 	}
 	if !r.has("name") && name == "" {
@@ -91,10 +91,10 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 
 func (d *decoder) key(n *yaml.Node) []string {
 	var out []string
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		s := d.name(n)
 		if s != "" && slices.Contains(out, s) {
-			d.fail(n, "the attribute %q is named twice", s)
+			d.fail(n, "duplicate attribute %q", s)
 		}
 		out = append(out, s)
 	})
@@ -111,8 +111,8 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 		d.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
 		return nil
 	}
-	if d.each(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
-		d.fail(n, "at least one limit is expected")
+	if d.eachItem(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
+		d.fail(n, "expected at least one limit")
 	}
 	for i, l := range out {
 		if l.Name == "" {
@@ -180,7 +180,7 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 	var out []Region
 	sum := 0.0
 	mistakes := len(d.errs)
-	d.open(n, func(key, v *yaml.Node) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
 		part := d.fraction(v, 0, 1)
 		sum += part
 		out = append(out, Region{d.checkName(key, key.Text), part})
@@ -209,10 +209,10 @@ func (d *decoder) adaptive(n *yaml.Node) *Adaptive {
 
 func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
 	if n.Kind == yaml.List && (len(n.Items) == 0 || len(n.Items) > maxAdaptiveSteps) {
-		d.fail(n, "1 to %d steps are expected", maxAdaptiveSteps)
+		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 		return nil
 	}
-	d.each(n, func(n *yaml.Node) {
+	d.eachItem(n, func(n *yaml.Node) {
 		var step AdaptiveStep
 		if stepFields.read(d, n, &step, nil) && (n.Get("above") == nil || n.Get("factor") == nil) {
 			d.fail(n, "a step needs above and factor")

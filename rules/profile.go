@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Profile is a compiled profile: how the headers of a request that a proxy asks about become a check's attributes.
+// Profile is a compiled profile: it says which headers of a proxied request become attributes of the check.
 type Profile struct {
 	Name    string
 	Sources []Source // each for a different attribute
@@ -20,23 +20,23 @@ type Profile struct {
 type Source struct {
 	Attribute string
 	Header    string // in canonical case
-	// Hops says which entry counts if the header is a list of addresses: the n-th from the right, from 1. 0 means that
-	// the header is not such a list.
+	// Hops selects the entry if the header is a list of addresses: the n-th from the right, from 1. 0 means that the
+	// header is not such a list.
 	Hops int
-	// Path is set if the header is a request's target, of which only the path counts.
+	// Path means that the header is a request's target, of which only the path counts.
 	Path bool
-	// Fingerprint is set if the header is a secret: the attribute is then its AppendFingerprint.
+	// Fingerprint means that the header is a secret: the attribute's value is then what AppendFingerprint makes of it.
 	Fingerprint bool
 }
 
-// AppendFingerprint appends what replaces a secret in attributes, and so in counters, lists, logs and bills: the first
-// half of its SHA-256 in hexadecimal digits.
+// AppendFingerprint appends the fingerprint of a secret: the first half of its SHA-256 in hexadecimal digits. It replaces
+// the secret in attributes, and so in counters, lists, logs and bills.
 func AppendFingerprint(b []byte, secret string) []byte {
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(secret), len(secret)))
 	return hex.AppendEncode(b, sum[:sha256.Size/2])
 }
 
-// defaultHops trusts the proxy that asks, and none before it.
+// defaultHops trusts only the proxy that sends the check, and none before it.
 const defaultHops = 1
 
 func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
@@ -62,25 +62,24 @@ func (s *ProfileSource) header() string {
 	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(s.Source, "header:"), secretSource))
 }
 
-// secretSource is the prefix of a source whose header is a secret.
+// secretSource is the prefix of sources whose header is a secret.
 const secretSource = "fingerprint:"
 
 // isSecret reports whether the header is a secret.
 func (s *ProfileSource) isSecret() bool { return strings.HasPrefix(s.Source, secretSource) }
 
-// listsAddresses reports whether the header is a list of addresses, of which the nearest proxy added the last.
+// listsAddresses reports whether the header is a list of addresses, to which each proxy appends one.
 func (s *ProfileSource) listsAddresses() bool {
 	return holdsAddresses(s.Attribute) || s.header() == "X-Forwarded-For"
 }
 
-// isTarget reports whether the header has a request's target.
+// isTarget reports whether the header is a request's target.
 func (s *ProfileSource) isTarget() bool {
 	return s.Attribute == "endpoint" || s.header() == "X-Forwarded-Uri"
 }
 
-// Value finds the attribute's value in the header's lines, which are in the order of arrival. The value refers to them
-// and is not fingerprinted yet. ok is false if the header is missing or empty, or if a list of addresses has none to
-// trust.
+// Value finds the attribute's value in the header's lines, in order of arrival. The value shares their memory and is not
+// fingerprinted yet. ok is false if the header is missing or empty, or is a list without a trusted address.
 func (s *Source) Value(lines []string) (value string, ok bool) {
 	if s.Hops > 0 {
 		return trustedAddress(lines, s.Hops)
@@ -95,10 +94,10 @@ func (s *Source) Value(lines []string) (value string, ok bool) {
 	return value, value != ""
 }
 
-// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost if there are fewer.
-// Entries count whether or not they are addresses: a proxy that doesn't know writes "unknown", and still can't vouch
-// for what is left of that. If the entry is no address, the next address to its right counts, because it is nearer to
-// the proxies we trust.
+// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost if there are fewer. Entries
+// count even if they are not addresses: a proxy that doesn't know the address writes "unknown", and still can't vouch for
+// the entries to the left. If the n-th entry is not an address, trustedAddress returns the next address to its right,
+// because a proxy nearer to us added that.
 func trustedAddress(lines []string, n int) (address string, ok bool) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {
@@ -122,7 +121,7 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 	return address, ok
 }
 
-// entryAddress returns the address in an entry of a list, without what may surround it.
+// entryAddress returns the address in an entry of a list, without surrounding quotes, brackets and port.
 func entryAddress(s string) (string, bool) {
 	s = bareAddress(s)
 	_, ok := parseBare(s)
@@ -148,7 +147,7 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	p := &ProfileSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
 	var hops *yaml.Node
 	lists := false
-	d.open(n, func(key, v *yaml.Node) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
 		if key.Text == "trusted_hops" {
 			hops = v
 			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))
@@ -167,12 +166,12 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	case len(p.Sources) > MaxAttributes:
 		d.fail(n, "more than %d attributes", MaxAttributes)
 	case hops != nil && !lists:
-		d.fail(hops, "trusted_hops is for addresses: the profile has no ip, no *_ip, and nothing from X-Forwarded-For")
+		d.fail(hops, "trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
 	}
 	return p
 }
 
-// source reads where an attribute's value comes from.
+// source reads the source of an attribute's value.
 func (d *decoder) source(attribute string, v *yaml.Node) ProfileSource {
 	text, ok := d.text(v)
 	s := ProfileSource{attribute, text}

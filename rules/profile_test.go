@@ -166,7 +166,7 @@ func FuzzTrustedAddress(f *testing.F) {
 		}
 		if ok {
 			if a, valid := parseAddress(have); !valid || !a.IsValid() {
-				t.Fatalf("%q is no address", have)
+				t.Fatalf("%q is not an address", have)
 			}
 			if _, err := netip.ParseAddr(have); err != nil {
 				t.Fatalf("%q: %v", have, err)

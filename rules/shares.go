@@ -8,53 +8,53 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// skew is how far apart the clocks of nodes may be. Windows are taken to begin this much later than the clock says.
-const skew = int64(time.Second)
+// maxSkew is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or
+// later.
+const maxSkew = int64(time.Second)
 
 // MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// View is a version of the rules as far as shares depend on it: its set, and the regions that divide its global limits.
+// View is the part of a rules version that shares depend on: its set, and the regions that divide its global limits.
 type View struct {
 	Set   *Set
 	Names []string // the committed regions, sorted
-	// At, in Unix ms, is the wall time from which on no region uses an older version. It is 0 while that is not
-	// recorded.
+	// At is the wall time, in Unix ms, from which no region uses an older version. It is 0 until it is recorded.
 	At int64
 	// Doubtful means that At was not recorded yet when the primary changed, so the previous primary may have recorded
 	// an earlier time.
 	Doubtful bool
-	// NotHonouredAt, in Unix ns, is a wall time, by the clock of the process that uses the views, at which its region
-	// had certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
+	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that uses the views, at which its region had
+	// certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
 	NotHonouredAt int64
 }
 
-// Shares says what a set's global limits are in one region. It is immutable.
+// Shares determines a set's global limits in one region. It is immutable.
 //
-// While several versions of the rules may be in use anywhere, a share is small enough for all of them: see [Set.Share].
+// While regions may use different versions of the rules, a share is small enough for all of them; see [Set.Share].
 type Shares struct {
 	Region string
-	// Views are the versions that still count, oldest first. Recorded ones come first. The last is the set's own.
+	// Views are the versions that still count, oldest first; recorded ones precede the rest. The last is the set's own.
 	Views []View
 }
 
-// division is what a set needs to divide limits. It also identifies the limits made with it, so it refers to no set:
-// cached limits would otherwise keep old versions in memory.
+// division holds what a set needs to divide limits. Cached limits are tagged with their division, so it must not refer to
+// a set: that would keep old versions in memory.
 type division struct {
 	region string
-	// last is a wall time in Unix ns. Windows that begin then or later depend only on the last view.
-	last int64
-	// fill bounds how long any bucket of any view takes to fill, in ns.
-	fill          int64
+	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it depend only on the last view.
+	onlyLastFrom int64
+	// maxFill bounds the time that any bucket of any view takes to fill, in ns.
+	maxFill       int64
 	at            []int64  // Unix ns, for each recorded view
 	notHonouredAt []int64  // for each view: View.NotHonouredAt, but no later than that of any later view
 	doubtful      []bool   // for each view
-	names         []string // of all views, each once
-	alone         bool     // no view has any other region
+	names         []string // the regions of all views, each once
+	soleRegion    bool     // no view has any other region
 }
 
-// WithShares returns a copy of s for a region, which shares everything else with s. If x is nil, global limits count
-// whole.
+// WithShares returns a copy of s whose global limits are the shares of a region. It shares everything else with s. If x is
+// nil, global limits are not divided.
 func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
 	out.shares, out.division = x, nil
@@ -62,7 +62,7 @@ func (s *Set) WithShares(x *Shares) *Set {
 		out.shares = nil
 		return &out
 	}
-	d := &division{region: x.Region, last: math.MaxInt64}
+	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
 	for i, v := range x.Views {
 		if v.At > 0 && len(d.at) == i && i < math.MaxUint8 {
 			d.at = append(d.at, min(v.At, MaxRecordedAt)*int64(time.Millisecond))
@@ -72,33 +72,33 @@ func (s *Set) WithShares(x *Shares) *Set {
 				d.names = append(d.names, name)
 			}
 		}
-		d.fill = max(d.fill, int64(v.Set.globals.fill))
+		d.maxFill = max(d.maxFill, int64(v.Set.globals.maxFill))
 		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
 	}
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
 	slices.Sort(d.names)
-	d.alone = len(d.names) == 1 && d.names[0] == x.Region
+	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
 	switch last := len(x.Views) - 1; {
 	case last == 0 || len(d.names) <= 1:
-		d.last = math.MinInt64
+		d.onlyLastFrom = math.MinInt64
 	case len(d.at) > last:
-		d.last = d.at[last]
+		d.onlyLastFrom = d.at[last]
 	}
 	out.division = d
 	return &out
 }
 
-// Shares returns the argument of WithShares. It is nil if global limits count whole, as in tools and replays.
+// Shares returns the argument of WithShares. It is nil if global limits are not divided, as in tools and replays.
 func (s *Set) Shares() *Shares { return s.shares }
 
-// Share replaces the limits of m's global hits by this region's shares at wall, in Unix nanoseconds by the clock of the
-// node that asks. They are the same counters. Call Match or MatchKey of s before it, and [Rule.Lowered], which lowers
-// the shares, after it. It doesn't allocate while the shares it last returned for a list of limits still hold.
+// Share replaces the limits of m's global hits with this region's shares at wall, in Unix nanoseconds on the clock of the
+// node that asks. The counters remain the same. Call it after Match or MatchKey of s, and before [Rule.Lowered], which
+// lowers the shares. It doesn't allocate while the shares that it last returned for a list of limits still hold.
 //
-// docs/design/regions.md says which versions count and why the sum of all shares holds. A version without such a limit
-// allows anything.
+// docs/design/regions.md explains which versions count and why the sum of all shares never exceeds the limit. A version
+// without the limit allows any share.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
@@ -106,37 +106,37 @@ func (s *Set) Share(m *Match, wall int64) {
 	}
 	for i := range m.Hits {
 		h := &m.Hits[i]
-		if h.Rule.Scope != GlobalScope || h.Limits[0].dividing == nil {
+		if h.Rule.Scope != GlobalScope || h.Limits[0].shareCache == nil {
 			continue
 		}
 		switch {
-		case !d.onlyLast(h.Limits, wall):
+		case !d.onlyLastCounts(h.Limits, wall):
 			h.Limits = s.movingShares(m, h, wall)
-		case !d.alone || len(h.Rule.Regions) > 0:
+		case !d.soleRegion || len(h.Rule.Regions) > 0:
 			h.Limits = s.soleShares(h)
 		}
 	}
 }
 
-// onlyLast reports whether only the last view counts for limits at wall.
-func (d *division) onlyLast(limits []*Limit, wall int64) bool {
-	if d.last == math.MinInt64 {
+// onlyLastCounts reports whether only the last view counts for limits at wall.
+func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
+	if d.onlyLastFrom == math.MinInt64 {
 		return true
 	}
 	for _, l := range limits {
-		start := wall - skew - d.fill
+		start := wall - maxSkew - d.maxFill
 		if !l.Kind.Bucket() {
-			start = l.WindowStart(wall - skew)
+			start = l.WindowStart(wall - maxSkew)
 		}
-		if start < d.last {
+		if start < d.onlyLastFrom {
 			return false
 		}
 	}
 	return true
 }
 
-// SharesOf returns each committed region's share of a limit of a global rule in the version in force; for a bucket, of
-// its burst. limit may be divided or not. It returns nil if limits count whole.
+// SharesOf returns each committed region's share of a global rule's limit in the version in force; for a bucket, its share
+// of the burst. limit may itself be a share. SharesOf returns nil if limits are not divided.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	if s.shares == nil || rule.Scope != GlobalScope {
 		return nil
@@ -157,45 +157,45 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// dividing caches a region's shares of a list of limits, so that a check allocates nothing. Each list of limits of a
-// global rule has one, at its first limit.
-type dividing struct {
+// shareCache caches a region's shares of a list of limits, so that a check allocates nothing. The first limit of each list
+// of a global rule has one.
+type shareCache struct {
 	number int32 // of the list, in its set; from 1
 	sole   atomicSole
 	moving atomicMoving
 }
 
-// soleLimits are shares when only the last view counts.
+// soleLimits holds the shares when only the last view counts.
 type soleLimits struct {
-	by     *division
-	limits []*Limit
-}
-
-// movingLimits are shares when several views count.
-type movingLimits struct {
-	by       *division
-	lists    []int32 // numbers of the lists that earlier views have for the same subject; 0 for none
-	weighers []weigher
-	phases   []phase // of each limit, at the time for which limits was computed
+	division *division
 	limits   []*Limit
 }
 
-// phase says which views count for one limit at one moment.
+// movingLimits holds the shares when several views count.
+type movingLimits struct {
+	division *division
+	lists    []int32 // the list number that each earlier view has for the same subject; 0 for none
+	weighers []weigher
+	phases   []phase // for each limit, at the time for which limits was computed
+	limits   []*Limit
+}
+
+// phase determines which views count for one limit at one moment.
 type phase struct {
-	// before and after are how many views were recorded when the window began: before if the clock of the counter's
-	// owner is a second behind, after if it is a second ahead. For a bucket, after is 0.
+	// before and after are the numbers of views recorded when the window began: before if the clock of the counter's owner
+	// is a second behind, after if it is a second ahead. For a bucket, after is 0.
 	before, after uint8
-	// maybeHonoured is how many views this region may have honoured by then.
+	// maybeHonoured is the number of views that this region may have honoured by then.
 	maybeHonoured uint8
 }
 
-// room is how much a share has room for.
+// room is the amount and burst that a share may have.
 type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last view counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
-	d, kept := s.division, &h.Limits[0].dividing.sole
-	if c := kept.Load(); c != nil && c.by == d {
+	d, kept := s.division, &h.Limits[0].shareCache.sole
+	if c := kept.Load(); c != nil && c.division == d {
 		return c.limits
 	}
 	names := s.shares.Views[len(s.shares.Views)-1].Names
@@ -205,27 +205,27 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
-	c := &soleLimits{by: d, limits: s.shared(h, rooms, rooms)}
+	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
 	kept.Store(c)
 	return c.limits
 }
 
 // movingShares returns the shares of a hit's limits when more than one view may count.
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
-	d, kept := s.division, &h.Limits[0].dividing.moving
+	d, kept := s.division, &h.Limits[0].shareCache.moving
 	views := s.shares.Views
-	m.lists = m.lists[:0]
+	m.shareLists = m.shareLists[:0]
 	for i := range views[:len(views)-1] {
 		number := int32(0)
-		if _, list := views[i].list(m, h.Rule); len(list) > 0 {
-			number = list[0].dividing.number
+		if _, list := views[i].limitsFor(m, h.Rule); len(list) > 0 {
+			number = list[0].shareCache.number
 		}
-		m.lists = append(m.lists, number)
+		m.shareLists = append(m.shareLists, number)
 	}
 	c := kept.Load()
-	if c == nil || c.by != d || !slices.Equal(c.lists, m.lists) {
-		c = s.weigh(m, h)
-	} else if c.holds(h.Limits, wall) {
+	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
+		c = s.newMovingLimits(m, h)
+	} else if c.stillHolds(h.Limits, wall) {
 		return c.limits
 	}
 	next := *c
@@ -235,9 +235,9 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
 		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
-		bases[i], newest[i] = c.weighers[i].division(at), c.weighers[i].newest()
+		bases[i], newest[i] = c.weighers[i].baseDivision(at), c.weighers[i].newestRoom()
 	}
-	next.limits = s.shared(h, rooms, newest)
+	next.limits = s.reduceLimits(h, rooms, newest)
 	for i, amounts := range bases {
 		if amounts != nil {
 			next.limits[i].inWindow = &windowDivision{d.names, amounts}
@@ -247,8 +247,8 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// holds reports whether m's limits still apply at wall.
-func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
+// stillHolds reports whether m's limits still hold at wall.
+func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		if m.phase(i, l, wall) != m.phases[i] {
 			return false
@@ -257,23 +257,22 @@ func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// phase returns which views count for limit i at wall. The clock of the counter's owner may be a second behind or
-// ahead.
+// phase returns the phase of limit i at wall. The clock of the counter's owner may be a second behind or ahead.
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
-	d := m.by
+	d := m.division
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - skew - m.weighers[i].span)
+		p.before = d.recorded(wall - maxSkew - m.weighers[i].span)
 		return p
 	}
-	last := l.WindowStart(wall + skew)
-	p.before, p.after = d.recorded(l.WindowStart(wall-skew)), d.recorded(last)
-	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-skew {
+	last := l.WindowStart(wall + maxSkew)
+	p.before, p.after = d.recorded(l.WindowStart(wall-maxSkew)), d.recorded(last)
+	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-maxSkew {
 		p.maybeHonoured++
 	}
 	return p
 }
 
-// recorded returns how many views were recorded by start, in Unix ns.
+// recorded returns the number of views recorded by start, in Unix ns.
 func (d *division) recorded(start int64) uint8 {
 	n := len(d.at)
 	for n > 0 && d.at[n-1] > start {
@@ -282,9 +281,9 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// list returns the view's limits for m's subject of a global rule, and its rule. Both are nil if the view has no such
-// rule.
-func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
+// limitsFor returns the view's own version of a global rule, and that rule's limits for m's subject. Both are nil if the view
+// has no such rule.
+func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope || len(r.key) != len(rule.key) {
 		return nil, nil
@@ -292,17 +291,17 @@ func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule)
 }
 
-// weigh prepares computing what the views leave of each of a hit's limits.
-func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
+// newMovingLimits returns the weighers for a hit's limits; movingShares computes the limits from them.
+func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	d := s.division
-	c := &movingLimits{by: d, lists: slices.Clone(m.lists), weighers: make([]weigher, len(h.Limits))}
+	c := &movingLimits{division: d, lists: slices.Clone(m.shareLists), weighers: make([]weigher, len(h.Limits))}
 	for i, l := range h.Limits {
 		w := weigher{
 			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
 		}
 		for j := range s.shares.Views {
 			v := &s.shares.Views[j]
-			rule, list := v.list(m, h.Rule)
+			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
 				w.add(nil, nil, nil, d.names)
@@ -316,17 +315,17 @@ func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// shared returns the limits of a hit, reduced to rooms. newest is what the version in force gives the region.
-func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
+// reduceLimits returns the limits of a hit reduced to rooms. newest is what the version in force gives the region.
+func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].undivided, all[i].Whole = l, l.Capacity()
-		all[i].dividing = nil
-		if l.lowering != nil {
-			all[i].lowering = &lowering{}
+		all[i].shareCache = nil
+		if l.loweredCache != nil {
+			all[i].loweredCache = &loweredCache{}
 		}
 		all[i].Amount = rooms[i].amount
 		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))
@@ -339,7 +338,7 @@ func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// aim returns how much of a fixed window a region tries to have available by borrowing, given its share; see
+// aim returns the amount of a fixed window that a region tries to have available by borrowing, given its share; see
 // [Limit.Aim]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
@@ -352,14 +351,14 @@ func (s *Set) aim(l *Limit, share int64) int64 {
 	return (l.Amount-1)/int64(len(names)) + 1
 }
 
-// windowDivision is how a limit is divided in the present window.
+// windowDivision is how regions divide a limit in the current window.
 type windowDivision struct {
 	names   []string
 	amounts []int64
 }
 
-// Division returns each region's part of a limit of a global rule in the present window. It ignores the lowering by
-// versions that are not recorded yet. limit is one that Share made; for any other, Division returns [Set.SharesOf].
+// Division returns each region's part of a global rule's limit in the current window. It ignores that unrecorded versions
+// may lower shares. limit should come from Share; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)
@@ -371,19 +370,19 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// NotHonoured records when a process's region had certainly not honoured a version yet. The zero value, for a process
-// that has just started, knows nothing. It is not safe for concurrent use.
+// NotHonoured records times at which a process's region had certainly not honoured a version yet. The zero value, for a
+// process that has just started, knows of none. It is not safe for concurrent use.
 //
-// A region honours a version when all of its nodes that may have authority have applied it. So a process that has
-// authority and has not applied a version thereby proves that its region has not honoured it. Applying it late proves
-// nothing, because nodes without authority are not waited for.
+// A region honours a version once all its nodes that may have authority have applied it. A process that has authority and
+// has not applied a version thus proves that its region has not honoured it. A process without authority proves nothing,
+// because the region does not wait for it.
 type NotHonoured struct {
 	newest int64           // versions up to it are not new
 	at     map[int64]int64 // View.NotHonouredAt of the versions in the last set
 }
 
-// Stamp returns set, which the process is about to apply, with what is known about its versions. now is the process's
-// wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
+// Stamp returns set, which the process is about to apply, with View.NotHonouredAt filled in where it is known. now is the
+// process's wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
 // process must not have announced set as applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 	x := set.shares
@@ -398,7 +397,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 			then = now
 		}
 		at[n], newest = then, max(newest, n)
-		known = known || then != 0 && (v.At == 0 || v.Doubtful) // for the other versions it doesn't matter
+		known = known || then != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
 	}
 	h.at, h.newest = at, newest
 	if !known {

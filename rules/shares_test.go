@@ -27,7 +27,7 @@ func TestSplit(t *testing.T) {
 	}{
 		{900, "ap eu us", nil, []int64{300, 300, 300}},
 		{901, "ap eu us", nil, []int64{301, 300, 300}},
-		{2, "us eu ap", nil, []int64{0, 1, 1}}, // of equals, the first by name
+		{2, "us eu ap", nil, []int64{0, 1, 1}}, // ties go to the first by name
 		{1, "us", nil, []int64{1}},
 		{0, "us eu", nil, []int64{0, 0}},
 		{900, "us eu ap", three, []int64{450, 270, 180}},
@@ -152,7 +152,7 @@ func TestShareOfOneView(t *testing.T) {
 			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant, limits[1].Burst, limits[1].Whole, tt)
 		}
 		if again := shareOf(t, shared, wall.Add(time.Hour), tenant(tt.tenant)); again[0] != limits[0] {
-			t.Errorf("%s of %s: it is made anew", tt.region, tt.tenant)
+			t.Errorf("%s of %s: the share was built again", tt.region, tt.tenant)
 		}
 		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole || plain[0].Whole != 0 || plain[0].ID != limits[0].ID {
 			t.Errorf("%s of %s: without shares have %+v", tt.region, tt.tenant, plain[0])
@@ -176,7 +176,7 @@ func TestShareOfOneView(t *testing.T) {
 	}
 }
 
-// A region that is alone gets its part, and a bucket without an amount has no burst.
+// A single region gets its part, and a bucket without an amount has no burst.
 func TestShareOfFew(t *testing.T) {
 	wall := time.Unix(1_800_000_000, 0)
 	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
@@ -190,7 +190,7 @@ func TestShareOfFew(t *testing.T) {
 	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.Whole != 9 {
 		t.Errorf("have %+v", l.Limit)
 	}
-	if have := us.SharesOf(s.Rule("w"), s.Rules[0].own[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
+	if have := us.SharesOf(s.Rule("w"), s.Rules[0].ownLimits[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
 		t.Errorf("have %v", have)
 	}
 }
@@ -301,7 +301,7 @@ func TestNotHonoured(t *testing.T) {
 		{[]int64{5, 6, 7, 8}, 0, []int64{0, 100, 0, 0}}, // without authority again
 		{[]int64{5, 6, 7, 8}, 200, []int64{0, 100, 0, 0}},
 		{[]int64{5, 9}, 300, []int64{0, 300}},
-		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's versions: known before
+		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's versions, seen before
 		{[]int64{6, 10}, 500, []int64{0, 500}},
 	} {
 		for j, v := range o.Stamp(set(tt.versions...), tt.now).Shares().Views {
@@ -349,7 +349,7 @@ func TestSharesAreLowered(t *testing.T) {
 			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount, low[0].Burst, low[0].Whole, want)
 		}
 		if again := s.Rules[0].Lowered(shareOf(t, shared, time.Unix(1_800_000_000, 0)), 0); again[0] != low[0] {
-			t.Errorf("%s: it is made anew", region)
+			t.Errorf("%s: the share was built again", region)
 		}
 	}
 }
@@ -465,7 +465,7 @@ func BenchmarkShare(b *testing.B) {
 	}
 }
 
-// Cached shares keep no old version in memory, however many there have been.
+// Cached shares keep no old version in memory, however many versions there were.
 func TestSharesKeepNoOldVersions(t *testing.T) {
 	names := []string{"eu", "us"}
 	wall := time.Unix(1_800_000_000, 0)

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Split divides amount among names in whole units. Each gets its part rounded down. The remaining units go, one each,
-// to the names that lost most by rounding; of equals, to the first by name (Hamilton's method). parts are a rule's
-// `regions`, and amount is divided among all of them: a name that is not in parts gets 0, and the part of a region that
-// is not in names goes to nobody. Without parts, or if none of the names is in parts, all names get equal parts.
+// Split divides amount among names in whole units. Each gets its part rounded down. The remaining units go, one each, to
+// the names that lost most by rounding; ties go to the first by name (Hamilton's method). parts are a rule's `regions`,
+// and amount is divided among all of them: a name that is not in parts gets 0, and nobody gets the part of a region that is
+// not in names. If parts is empty or has none of the names, all names get equal parts.
 //
-// The shares are in the order of names, which must be distinct. Their sum is amount if names has all regions in parts,
-// and never more.
+// The shares are in the order of names, which must be distinct. Their sum never exceeds amount; it equals amount if names
+// has all regions in parts.
 func Split(amount int64, names []string, parts []Region) []int64 {
 	out := make([]int64, len(names))
 	listed := func(name string) bool {
@@ -41,21 +41,21 @@ func Split(amount int64, names []string, parts []Region) []int64 {
 	return out
 }
 
-// splitParts divides amount among parts, which need not add up to 1 exactly.
+// splitParts divides amount among parts, which need not add up to exactly 1.
 func splitParts(amount int64, parts []Region) []int64 {
 	out := make([]int64, len(parts))
-	rest := make([]*big.Rat, len(parts)) // how much rounding cut off each share
+	rest := make([]*big.Rat, len(parts)) // what rounding took off each share
 	order := make([]int, len(parts))
 	total := new(big.Rat)
 	for _, p := range parts {
-		total.Add(total, exactly(p.Part))
+		total.Add(total, exactRat(p.Part))
 	}
 	if total.Sign() <= 0 {
-		return out // not from a document
+		return out // can't happen with parts from a document
 	}
 	left := amount
 	for i, p := range parts {
-		quota := exactly(p.Part)
+		quota := exactRat(p.Part)
 		quota.Mul(quota, new(big.Rat).SetInt64(amount)).Quo(quota, total)
 		floor := new(big.Int).Quo(quota.Num(), quota.Denom())
 		out[i], order[i] = floor.Int64(), i

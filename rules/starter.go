@@ -8,7 +8,7 @@ import (
 //go:embed starter.yaml
 var starterSource string
 
-// StarterSource returns the text of the rules that a node starts with if it is given none.
+// StarterSource returns the text of the rules that a node starts with by default.
 func StarterSource() []byte { return []byte(starterSource) }
 
 // Starter returns the starter rules.

@@ -12,26 +12,26 @@ type tableKey struct {
 	prefix    int // 0 for attributes that don't hold addresses
 }
 
-// subjectTable finds what is listed for an attribute's values.
+// subjectTable finds the listed subject for an attribute's value.
 type subjectTable struct {
 	byText    map[string]*subject
 	byAddress map[netip.Addr]*subject // grouped
 }
 
-// subject is a listed subject.
+// subject is a compiled SubjectSpec.
 type subject struct {
 	tier      int32      // number of the tier, −1 for none
 	overrides []override // by rule
 }
 
-// override replaces the limits of one rule.
+// override is a compiled Override.
 type override struct {
 	rule   int32
 	limits []*Limit
 }
 
-// table returns the table of an attribute for rules that group by prefix. The method subjects fills it.
-func (c *compiler) table(attribute string, prefix int) *subjectTable {
+// subjectTable returns the table of an attribute for rules that group by prefix. fillSubjectTables fills it later.
+func (c *compiler) subjectTable(attribute string, prefix int) *subjectTable {
 	key := tableKey{attribute, 0}
 	if holdsAddresses(attribute) {
 		key.prefix = prefix
@@ -44,8 +44,8 @@ func (c *compiler) table(attribute string, prefix int) *subjectTable {
 	return t
 }
 
-// subjects fills the tables that rules use.
-func (c *compiler) subjects() {
+// fillSubjectTables fills the tables that rules use.
+func (c *compiler) fillSubjectTables() {
 	tiers := map[string]int32{}
 	for i, t := range c.doc.Tiers {
 		tiers[t.Name] = int32(i)
@@ -63,8 +63,8 @@ func (c *compiler) subjects() {
 			continue
 		}
 		for _, spec := range g.Subjects {
-			s := c.subject(spec, tiers)
-			if c.lists > 0 {
+			s := c.compileSubject(spec, tiers)
+			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
 			a, ok := netip.Addr{}, false
@@ -75,21 +75,21 @@ func (c *compiler) subjects() {
 				if !ok {
 					t.byText[spec.Value] = s
 				} else if grouped := groupAddress(a, prefixes[i]); t.byAddress[grouped] == nil {
-					t.byAddress[grouped] = s // of several in one group, the first in textual order wins
+					t.byAddress[grouped] = s // the first in textual order wins for the whole group
 				}
 			}
 		}
 	}
 }
 
-func (c *compiler) subject(spec *SubjectSpec, tiers map[string]int32) *subject {
+func (c *compiler) compileSubject(spec *SubjectSpec, tiers map[string]int32) *subject {
 	s := &subject{tier: -1}
 	if spec.Tier != "" {
 		s.tier = tiers[spec.Tier]
 	}
 	for _, o := range spec.Overrides {
 		r := c.set.byName[o.Rule]
-		s.overrides = append(s.overrides, override{int32(r.Index), c.limits(c.doc.Rules[r.Index], o.Limits)})
+		s.overrides = append(s.overrides, override{int32(r.Index), c.compileLimits(c.doc.Rules[r.Index], o.Limits)})
 	}
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
@@ -102,7 +102,7 @@ func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
 	return t.byText[v.text]
 }
 
-// override returns the limits that replace a rule's for s; nil if none do.
+// override returns the limits that replace a rule's for s, or nil.
 func (s *subject) override(rule int32) []*Limit {
 	i, found := slices.BinarySearchFunc(s.overrides, rule, func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
 	if !found {
@@ -111,11 +111,11 @@ func (s *subject) override(rule int32) []*Limit {
 	return s.overrides[i].limits
 }
 
-// limits returns the subject's limits: an override's, its tier's, or the rule's own. nil means that the rule does not
+// limits returns the limits of m's subject: an override's, its tier's, or the rule's own. nil means that the rule does not
 // apply, because it is tiered and the subject has no tier.
 func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
 
-// limitsOf is limits for a subject matched by hit, another version's rule of the same name.
+// limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version.
 func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	tier := int32(-1)
 	for i := range r.key {
@@ -136,11 +136,11 @@ func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	}
 	switch {
 	case !r.Tiered:
-		return r.own
+		return r.ownLimits
 	case tier >= 0:
 		return r.byTier[tier]
-	case r.fallback >= 0:
-		return r.byTier[r.fallback]
+	case r.fallbackTier >= 0:
+		return r.byTier[r.fallbackTier]
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// checker finds mistakes between the parts of a document; the decoder finds those within one part. Mistakes that the
-// decoder found leave zero values, which are not reported again.
+// checker finds contradictions between the parts of a document; the decoder finds mistakes within one part. Where the
+// decoder found a mistake, it left a zero value, which the checker does not report again.
 type checker struct {
 	*collector
 	doc   *Document
@@ -19,24 +19,24 @@ type checker struct {
 	tiers map[string]*TierSpec
 	// tooManyTierLimits means that checking each pair of rule and tier would take too long.
 	tooManyTierLimits bool
-	envoyDetailed     int // descriptors with figures of their own
+	envoyDetailed     int // number of descriptors with their own metrics
 }
 
 // validate checks all of doc.
 func validate(doc *Document, errs *collector) {
 	c := newChecker(doc, errs)
-	c.tierProduct()
+	c.checkTierProduct()
 	for i, r := range doc.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		if first := c.index[r.Name]; first != i && r.Name != "" {
-			c.add(r.place("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
+			c.add(r.position("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
 		}
-		if !r.broken {
-			c.rule(path, r)
+		if !r.malformed {
+			c.checkRule(path, r)
 		}
 	}
 	for _, t := range doc.Tiers {
-		c.limits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
+		c.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
 	}
 	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
 		c.add(doc.at["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
@@ -44,10 +44,10 @@ func validate(doc *Document, errs *collector) {
 	for _, g := range doc.Subjects {
 		path := keyPath("subjects", g.Attribute)
 		for _, s := range g.Subjects {
-			c.subject(path, g.Attribute, s)
+			c.checkSubject(path, g.Attribute, s)
 		}
 	}
-	c.envoy()
+	c.checkEnvoy()
 }
 
 func newChecker(doc *Document, errs *collector) *checker {
@@ -70,8 +70,8 @@ func newChecker(doc *Document, errs *collector) *checker {
 
 func keyPath(path, key string) string { return string(appendKey([]byte(path), key)) }
 
-// place returns where a key of the rule is, or else the rule.
-func (r *RuleSpec) place(key string) yaml.Pos {
+// position returns the position of a key of the rule, or else that of the rule.
+func (r *RuleSpec) position(key string) yaml.Pos {
 	if at, ok := r.at[key]; ok {
 		return at
 	}
@@ -83,55 +83,55 @@ func (r *RuleSpec) has(key string) bool {
 	return ok
 }
 
-func (c *checker) rule(path string, r *RuleSpec) {
+func (c *checker) checkRule(path string, r *RuleSpec) {
 	switch {
 	case r.Tiered && r.has("limits"):
-		c.add(r.place("limits"), path+".limits", "a tiered rule's limits are those of the tiers")
+		c.add(r.position("limits"), path+".limits", "a tiered rule's limits are those of the tiers")
 	case r.Tiered && len(c.doc.Tiers) == 0:
-		c.add(r.place("tiered"), path+".tiered", "a tiered rule needs tiers, and there are none")
+		c.add(r.position("tiered"), path+".tiered", "a tiered rule needs tiers, and there are none")
 	case !r.Tiered && !r.has("limits"):
 		c.add(r.pos, path, "a rule needs limits, or tiered: true")
 	}
 	if r.has("regions") && r.Scope != "global" {
-		c.add(r.place("regions"), path+".regions", "regions are for scope: global")
+		c.add(r.position("regions"), path+".regions", "regions are for scope: global")
 	}
 	if r.Cost != nil {
-		c.costValues(path, r)
+		c.checkCostValues(path, r)
 	}
-	c.limits(path+".limits", r.Limits, c.doc.zoneOf(r))
-	c.global(path+".limits", r, r.Limits)
+	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
+	c.checkGlobal(path+".limits", r, r.Limits)
 	if !r.Tiered || c.tooManyTierLimits {
 		return
 	}
 	for _, t := range c.doc.Tiers {
 		path := keyPath("tiers", t.Name) + ".limits"
-		c.global(path, r, t.Limits)
+		c.checkGlobal(path, r, t.Limits)
 		if mixesZones(t.Limits) {
-			c.distinct(path, t.Limits, c.doc.zoneOf(r))
+			c.checkDistinct(path, t.Limits, c.doc.zoneOf(r))
 		}
 	}
 }
 
-func (c *checker) costValues(path string, r *RuleSpec) {
+func (c *checker) checkCostValues(path string, r *RuleSpec) {
 	for _, v := range r.Cost.Values {
-		if message := checkAddress(r.Cost.By, v.Value, false); message != "" {
-			c.add(r.place("cost"), keyPath(path+".cost.values", v.Value), "%s", message)
+		if message := addressMistake(r.Cost.By, v.Value, false); message != "" {
+			c.add(r.position("cost"), keyPath(path+".cost.values", v.Value), "%s", message)
 		}
 	}
 }
 
-// limits checks what every list of limits must satisfy.
-func (c *checker) limits(path string, limits []*LimitSpec, zone string) {
+// checkLimits checks a list of limits of a rule, tier, override or call.
+func (c *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
 			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i), "burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}
 	}
-	c.distinct(path, limits, zone)
+	c.checkDistinct(path, limits, zone)
 }
 
-// global checks the limits of a rule with scope: global.
-func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
+// checkGlobal checks the limits of a rule with scope: global.
+func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 	if r.Scope != "global" {
 		return
 	}
@@ -143,15 +143,15 @@ func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// distinct refuses two limits that would be the same counter. zone is the zone of limits that name none.
-func (c *checker) distinct(path string, limits []*LimitSpec, zone string) {
+// checkDistinct rejects two limits that would have the same counter. zone is the zone of limits that name none.
+func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if l.Per == "" {
 			continue
 		}
 		same := func(o *LimitSpec) bool { return o.Per != "" && c.doc.identity(o, zone) == c.doc.identity(l, zone) }
 		if j := slices.IndexFunc(limits[:i], same); j >= 0 {
-			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and so the same counter", path, j)
+			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and hence the same counter", path, j)
 		}
 	}
 }
@@ -160,8 +160,8 @@ func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
 
-// tierProduct bounds the memory that tiers take: each tiered rule has its own limits for each tier.
-func (c *checker) tierProduct() {
+// checkTierProduct bounds the memory that tiers take: each tiered rule compiles its own limits for each tier.
+func (c *checker) checkTierProduct() {
 	rules, limits := 0, 0
 	for _, r := range c.doc.Rules {
 		if r.Tiered {
@@ -177,7 +177,7 @@ func (c *checker) tierProduct() {
 	}
 }
 
-func (c *checker) subject(path, attribute string, s *SubjectSpec) {
+func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 	if s.Tier != "" && c.tiers[s.Tier] == nil {
 		c.add(s.pos, keyPath(path, s.Value)+".tier", "the tier %q is not defined", s.Tier)
 	}
@@ -190,13 +190,13 @@ func (c *checker) subject(path, attribute string, s *SubjectSpec) {
 		case !slices.Contains(r.Key, attribute):
 			c.add(o.pos, at, "the rule's key does not include %q", attribute)
 		default:
-			c.limits(at, o.Limits, c.doc.zoneOf(r))
-			c.global(at, r, o.Limits)
+			c.checkLimits(at, o.Limits, c.doc.zoneOf(r))
+			c.checkGlobal(at, r, o.Limits)
 		}
 	}
 }
 
-// kind returns a limit's algorithm: its own, or fixed-window for calendar windows, or the default.
+// kind returns a limit's algorithm: its own; else fixed-window for a calendar window, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	name := l.Algorithm
 	if name == "" && l.calendar() {
@@ -205,7 +205,7 @@ func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	if name == "" {
 		name = d.Defaults.Algorithm
 	}
-	kind, _ := algorithms.ParseKind(name) // if the defaults name none, it is SlidingWindow, the zero Kind
+	kind, _ := algorithms.ParseKind(name) // without a default, SlidingWindow, the zero Kind
 	return kind
 }
 
@@ -224,7 +224,7 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 type counterIdentity struct {
 	unit   string
 	kind   algorithms.Kind
-	window time.Duration // for durations; calendar windows have word and zone
+	window time.Duration // 0 for calendar windows, which have word and zone instead
 	word   string
 	zone   string
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists what d asks for and this version doesn't act on, so that nothing is ignored silently, and global
-// limits of which some region gets nothing. Places are only right for a document that is unchanged since it was parsed.
+// Warnings lists settings that d has but this release ignores, so that none is ignored silently, and global limits of
+// which some region gets nothing. Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.atDefaults[key] })
@@ -21,9 +21,9 @@ func (d *Document) Warnings() []Error {
 				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
 			}
 		}
-		r.warn(&w, path, r.place)
+		r.warn(&w, path, r.position)
 		if r.Usage != "" && r.Shadow {
-			w.add(r.place("usage"), path+".usage", "a shadow rule is not counted for bills")
+			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
 	}
 	if d.source == "" {
@@ -50,12 +50,12 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 			}
 		}
 		if len(none) > 0 {
-			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small for its regions, in whole units: all is refused in %s", shorten(strings.Join(none, ", ")))
+			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small to divide among the regions in whole units: these refuse everything: %s", shorten(strings.Join(none, ", ")))
 		}
 	}
 }
 
-// warn checks the settings that defaults and rules share.
+// warn checks the settings that both defaults and rules may have.
 func (s *Settings) warn(w *collector, path string, place func(key string) yaml.Pos) {
 	if s.Consistency == "local" {
 		w.add(place("consistency"), path+".consistency", "consistency: local takes effect with a cluster")

@@ -14,19 +14,19 @@ type (
 	atomicMoving = atomic.Pointer[movingLimits]
 )
 
-// vector is what one view gives each region of one limit.
-type vector struct{ amounts, bursts []int64 }
+// viewShares holds what one view gives each region of one limit.
+type viewShares struct{ amounts, bursts []int64 }
 
-// divide returns what a limit of rule gives to regions, of which those in committed divide it.
-func divide(regions, committed []string, rule *Rule, l *Limit) vector {
-	v := vector{amounts: among(regions, committed, rule.Regions, l.Amount)}
+// divide returns what each of regions gets of a limit of rule. Only those in committed get anything.
+func divide(regions, committed []string, rule *Rule, l *Limit) viewShares {
+	v := viewShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
 	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
-		v.bursts = among(regions, committed, rule.Regions, l.Burst)
+		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
 	}
 	return v
 }
 
-func among(regions, committed []string, parts []Region, amount int64) []int64 {
+func splitAmong(regions, committed []string, parts []Region, amount int64) []int64 {
 	shares := Split(amount, committed, parts)
 	out := make([]int64, len(regions))
 	for i, name := range regions {
@@ -37,19 +37,19 @@ func among(regions, committed []string, parts []Region, amount int64) []int64 {
 	return out
 }
 
-// boundless is what a view without the limit gives.
-func boundless(regions int) vector {
+// unboundedShares returns what a view without the limit gives.
+func unboundedShares(regions int) viewShares {
 	all := make([]int64, regions)
 	for i := range all {
 		all[i] = math.MaxInt64
 	}
-	return vector{all, all}
+	return viewShares{all, all}
 }
 
-func (v vector) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
+func (v viewShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
-// span returns how long the slowest region's bucket takes to fill, in ns; 0 for other limits.
-func (v vector) span(l *Limit) int64 {
+// span returns the time that the slowest region's bucket takes to fill, in ns, or 0 for other limits.
+func (v viewShares) span(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
 	}
@@ -68,27 +68,27 @@ func (v vector) span(l *Limit) int64 {
 	return longest
 }
 
-// weigher computes what the views leave one region of one limit.
+// weigher computes how much of one limit the views leave to one region.
 type weigher struct {
 	region   int // index of the region; −1 if it is in no view
 	recorded int // number of recorded views; they come first
 	doubtful []bool
 	bucket   bool
-	span     int64 // how long a bucket takes to fill, ns
+	span     int64 // time that a bucket takes to fill, ns
 
-	views []vector
-	// The following are used for fixed windows only, one for each view.
-	split []func(amount int64) int64 // the region's part of amount by this view's division; nil if the view has no such limit
-	whole []int64                    // the limit's amount
-	next  []int                      // the first view from this one on that has the limit
-	under []int64                    // the least that this view's division gives the region of its own amount and of later ones
+	views []viewShares
+	// The following have one element for each view, and are used for fixed windows only.
+	split         []func(amount int64) int64 // the region's part of amount by this view's division; nil if the view has no such limit
+	amounts       []int64                    // the limit's amount
+	nextWithLimit []int                      // the first view from this one on that has the limit
+	leastShare    []int64                    // the least that this view's division gives the region of its own and of any later amount
 }
 
-// add adds a view's limit; nil if it has none.
+// add adds a view's limit, which is nil if the view has none.
 func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
-		w.views = append(w.views, boundless(len(regions)))
-		w.split, w.whole = append(w.split, nil), append(w.whole, 0)
+		w.views = append(w.views, unboundedShares(len(regions)))
+		w.split, w.amounts = append(w.split, nil), append(w.amounts, 0)
 		return
 	}
 	v := divide(regions, committed, rule, l)
@@ -98,7 +98,7 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if w.region >= 0 {
 		own = slices.Index(committed, regions[w.region])
 	}
-	w.whole = append(w.whole, l.Amount)
+	w.amounts = append(w.amounts, l.Amount)
 	w.split = append(w.split, func(amount int64) int64 {
 		if own < 0 {
 			return 0
@@ -107,34 +107,34 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	})
 }
 
-// prepare computes next and under. The last view always has the limit.
+// prepare computes nextWithLimit and leastShare. The last view always has the limit.
 func (w *weigher) prepare() {
 	if w.bucket || w.region < 0 {
 		return
 	}
 	n := len(w.views)
-	w.next, w.under = make([]int, n), make([]int64, n)
+	w.nextWithLimit, w.leastShare = make([]int, n), make([]int64, n)
 	var later []int64 // distinct amounts of views from i on
 	for i := n - 1; i >= 0; i-- {
-		if w.next[i] = i; w.split[i] == nil {
-			w.next[i] = w.next[i+1]
+		if w.nextWithLimit[i] = i; w.split[i] == nil {
+			w.nextWithLimit[i] = w.nextWithLimit[i+1]
 			continue
 		}
-		if !slices.Contains(later, w.whole[i]) {
-			later = append(later, w.whole[i])
+		if !slices.Contains(later, w.amounts[i]) {
+			later = append(later, w.amounts[i])
 		}
-		w.under[i] = math.MaxInt64
+		w.leastShare[i] = math.MaxInt64
 		for _, amount := range later {
-			if share := w.views[i].amounts[w.region]; amount == w.whole[i] {
-				w.under[i] = min(w.under[i], share)
+			if share := w.views[i].amounts[w.region]; amount == w.amounts[i] {
+				w.leastShare[i] = min(w.leastShare[i], share)
 			} else {
-				w.under[i] = min(w.under[i], w.split[i](amount))
+				w.leastShare[i] = min(w.leastShare[i], w.split[i](amount))
 			}
 		}
 	}
 }
 
-// room returns what is left to the region in a phase.
+// room returns what the views leave to the region in a phase.
 func (w *weigher) room(p phase) room {
 	out := room{math.MaxInt64, math.MaxInt64}
 	if w.region < 0 {
@@ -142,40 +142,40 @@ func (w *weigher) room(p phase) room {
 	}
 	if !w.bucket {
 		for before := p.before; before <= p.after; before++ {
-			out.amount = min(out.amount, w.window(before, p.maybeHonoured))
+			out.amount = min(out.amount, w.windowRoom(before, p.maybeHonoured))
 		}
 		return room{amount: out.amount}
 	}
-	unknown := boundless(len(w.views[0].amounts)) // use before the first record is unknown
+	unknown := unboundedShares(len(w.views[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
 	for _, v := range w.views {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
 	doubtful := append([]bool{false}, w.doubtful...)
 	for first := int(p.before); first <= w.recorded; first++ {
-		out.amount = min(out.amount, least(amounts[first:], doubtful[first:], w.recorded-first, w.region))
-		out.burst = min(out.burst, least(bursts[first:], doubtful[first:], w.recorded-first, w.region))
+		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
+		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))
 	}
 	return out
 }
 
-// window returns what is left of a fixed window. before is how many views were recorded before it began; honoured is
-// how many views this region may have honoured.
-func (w *weigher) window(before, honoured uint8) int64 {
-	base := w.base(before)
-	out := w.under[w.next[base]]
+// windowRoom returns what the views leave of a fixed window. before is the number of views recorded before it began; honoured
+// is the number of views that this region may have honoured.
+func (w *weigher) windowRoom(before, honoured uint8) int64 {
+	base := w.baseView(before)
+	out := w.leastShare[w.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
 		if i >= w.recorded || w.doubtful[i] {
-			out = min(out, w.under[w.next[i]])
+			out = min(out, w.leastShare[w.nextWithLimit[i]])
 		}
 	}
 	return out
 }
 
-// base returns the view whose division applies to a fixed window that began after before views were recorded: the last
-// of those, or a later recorded view that is nowhere smaller. If none was recorded before, it is the first view. What
-// was used before that view is unknown, except that only its regions can have used it.
-func (w *weigher) base(before uint8) int {
+// baseView returns the view whose division applies to a fixed window that began after before views were recorded: the last of
+// those, or a later recorded view that is nowhere smaller. If none was recorded before, baseView returns the first view: what
+// was used earlier is unknown, but only the first view's regions can have used it.
+func (w *weigher) baseView(before uint8) int {
 	if before == 0 {
 		return 0
 	}
@@ -184,38 +184,38 @@ func (w *weigher) base(before uint8) int {
 	for _, v := range w.views[first:w.recorded] {
 		amounts = append(amounts, v.amounts)
 	}
-	return first + base(amounts, w.doubtful[first:])
+	return first + baseShare(amounts, w.doubtful[first:])
 }
 
-// newest returns what the version in force gives the region.
-func (w *weigher) newest() room {
+// newestRoom returns what the version in force gives the region.
+func (w *weigher) newestRoom() room {
 	if w.region < 0 {
 		return room{}
 	}
 	return w.views[len(w.views)-1].of(w.region)
 }
 
-// division returns each region's part of a fixed window; nil for other limits.
-func (w *weigher) division(p phase) []int64 {
+// baseDivision returns each region's part of a fixed window, or nil for other limits.
+func (w *weigher) baseDivision(p phase) []int64 {
 	if w.bucket || w.region < 0 {
 		return nil
 	}
-	return w.views[w.next[w.base(p.after)]].amounts
+	return w.views[w.nextWithLimit[w.baseView(p.after)]].amounts
 }
 
-// least returns what shares leave to a region of a bucket that could have filled since shares[0] held. recorded is how
-// many of the shares after that were recorded since.
-func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
+// leastInBucket returns what shares leave to a region of a bucket that may have been filling since shares[0] held.
+// recorded is the number of later shares that have been recorded since.
+func leastInBucket(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	out := int64(math.MaxInt64)
-	for _, v := range shares[base(shares[:recorded+1], doubtful):] {
+	for _, v := range shares[baseShare(shares[:recorded+1], doubtful):] {
 		out = min(out, v[region])
 	}
 	return out
 }
 
-// base returns the index of the recorded share that counts since shares[0] held: the last that was nowhere smaller than
-// what each region may have used by then. A doubtful share may have been used up as far as it gives.
-func base(shares [][]int64, doubtful []bool) (at int) {
+// baseShare returns the index of the recorded share that counts since shares[0] held: the last that was nowhere smaller than
+// what each region may have used by then. A region may have used all that a doubtful share gives it.
+func baseShare(shares [][]int64, doubtful []bool) (at int) {
 	most := shares[0]
 	for i, v := range shares[1:] {
 		switch {

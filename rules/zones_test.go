@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// TestZonesAreNotTheHosts: a different database on the host changes nothing.
+// TestZonesAreNotTheHosts: a different zone database on the host changes nothing.
 func TestZonesAreNotTheHosts(t *testing.T) {
 	if os.Getenv("RLNODE_TEST_ZONES") != "" {
 		if _, err := algorithms.Zone("Moon/Tranquility"); err == nil {
@@ -21,14 +21,14 @@ func TestZonesAreNotTheHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name, offset := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC).In(zone).Zone(); offset != 7200 {
-			t.Errorf("in summer Berlin has %s, %d s", name, offset)
+			t.Errorf("Berlin's summer time is %s, %d s", name, offset)
 		}
 		return
 	}
 	dir := t.TempDir()
 	tokyo, err := os.ReadFile("/usr/share/zoneinfo/Asia/Tokyo")
 	if err != nil {
-		t.Skip("this machine has no database of zones")
+		t.Skip("this machine has no zone database")
 	}
 	for _, name := range []string{"Moon/Tranquility", "Europe/Berlin"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {

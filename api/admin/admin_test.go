@@ -195,7 +195,7 @@ func TestEntries(t *testing.T) {
 		{"POST", "/v1/lists/allow/entries", `{"tenant":"ops"}`, 200, `{"version":7}`},
 		{"POST", "/v1/lists/other/entries", `{"ip":"1.1.1.1"}`, 404, "the lists are allow and deny"},
 		{"POST", deny, "", 422, "invalid-rules"},
-		{"POST", deny, "{}", 422, `"path":"lists.deny","message":"at least one attribute is expected"`},
+		{"POST", deny, "{}", 422, `"path":"lists.deny","message":"expected at least one attribute"`},
 		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
 		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
 		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},

@@ -121,7 +121,7 @@ func TestReplayMistakes(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		{"a line skipped", []string{"--rules", rules, log, "--json"}, 0, "access.log:1: it does not begin with an address"},
+		{"a line skipped", []string{"--rules", rules, log, "--json"}, 0, "access.log:1: the line does not begin with an address"},
 		{"no rules", []string{log}, 2, "--rules"},
 		{"no log", []string{"--rules", rules}, 2, "<log>"},
 		{"rules with mistakes", []string{"--rules", bad, log}, 1, "bad.yaml:2:"},

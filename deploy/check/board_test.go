@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// board is what is looked at of Grafana's JSON.
+// board is the part of Grafana's JSON that the tests read.
 type board struct {
 	UID           string
 	SchemaVersion int
@@ -55,7 +55,7 @@ func readBoard(t *testing.T) board {
 	return b
 }
 
-// alert is a rule of the alerts file.
+// alert is a rule in the alerts file.
 type alert struct {
 	Alert, Expr, For    string
 	Labels, Annotations map[string]string
@@ -79,7 +79,7 @@ func readAlerts(t *testing.T) []alert {
 	return file.Groups[0].Rules
 }
 
-// tool finds a program that a rule of the Makefile puts into a folder, unless it is on PATH.
+// tool finds a program on PATH, or in the folder into which a rule of the Makefile installs it.
 func tool(t *testing.T, name, folder, rule string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -88,9 +88,9 @@ func tool(t *testing.T, name, folder, rule string) string {
 	path, err := filepath.Abs(filepath.Join(root, folder, name))
 	if _, missing := os.Stat(path); err != nil || missing != nil {
 		if os.Getenv("CI") != "" {
-			t.Fatalf("there is no %s", name)
+			t.Fatalf("%s is not installed", name)
 		}
-		t.Skipf("there is no %s: `make %s` has it", name, rule)
+		t.Skipf("%s is not installed: run `make %s`", name, rule)
 	}
 	return path
 }
@@ -116,7 +116,7 @@ func TestBoard(t *testing.T) {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("%s lies over %s, or beside the page", p.Title, other)
+					t.Fatalf("%s overlaps %s or the edge of the page", p.Title, other)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
@@ -126,13 +126,13 @@ func TestBoard(t *testing.T) {
 				t.Errorf("%s: its data source is not the board's", p.Title)
 			}
 			if !strings.Contains(target.Expr, `job=~"$job"`) {
-				t.Errorf("%s: %s is not of the chosen jobs", p.Title, target.Expr)
+				t.Errorf("%s: %s does not select the chosen jobs", p.Title, target.Expr)
 			}
 		}
 	}
 }
 
-// promtool finds the alerts right, and its tests of them pass. Each has its place in these.
+// promtool accepts the alerts and their tests pass. Each alert has a test.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	promtool := tool(t, "promtool", "bin/prometheus", "prometheus")
@@ -153,10 +153,10 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, a := range readAlerts(t) {
 		if !strings.Contains(string(tests), `alertname="`+a.Alert+`"`) {
-			t.Errorf("%s: alerts_test.yaml never sees it fire", a.Alert)
+			t.Errorf("%s: no test in alerts_test.yaml expects it to fire", a.Alert)
 		}
 		if a.Labels["severity"] == "" || a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
-			t.Errorf("%s: it lacks a severity, a summary or a description", a.Alert)
+			t.Errorf("%s: severity, summary or description is missing", a.Alert)
 		}
 	}
 }
@@ -182,8 +182,8 @@ rules:
     limits: [{limit: 100, per: 1m, algorithm: fixed-window}]
 `
 
-// Three nodes of one region and one of another are under load, and Prometheus reads them: every metric that the board or an alert names
-// is there, every query of the board returns data, and no alert fires.
+// With three nodes of one region and one of another under load, and Prometheus scraping them, every metric that the board
+// or an alert names exists, every query of the board returns data, and no alert fires.
 func TestBoardHasData(t *testing.T) {
 	t.Parallel()
 	prometheus := tool(t, "prometheus", "bin/prometheus", "prometheus")
@@ -241,7 +241,7 @@ func TestBoardHasData(t *testing.T) {
 	checkRules(t, address)
 }
 
-// checkNames looks the names of metrics up in what nodes show.
+// checkNames checks that the nodes export the metrics that queries name.
 func checkNames(t *testing.T, urls, queries []string, b board) {
 	t.Helper()
 	texts := slices.Clone(queries)
@@ -276,7 +276,7 @@ func checkNames(t *testing.T, urls, queries []string, b board) {
 	})
 }
 
-// hasData evaluates a query over the last half minute.
+// hasData reports whether a query returned data within the last half minute.
 func hasData(t *testing.T, address, query string) bool {
 	t.Helper()
 	now := time.Now()
@@ -302,7 +302,7 @@ func hasData(t *testing.T, address, query string) bool {
 	return false
 }
 
-// checkRules looks at how Prometheus itself finds the alerts.
+// checkRules checks the state of the alerts in Prometheus itself.
 func checkRules(t *testing.T, address string) {
 	t.Helper()
 	var answer struct {
@@ -348,7 +348,7 @@ scrape_configs:
 	return path
 }
 
-// load asks the nodes, a hundred times a second in all, until the test ends.
+// load sends the nodes a hundred checks per second in all, until the test ends.
 func load(t *testing.T, urls []string) {
 	stop := make(chan struct{})
 	var running sync.WaitGroup
@@ -414,7 +414,7 @@ var (
 	programErr  error
 )
 
-// buildProgram builds the node's program, as a release has it.
+// buildProgram builds the node's program like a release.
 func buildProgram(t *testing.T) string {
 	t.Helper()
 	programOnce.Do(func() {
@@ -423,7 +423,7 @@ func buildProgram(t *testing.T) string {
 			programErr = err
 			return
 		}
-		discard(dir)
+		removeAtEnd(dir)
 		programPath = filepath.Join(dir, "rlnode")
 		cmd := exec.Command("go", "build", "-trimpath", "-o", programPath, "./cmd/rlnode")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")

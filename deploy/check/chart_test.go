@@ -38,21 +38,21 @@ const root = "../.."
 
 // release is one rendering of the chart.
 type release struct {
-	kubernetes string              // version; "": 1.34
-	name       string              // "": rl
+	kubernetes string              // version; empty for 1.34
+	name       string              // empty for rl
 	values     string              // YAML
-	provider   clusterWith         // what the cluster has already
-	want       map[string][]string // kinds to the names of what must come of it, after the release's
+	provider   clusterWith         // objects that the cluster already has
+	want       map[string][]string // expected objects: by kind, their names after the release's name
 }
 
-// nodesOnly comes of every release.
+// nodesOnly is what every release has.
 var nodesOnly = map[string][]string{
 	"ServiceAccount": {""}, "Secret": {"-cluster", "-tokens"}, "Service": {"", "-admin", "-headless"}, "StatefulSet": {""},
 	"PodDisruptionBudget": {""}, "Pod": {"-test-check"},
 }
 
-// and is nodesOnly with more, or with others where the kind is the same.
-func and(more map[string][]string) map[string][]string {
+// withObjects returns nodesOnly with more kinds, or with other names for the same kind.
+func withObjects(more map[string][]string) map[string][]string {
 	all := maps.Clone(nodesOnly)
 	maps.Copy(all, more)
 	maps.DeleteFunc(all, func(_ string, names []string) bool { return len(names) == 0 })
@@ -61,26 +61,26 @@ func and(more map[string][]string) map[string][]string {
 
 const aRule = `{version: 1, rules: [{name: per-ip, key: [ip], limits: [{limit: 100, per: 1m}]}]}`
 
-// releases are sets of values that people come with.
+// releases are typical sets of values.
 var releases = map[string]release{
 	"as it is":    {want: nodesOnly},
-	"one node":    {values: `{replicaCount: 1, persistence: {enabled: false}, podDisruptionBudget: {enabled: false}}`, want: and(map[string][]string{"PodDisruptionBudget": nil})},
+	"one node":    {values: `{replicaCount: 1, persistence: {enabled: false}, podDisruptionBudget: {enabled: false}}`, want: withObjects(map[string][]string{"PodDisruptionBudget": nil})},
 	"five, zones": {values: `{replicaCount: 5, zoneFromPodLabel: true, spread: {zones: DoNotSchedule}, service: {trafficDistribution: PreferClose, type: LoadBalancer}}`, want: nodesOnly},
 	"its own rules": {values: `{rules: ` + aRule + `, imagePullSecrets: [{name: registry}], tolerations: [{key: a, operator: Exists}], nodeSelector: {disk: ssd}}`,
-		want: and(map[string][]string{"ConfigMap": {"-rules"}, "Job": {"-rules"}})},
+		want: withObjects(map[string][]string{"ConfigMap": {"-rules"}, "Job": {"-rules"}})},
 	"observed": {values: `{serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}`,
-		want: and(map[string][]string{"ServiceMonitor": {""}, "PrometheusRule": {""}, "ConfigMap": {"-dashboard"}})},
+		want: withObjects(map[string][]string{"ServiceMonitor": {""}, "PrometheusRule": {""}, "ConfigMap": {"-dashboard"}})},
 	"closed network": {values: `{networkPolicy: {enabled: true, clients: [{namespaceSelector: {matchLabels: {gateway: "yes"}}}], admins: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], regions: [10.1.0.0/16]}}`,
-		want: and(map[string][]string{"NetworkPolicy": {""}})},
+		want: withObjects(map[string][]string{"NetworkPolicy": {""}})},
 	"HTTPS by cert-manager": {values: `{tls: {enabled: true, certManager: {issuerRef: {name: ca, kind: ClusterIssuer}, duration: 2160h, renewBefore: 360h}}, serviceMonitor: {enabled: true}, rules: ` + aRule + `}`,
-		want: and(map[string][]string{"Certificate": {""}, "ServiceMonitor": {""}, "ConfigMap": {"-rules"}, "Job": {"-rules"}})},
+		want: withObjects(map[string][]string{"Certificate": {""}, "ServiceMonitor": {""}, "ConfigMap": {"-rules"}, "Job": {"-rules"}})},
 	"secrets of others": {values: `{clusterSecret: {existingSecret: mine, key: secret}, auth: {existingSecret: tokens, tokensSecret: named}, tls: {enabled: true, existingSecret: cert, caKey: ""}, existingRulesConfigMap: rules, serviceAccount: {create: false}}`,
-		want: and(map[string][]string{"Secret": nil, "ServiceAccount": nil, "Job": {"-rules"}})},
+		want: withObjects(map[string][]string{"Secret": nil, "ServiceAccount": nil, "Job": {"-rules"}})},
 	"a region of several": {name: "eu-limits-of-a-team-whose-name-is-very-long-indeed", values: `{region: eu, zone: eu-1a, primaryRegion: eu, wanJoin: [10.1.0.5, 10.1.0.6], replicaCount: 7, otlp: {endpoint: "http://collector.telemetry:4318"}}`, want: nodesOnly},
 	"old cluster, no tokens": {kubernetes: "1.27.3", values: `{auth: {enabled: false}, image: {digest: "sha256:` + strings.Repeat("0a", 32) + `"}, bind: "::", extraArgs: [--usage-months=0], extraEnv: [{name: TZ, value: UTC}], extraVolumes: [{name: more, emptyDir: {}}], extraVolumeMounts: [{name: more, mountPath: /more}], affinity: {podAntiAffinity: {}}, persistence: {storageClass: "-", retention: {whenScaled: Delete, whenDeleted: Delete}}}`,
-		want: and(map[string][]string{"Secret": {"-cluster"}})},
+		want: withObjects(map[string][]string{"Secret": {"-cluster"}})},
 	"named otherwise": {values: `{fullnameOverride: limits, nameOverride: limiter, podLabels: {team: edge}, podAnnotations: {a: b}, priorityClassName: high, serviceMonitor: {enabled: true}, maxCounters: 20000000, goMemLimit: 3GiB, resources: {limits: {memory: 4Gi}}, persistence: {storageClass: fast, annotations: {a: b}}}`,
-		want: and(map[string][]string{"ServiceMonitor": {""}})},
+		want: withObjects(map[string][]string{"ServiceMonitor": {""}})},
 }
 
 func TestChart(t *testing.T) {
@@ -123,7 +123,7 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// Values that are wrong are refused, and the message says which.
+// Wrong values are refused, and the message names them.
 func TestChartRefuses(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]string{
@@ -146,7 +146,7 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// A secret is made once: the next rendering finds it.
+// The chart creates a secret once: the next rendering finds it.
 func TestChartKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	secrets := func(r release) map[string]map[string][]byte {
@@ -166,11 +166,11 @@ func TestChartKeepsSecrets(t *testing.T) {
 	if again := secrets(release{}); fmt.Sprint(again) == fmt.Sprint(first) {
 		t.Error("two clusters got the same secrets")
 	}
-	var there clusterWith
+	var existing clusterWith
 	for name, data := range first {
-		there = append(there, &core.Secret{TypeMeta: typeOf("v1", "Secret"), ObjectMeta: named("limits", name), Data: data})
+		existing = append(existing, &core.Secret{TypeMeta: typeOf("v1", "Secret"), ObjectMeta: named("limits", name), Data: data})
 	}
-	if again := secrets(release{provider: there}); fmt.Sprint(again) != fmt.Sprint(first) {
+	if again := secrets(release{provider: existing}); fmt.Sprint(again) != fmt.Sprint(first) {
 		t.Errorf("an upgrade changes secrets:\nhave %v\nwant %v", again, first)
 	}
 }
@@ -267,7 +267,7 @@ func TestChartSchema(t *testing.T) {
 	}
 }
 
-// clusterWith is a Kubernetes cluster that has these objects, for the chart to look up.
+// clusterWith is a Kubernetes cluster with these objects, for the chart to look up.
 type clusterWith []runtime.Object
 
 // GetClientFor implements engine.ClientProvider.
@@ -280,15 +280,15 @@ func (c clusterWith) GetClientFor(version, kind string) (dynamic.NamespaceableRe
 	return client.Resource(group.WithResource(strings.ToLower(kind) + "s")), true, nil
 }
 
-// checkReferences looks at what one object says of another, and at what Kubernetes would refuse.
+// checkReferences checks the references between objects, and what Kubernetes would reject.
 func checkReferences(t *testing.T, objects []runtime.Object) {
 	t.Helper()
 	var set *apps.StatefulSet
-	there := map[string]bool{"Secret/rl": true} // kind/name
+	existing := map[string]bool{"Secret/rl": true} // kind/name
 	for _, o := range objects {
 		meta := accessor(t, o)
 		kind := o.GetObjectKind().GroupVersionKind().Kind
-		there[kind+"/"+meta.GetName()] = true
+		existing[kind+"/"+meta.GetName()] = true
 		if bad := validation.IsDNS1123Label(meta.GetName()); len(bad) > 0 {
 			t.Errorf("%s %s: %v", kind, meta.GetName(), bad)
 		}
@@ -301,10 +301,10 @@ func checkReferences(t *testing.T, objects []runtime.Object) {
 			set = s
 		}
 		if c, ok := o.(*certmanager.Certificate); ok {
-			there["Secret/"+c.Spec.SecretName] = true
+			existing["Secret/"+c.Spec.SecretName] = true
 		}
 	}
-	if set.Name != "rl-rlnode" { // hooks come and go under names that end so
+	if set.Name != "rl-rlnode" { // hooks come and go, under names with suffixes
 		for _, suffix := range []string{"-999", "-test-check", "-rules-abcde"} {
 			if len(set.Name+suffix) > validation.DNS1123LabelMaxLength {
 				t.Errorf("%s%s is too long", set.Name, suffix)
@@ -340,14 +340,14 @@ func checkReferences(t *testing.T, objects []runtime.Object) {
 			checkMonitor(t, o, objects)
 		}
 	}
-	if !there["Service/"+set.Spec.ServiceName] || !selects(set.Spec.Selector.MatchLabels, nodes) {
+	if !existing["Service/"+set.Spec.ServiceName] || !selects(set.Spec.Selector.MatchLabels, nodes) {
 		t.Error("the StatefulSet does not find its service or its pods")
 	}
 	for where, pod := range pods {
 		if where != "nodes" && selects(set.Spec.Selector.MatchLabels, pod.Labels) {
 			t.Errorf("%s is taken for a node", where)
 		}
-		checkPod(t, where, pod, set, there)
+		checkPod(t, where, pod, set, existing)
 	}
 }
 
@@ -368,13 +368,13 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, objects []runtime.
 	}
 }
 
-// outside are what the sets of values above say that others have made.
-var outside = []string{"mine", "tokens", "named", "cert", "rules"}
+// externalObjects are the objects that the values above refer to and others create.
+var externalObjects = []string{"mine", "tokens", "named", "cert", "rules"}
 
-func checkPod(t *testing.T, where string, pod core.PodTemplateSpec, set *apps.StatefulSet, there map[string]bool) {
+func checkPod(t *testing.T, where string, pod core.PodTemplateSpec, set *apps.StatefulSet, existing map[string]bool) {
 	t.Helper()
 	refer := func(kind, name string) {
-		if !there[kind+"/"+name] && !slices.Contains(outside, name) {
+		if !existing[kind+"/"+name] && !slices.Contains(externalObjects, name) {
 			t.Errorf("%s: there is no %s %s", where, kind, name)
 		}
 	}

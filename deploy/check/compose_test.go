@@ -13,7 +13,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// loadCompose reads compose files as `docker compose config` does, with the library that it is made of.
+// loadCompose reads compose files with the library of `docker compose config`.
 func loadCompose(t *testing.T, files ...string) *types.Project {
 	t.Helper()
 	for i, name := range files {
@@ -52,7 +52,7 @@ func loadCompose(t *testing.T, files ...string) *types.Project {
 	return project
 }
 
-// Three nodes run as the compose file says, and are asked from the host at the addresses that it publishes.
+// Three nodes run as the compose file says, and answer on the host's side at the published addresses.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	project := loadCompose(t, "docker-compose.yml")
@@ -76,7 +76,7 @@ func TestCompose(t *testing.T) {
 	for i, name := range names {
 		n.hosts[project.Services[name].Hostname] = n.address(i)
 	}
-	addresses := map[string]string{} // of published ports
+	addresses := map[string]string{} // of the published ports
 	nodes := map[string]*container{}
 	for _, name := range names {
 		s := project.Services[name]
@@ -85,7 +85,7 @@ func TestCompose(t *testing.T) {
 		}
 		c := made.container(made.cmd...)
 		c.env = append(c.env, environment(s)...)
-		c.env = append(c.env, "RLNODE_NAME="+s.Hostname) // a container's host name is its own
+		c.env = append(c.env, "RLNODE_NAME="+s.Hostname) // in a container, this is its host name
 		c.files = map[string]string{}
 		for _, v := range s.Volumes {
 			if v.Type == types.VolumeTypeBind {
@@ -107,28 +107,28 @@ func TestCompose(t *testing.T) {
 			return err == nil
 		})
 	}
-	check, err := n.outside("curl", "-sS", "-d", `{"rule": "login", "key": "198.51.100.7"}`, "http://"+addresses["8090"]+"/v1/check")
+	check, err := n.runOnHost("curl", "-sS", "-d", `{"rule": "login", "key": "198.51.100.7"}`, "http://"+addresses["8090"]+"/v1/check")
 	if err != nil || !strings.Contains(check, `"limit":5`) {
 		t.Errorf("a check at 8090: %v %s", err, check)
 	}
-	if page, err := n.outside("curl", "-sS", "http://"+addresses["8101"]+"/ui/"); err != nil || !strings.Contains(page, "<html") {
+	if page, err := n.runOnHost("curl", "-sS", "http://"+addresses["8101"]+"/ui/"); err != nil || !strings.Contains(page, "<html") {
 		t.Errorf("the dashboard at 8101: %v %s", err, page)
 	}
-	// Prometheus asks by the service's name; a page that leads a name of its own here does, too.
+	// Prometheus asks by the service's name and is served. A page that resolves its own name to this address is not.
 	for host, want := range map[string]string{"n3:8081": "200", "127.0.0.1:8101": "200", "localhost:8101": "200", "a-page.example": "421"} {
-		status, err := n.outside("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: "+host, "http://"+addresses["8101"]+"/v1/rules")
+		status, err := n.runOnHost("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: "+host, "http://"+addresses["8101"]+"/v1/rules")
 		if err != nil || status != want {
 			t.Errorf("the admin plane as %s: %v, have %s, want %s", host, err, status, want)
 		}
 	}
 	rules := root + "/deploy/compose/rules.yaml"
-	if out, err := n.outside(made.dir+"/rlnode", "apply", "-f", rules, "--admin", "http://"+addresses["8081"]); err != nil {
+	if out, err := n.runOnHost(made.dir+"/rlnode", "apply", "-f", rules, "--admin", "http://"+addresses["8081"]); err != nil {
 		t.Errorf("apply at 8081: %v %s", err, out)
 	}
 	if out, err := nodes["n1"].exec("apply", "-f", "/etc/rlnode/rules.yaml"); err != nil {
 		t.Errorf("apply in a container: %v %s", err, out)
 	}
-	members, err := n.outside(made.dir+"/rlnode", "members", "--admin", "http://"+addresses["8091"])
+	members, err := n.runOnHost(made.dir+"/rlnode", "members", "--admin", "http://"+addresses["8091"])
 	if err != nil || strings.Count(members, "alive") != 3 {
 		t.Errorf("members: %v\n%s", err, members)
 	}
@@ -137,7 +137,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// Prometheus and Grafana beside them.
+// The file for monitoring adds Prometheus and Grafana.
 func TestComposeMonitoring(t *testing.T) {
 	project := loadCompose(t, "docker-compose.yml", "deploy/compose/monitoring.yml")
 	if len(project.Services) != 5 {

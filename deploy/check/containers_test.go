@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// network is a bridge with containers, apart from the machine's own networks: what a container engine would make.
+// network is a bridge with containers, separate from the machine's networks, as a container engine would create it.
 type network struct {
 	t     *testing.T
-	name  string            // of the network namespace with the bridge, and before the containers' own
-	hosts map[string]string // names to addresses, several with a space between
+	name  string            // of the bridge's network namespace; prefix of the containers' namespaces
+	hosts map[string]string // names to addresses, separated by spaces
 	next  int               // number of the next container
 }
 
-var networks atomic.Int32 // how many there were
+var networks atomic.Int32 // number of networks so far
 
-// newNetwork skips the test where there may be none.
+// newNetwork creates a network. It skips the test if this machine does not allow that.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n := &network{t: t, name: fmt.Sprintf("rl%d-%d", os.Getpid(), networks.Add(1)), hosts: map[string]string{}, next: 2}
@@ -32,7 +32,7 @@ func newNetwork(t *testing.T) *network {
 		t.Skip("containers need root")
 	}
 	if out, err := exec.Command("ip", "netns", "add", n.name).CombinedOutput(); err != nil {
-		t.Skipf("no network namespaces here: %v %s", err, out)
+		t.Skipf("network namespaces are not available: %v %s", err, out)
 	}
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", n.name).Run() })
 	n.must("ip", "-n", n.name, "link", "set", "lo", "up")
@@ -51,14 +51,14 @@ func (n *network) must(command ...string) string {
 	return string(out)
 }
 
-// address is that of the container i, counted from 0, among those that are made next.
+// address returns the address of the i-th container, from 0, of those that start next.
 func (n *network) address(i int) string { return fmt.Sprintf("10.77.0.%d", n.next+i) }
 
-// container is a process in a root of its own.
+// container is a process in its own root.
 type container struct {
 	image  string            // a folder
-	files  map[string]string // paths in it to what they hold, read-only
-	data   string            // a folder for /data; "": none
+	files  map[string]string // paths in it to read-only contents
+	data   string            // a folder for /data; empty for none
 	env    []string
 	args   []string // after the image's entry point
 	uid    int
@@ -83,7 +83,7 @@ func (c *container) log() string {
 	return c.output.String()
 }
 
-// start starts a container with the next address; it ends with the test.
+// start starts a container with the next address. The container ends with the test.
 func (n *network) start(c *container) *container {
 	n.t.Helper()
 	t := n.t
@@ -125,7 +125,7 @@ func (n *network) start(c *container) *container {
 	if err := os.MkdirAll(filepath.Join(dir, "proc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// All is read-only but for the data, as the compose file and the chart have it.
+	// Everything but the data is read-only, as in the compose file and the chart.
 	script := fmt.Sprintf(`set -e; mount --bind %[1]s %[1]s; mount -t proc proc %[1]s/proc; `, dir)
 	if c.data != "" {
 		script += fmt.Sprintf(`mount --bind %s %s/data; `, c.data, dir)
@@ -139,10 +139,10 @@ func (n *network) start(c *container) *container {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(c.ended)
-		c.cmd.Wait() // how it ended is in its state
+		c.cmd.Wait() // ProcessState has the result
 	})
 	t.Cleanup(func() {
-		c.cmd.Process.Kill() // if it still runs
+		c.cmd.Process.Kill() // in case it still runs
 		waiting.Wait()
 		if t.Failed() {
 			t.Logf("%v:\n%s", c.args, c.log())
@@ -157,8 +157,8 @@ func (n *network) run(c *container) (code int) {
 	n.start(c)
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
-		n.t.Fatalf("%v does not end:\n%s", c.args, c.log())
+	case <-time.After(maxWait):
+		n.t.Fatalf("%v did not end:\n%s", c.args, c.log())
 	}
 	return c.cmd.ProcessState.ExitCode()
 }
@@ -169,8 +169,8 @@ func (c *container) stop(t *testing.T) {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
-		t.Fatalf("%v does not stop:\n%s", c.args, c.log())
+	case <-time.After(maxWait):
+		t.Fatalf("%v did not stop:\n%s", c.args, c.log())
 	}
 	if code := c.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("%v: exit code %d after SIGTERM", c.args, code)
@@ -186,21 +186,21 @@ func (c *container) exec(args ...string) (string, error) {
 	return string(out), err
 }
 
-// outside runs a command on the machine that the containers are on, so to say.
-func (n *network) outside(command ...string) (string, error) {
+// runOnHost runs a command on the containers' host.
+func (n *network) runOnHost(command ...string) (string, error) {
 	out, err := exec.Command("ip", append([]string{"netns", "exec", n.name}, command...)...).CombinedOutput()
 	return string(out), err
 }
 
-// patience bounds every wait for another process.
-const patience = 2 * time.Minute
+// maxWait bounds every wait for another process.
+const maxWait = 2 * time.Minute
 
 // eventually polls until ok is true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", maxWait, what)
 		}
 	}
 }

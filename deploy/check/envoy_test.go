@@ -36,7 +36,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// readProto reads a part of a YAML file as Envoy would: every field must be known, and in its bounds.
+// readProto reads a part of a YAML file like Envoy: every field must be known and valid.
 func readProto(t *testing.T, what string, part any, into interface {
 	proto.Message
 	ValidateAll() error
@@ -69,7 +69,7 @@ func readYAML(t *testing.T, name string) (v map[string]any) {
 	return v
 }
 
-// What the examples for Envoy and Istio say is what Envoy reads.
+// Envoy accepts the examples for Envoy and Istio.
 func TestEnvoyExamples(t *testing.T) {
 	t.Parallel()
 	readProto(t, "envoy.yaml", readYAML(t, "envoy/envoy.yaml"), &bootstrap.Bootstrap{})
@@ -81,12 +81,12 @@ func TestEnvoyExamples(t *testing.T) {
 			readProto(t, fmt.Sprintf("patch %d", i), typed, &filter.RateLimit{})
 			continue
 		}
-		value["name"], value["domains"] = "any", []string{"*"} // those of the host that is patched
+		value["name"], value["domains"] = "any", []string{"*"} // those of the host to patch
 		readProto(t, fmt.Sprintf("patch %d", i), value, &route.VirtualHost{})
 	}
 }
 
-// actionRules limit what each of a route's actions makes of a request.
+// actionRules limits the descriptors that a route's actions make of a request.
 const actionRules = `version: 1
 rules: [{name: other, key: [ip], limits: [{limit: 5, per: 1m}]}]
 envoy:
@@ -108,13 +108,13 @@ envoy:
       - {key: team, rate_limit: {unit: year, requests_per_unit: 10000}}
 `
 
-// fleet is three nodes that answer Envoy.
+// fleet is three nodes that serve Envoy's protocol.
 type fleet struct {
 	t       *testing.T
 	program string
 	dir     string
 	net     string
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	nodes   [3]*exec.Cmd
 }
 
@@ -170,7 +170,7 @@ func (f *fleet) ready(i int) {
 	})
 }
 
-// stop ends a node, in good order or not.
+// stop ends a node with a signal.
 func (f *fleet) stop(i int, how syscall.Signal) {
 	f.t.Helper()
 	c := f.node(i)
@@ -180,8 +180,8 @@ func (f *fleet) stop(i int, how syscall.Signal) {
 	_ = c.Wait()
 }
 
-// door is one address for all nodes, as a service of Kubernetes has: each connection goes to some node that takes it.
-func (f *fleet) door() string {
+// sharedAddress returns one address for all nodes, like a Kubernetes service: each connection goes to some node that accepts it.
+func (f *fleet) sharedAddress() string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)
@@ -222,7 +222,7 @@ func dial(t *testing.T, address string) rls.RateLimitServiceClient {
 	return rls.NewRateLimitServiceClient(conn)
 }
 
-// request is a request about one descriptor, of pairs of keys and values.
+// request returns a request with one descriptor of pairs of keys and values.
 func request(domain string, pairs ...string) *rls.RateLimitRequest {
 	d := &ratelimit.RateLimitDescriptor{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -231,7 +231,7 @@ func request(domain string, pairs ...string) *rls.RateLimitRequest {
 	return &rls.RateLimitRequest{Domain: domain, Descriptors: []*ratelimit.RateLimitDescriptor{d}}
 }
 
-// A client of Envoy's own messages asks three nodes about what each of a route's actions makes of a request.
+// A client that sends Envoy's messages asks three nodes about the descriptors that a route's actions make of a request.
 func TestEnvoyClient(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.84")
@@ -270,11 +270,12 @@ func TestEnvoyClient(t *testing.T) {
 	}
 }
 
-// No request fails while the nodes behind one address are restarted one after another. A node that is killed costs its callers one retry.
+// No request fails while the nodes behind one address restart one after another. Killing a node costs its callers one
+// retry.
 func TestEnvoyRestarts(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.85")
-	address := f.door()
+	address := f.sharedAddress()
 	var asked, failed, again atomic.Int64
 	killing := atomic.Bool{}
 	ctx, stop := context.WithCancel(t.Context())
@@ -309,13 +310,13 @@ func TestEnvoyRestarts(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	stop()
 	callers.Wait()
-	t.Logf("%d requests during three restarts, %d more during a kill; %d were asked again, %d failed", restarted, asked.Load()-restarted, again.Load(), failed.Load())
+	t.Logf("%d requests during three restarts, %d more during a kill; %d were retried, %d failed", restarted, asked.Load()-restarted, again.Load(), failed.Load())
 	if restarted < 500 || again.Load() > 6 {
-		t.Errorf("%d requests, %d asked again", restarted, again.Load())
+		t.Errorf("%d requests, %d retried", restarted, again.Load())
 	}
 }
 
-// grpcurl finds the service by reflection, and asks it in JSON.
+// grpcurl finds the service by reflection and calls it with JSON.
 func TestGrpcurl(t *testing.T) {
 	t.Parallel()
 	program := tool(t, "grpcurl", "bin", "bin/grpcurl")
@@ -358,8 +359,8 @@ func TestGrpcurl(t *testing.T) {
 	}
 }
 
-// A budget is spent by 40 streams that look before they begin, and are charged when they have ended, each time at another node; at
-// times one node is only looked at. From the first look that begins after the budget is used up, all are refused.
+// 40 streams spend a budget. Each looks before it begins and is charged when it has ended, each time at another node;
+// sometimes one node serves only looks. From the first look that begins after the budget is used up, all are refused.
 func TestEnvoyBudget(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "127.0.87")
@@ -375,8 +376,8 @@ func TestEnvoyBudget(t *testing.T) {
 			streams.Go(func() { b.spend(i) })
 		}
 		streams.Wait()
-		if b.late > 0 {
-			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.late)
+		if b.lateLooks > 0 {
+			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.lateLooks)
 		}
 		if b.charged < tokens || b.charged-tokens > b.underWay {
 			t.Errorf("%s: charged %d; overdrawn by %d, and %d were under way", b.team, b.charged, b.charged-tokens, b.underWay)
@@ -384,7 +385,7 @@ func TestEnvoyBudget(t *testing.T) {
 		spent = append(spent, b)
 	}
 	for i, b := range spent {
-		eventually(t, fmt.Sprintf("what %s has used is what was charged, %d", b.team, b.charged), func() bool { // leases end
+		eventually(t, fmt.Sprintf("%s has used the %d that were charged", b.team, b.charged), func() bool { // until leases have ended
 			var answer struct{ Limits []struct{ Used int64 } }
 			body := post("http://"+f.host(i%len(doors))+":8080/v1/usage", `{"rule": "llm.team", "key": "`+b.team+`"}`)
 			return json.Unmarshal([]byte(body), &answer) == nil && len(answer.Limits) == 1 && answer.Limits[0].Used == b.charged
@@ -394,26 +395,26 @@ func TestEnvoyBudget(t *testing.T) {
 
 const tokens = 10_000
 
-// budget is one that streams spend.
+// budget is what the streams spend.
 type budget struct {
 	t        *testing.T
 	doors    [3]rls.RateLimitServiceClient
-	charging int // how many of the nodes are asked to charge
+	charging int // number of nodes that take charges
 	team     string
 
-	mu       sync.Mutex    // guards the rest
-	charged  int64         // what the nodes have confirmed
-	open     map[int]int64 // costs of the streams under way
-	usedUp   bool
-	underWay int64 // what the charge that used it up was over, and the costs of streams that had begun to look before
-	late     int   // looks that were allowed after that
+	mu        sync.Mutex    // guards the fields below
+	charged   int64         // confirmed by nodes
+	open      map[int]int64 // costs of the streams in progress
+	usedUp    bool
+	underWay  int64 // what the last charge exceeded the budget by, plus the costs of streams that had begun to look before
+	lateLooks int   // looks allowed after that
 }
 
-// ask sends a request for so many hits to one of the first nodes, and reports whether it is allowed.
+// ask sends a request with hits to one of the first nodes, and reports whether it is allowed.
 func (b *budget) ask(nodes int, hits int64) bool {
 	q := request("llm", "team", b.team)
 	q.Descriptors[0].HitsAddend = wrapperspb.UInt64(uint64(hits))
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), maxWait)
 	defer cancel()
 	a, err := b.doors[rand.IntN(nodes)].ShouldRateLimit(ctx, q, grpc.WaitForReady(true))
 	if err != nil {
@@ -422,9 +423,9 @@ func (b *budget) ask(nodes int, hits int64) bool {
 	return a.GetOverallCode() == rls.RateLimitResponse_OK
 }
 
-// spend is a stream after another, until a look that began after the budget was used up is refused.
+// spend runs one stream after another until a look that began after the budget was used up is refused.
 func (b *budget) spend(i int) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(maxWait); time.Now().Before(end); {
 		b.mu.Lock()
 		over := b.usedUp
 		b.mu.Unlock()
@@ -438,13 +439,13 @@ func (b *budget) spend(i int) {
 		b.mu.Lock()
 		switch {
 		case over:
-			b.late++
-		case b.usedUp: // while it looked
+			b.lateLooks++
+		case b.usedUp: // during the look
 			b.underWay += cost
 		}
 		b.open[i] = cost
 		b.mu.Unlock()
-		time.Sleep(time.Duration(rand.Int64N(int64(50 * time.Millisecond)))) // the stream
+		time.Sleep(time.Duration(rand.Int64N(int64(50 * time.Millisecond)))) // the stream runs
 		b.ask(b.charging, cost)
 		b.mu.Lock()
 		b.charged += cost
@@ -457,5 +458,5 @@ func (b *budget) spend(i int) {
 		}
 		b.mu.Unlock()
 	}
-	b.t.Errorf("stream %d does not end", i)
+	b.t.Errorf("stream %d did not end", i)
 }

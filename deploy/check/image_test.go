@@ -19,7 +19,7 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// image is what the Dockerfile makes.
+// image is the result of the Dockerfile.
 type image struct {
 	dir string // its root
 	env []string
@@ -32,30 +32,30 @@ var (
 	theImage  *image
 
 	scratchMu sync.Mutex
-	scratch   []string // folders that are removed at the end; guarded by scratchMu
+	scratch   []string // folders to remove at the end; guarded by scratchMu
 )
 
-// discard has a folder removed at the end.
-func discard(dir string) string {
+// removeAtEnd registers a folder for removal at the end.
+func removeAtEnd(dir string) string {
 	scratchMu.Lock()
 	defer scratchMu.Unlock()
 	scratch = append(scratch, dir)
 	return dir
 }
 
-// buildImage goes through the Dockerfile's steps by hand, once for all tests: there is no container engine. A base
-// image with Go is the machine's own root, beneath a layer that takes what is written.
+// buildImage executes the Dockerfile's steps without a container engine, once for all tests. In place of the base image
+// with Go, it uses the machine's own root below a layer for writes.
 func buildImage(t *testing.T) *image {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("an image needs root")
+		t.Skip("building the image needs root")
 	}
 	if exec.Command("unshare", "--mount", "true").Run() != nil {
-		t.Skip("no mount namespaces here")
+		t.Skip("mount namespaces are not available")
 	}
 	imageOnce.Do(func() { theImage = runDockerfile(t) })
 	if theImage == nil {
-		t.Fatal("the image could not be made")
+		t.Fatal("building the image failed")
 	}
 	return theImage
 }
@@ -80,10 +80,10 @@ func runDockerfile(t *testing.T) *image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	discard(work)
+	removeAtEnd(work)
 	context := buildContext(t, work)
 
-	// The first stage as a script: each step in the root as the steps before left it.
+	// The first stage is a script. Each step runs in the root that the earlier steps left.
 	var script strings.Builder
 	step := func(format string, args ...any) { fmt.Fprintf(&script, format+"\n", args...) }
 	step("set -e\nmount -t tmpfs tmpfs %[1]s/layer\nmkdir %[1]s/layer/upper %[1]s/layer/work", work)
@@ -100,19 +100,19 @@ func runDockerfile(t *testing.T) *image {
 				step("cp -a %s/%s %s/root%s/", context, from, work, filepath.Join(folder, c.DestPath))
 			}
 		case *instructions.RunCommand:
-			if err := c.Expand(func(word string) (string, error) { return word, nil }); err != nil { // it reads the mounts, too
+			if err := c.Expand(func(word string) (string, error) { return word, nil }); err != nil { // expands the mounts, too
 				t.Fatal(err)
 			}
 			for _, m := range instructions.GetMounts(c) {
 				step("mkdir -p %[1]s/root%[2]s; mount --bind %[3]s %[1]s/root%[2]s", work, m.Target, cacheFor(t, m.Target))
 			}
 			step("chroot %s/root sh -ec %s", work, quote("cd "+folder+"; "+c.CmdLine[0]))
-		case *instructions.ArgCommand: // all are empty, as they are by default
+		case *instructions.ArgCommand: // all have their default, which is empty
 		default:
-			t.Fatalf("the test knows no %s", command.Name())
+			t.Fatalf("the test does not support %s", command.Name())
 		}
 	}
-	// The second one takes files out of it.
+	// The second stage copies files from the first.
 	made := &image{dir: work + "/image"}
 	for _, command := range stages[1].Commands {
 		switch c := command.(type) {
@@ -154,7 +154,7 @@ func runDockerfile(t *testing.T) *image {
 	return made
 }
 
-// buildContext copies what Docker would be sent of a fresh clone.
+// buildContext copies the files that Docker would get from a fresh clone.
 func buildContext(t *testing.T, work string) string {
 	t.Helper()
 	file, err := os.Open(root + "/.dockerignore")
@@ -183,7 +183,7 @@ func buildContext(t *testing.T, work string) string {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(filepath.Join(root, name))
-		if skip || os.IsNotExist(err) { // removed, and not committed yet
+		if skip || os.IsNotExist(err) { // removed, but not committed yet
 			continue
 		}
 		if err != nil {
@@ -200,7 +200,7 @@ func buildContext(t *testing.T, work string) string {
 	return context
 }
 
-// cacheFor is what the machine has for a cache of the build.
+// cacheFor returns this machine's folder for a cache of the build.
 func cacheFor(t *testing.T, target string) string {
 	t.Helper()
 	switch target {
@@ -209,7 +209,7 @@ func cacheFor(t *testing.T, target string) string {
 	case "/root/.cache/go-build":
 		return goEnv(t, "GOCACHE")
 	}
-	t.Fatalf("the test knows no cache %s", target)
+	t.Fatalf("the test does not support the cache %s", target)
 	return ""
 }
 
@@ -224,7 +224,7 @@ func goEnv(t *testing.T, name string) string {
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// The image has the binary, certificates and an empty folder for data that the node's user owns, and works as it is.
+// The image has the binary, certificates and an empty data folder of the node's user, and works without settings.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	made := buildImage(t)
@@ -252,19 +252,19 @@ func TestImage(t *testing.T) {
 		_, err := node.exec("health")
 		return err == nil
 	})
-	if out, err := n.outside("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`, "http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
+	if out, err := n.runOnHost("curl", "-sS", "-d", `{"attributes": {"ip": "198.51.100.7"}}`, "http://10.77.0.2:8080/v1/check"); err != nil || !strings.Contains(out, `"allowed":true`) {
 		t.Errorf("a check from outside: %v %s", err, out)
 	}
 	node.stop(t)
 }
 
-// container is one of the image, with a volume for its data.
+// container returns a container of the image, with a volume for its data.
 func (i *image) container(args ...string) *container {
 	data, err := os.MkdirTemp("", "rlnode-volume-*")
 	if err != nil {
 		panic(err)
 	}
-	discard(data)
+	removeAtEnd(data)
 	if err := os.Chown(data, i.uid, i.uid); err != nil {
 		panic(err)
 	}

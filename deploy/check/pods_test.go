@@ -20,8 +20,8 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// The chart's pods find each other by the headless service, are ready by their probes, take the rules from the Job, and
-// answer the test.
+// The chart's pods find each other by the headless service, become ready by their probes, get the rules from the Job, and
+// pass the chart's test.
 func TestChartRuns(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string]string{
@@ -88,24 +88,24 @@ func runChart(t *testing.T, r release) {
 					t.Fatal("the node ended")
 				default:
 				}
-				_, err := n.outside("curl", "-fsSk", url)
+				_, err := n.runOnHost("curl", "-fsSk", url)
 				return err == nil
 			})
 		}
 	}
 	for what, spec := range map[string]core.PodSpec{"the Job": apply, "the test": ask} {
 		if code := n.run(pod(t, made, spec, mounted, nil)); code != 0 {
-			t.Errorf("%s ends with %d", what, code)
+			t.Errorf("%s: exit code %d", what, code)
 		}
 	}
 	if len(mounted["rl-rlnode-tokens"]) > 0 {
-		if out, err := n.outside("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
+		if out, err := n.runOnHost("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
 			t.Errorf("a check without a token: %v %s", err, out)
 		}
-	} else if out, err := n.outside("curl", "-s", "-H", "Host: a-page.example", "http://"+addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
-		t.Errorf("the admin plane answers to any name: %v %s", err, out)
+	} else if out, err := n.runOnHost("curl", "-s", "-H", "Host: a-page.example", "http://"+addresses[0]+":8081/v1/rules"); !strings.Contains(out, "wrong-host") {
+		t.Errorf("the admin plane answers to an unknown host name: %v %s", err, out)
 	}
-	// As kubectl exec does.
+	// Like kubectl exec.
 	last := len(pods) - 1
 	if out, err := pods[0].exec("members"); err != nil || strings.Count(out, "alive") != len(pods) {
 		t.Errorf("members: %v\n%s", err, out)
@@ -123,7 +123,7 @@ func runChart(t *testing.T, r release) {
 	}
 }
 
-// pod is the pod's container, with what its mounts hold.
+// pod returns the pod's container, with the contents of its mounts.
 func pod(t *testing.T, made *image, spec core.PodSpec, mounted map[string]map[string]string, fields map[string]string) *container {
 	t.Helper()
 	from := spec.Containers[0]
@@ -169,7 +169,7 @@ func pod(t *testing.T, made *image, spec core.PodSpec, mounted map[string]map[st
 	return c
 }
 
-// certificate makes what a Secret of type kubernetes.io/tls has.
+// certificate returns the contents of a Secret of type kubernetes.io/tls.
 func certificate(t *testing.T, dnsNames []string) map[string]string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

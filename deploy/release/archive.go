@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// shipped are files that stand beside the binary in an archive.
-var shipped = []string{
+// archiveFiles lists the files that an archive has besides the binary.
+var archiveFiles = []string{
 	"README.md", "CHANGELOG.md", "SECURITY.md", "deploy/systemd/rlnode.service", "deploy/systemd/rlnode.yaml", "deploy/compose/rules.yaml",
 }
 
-// archive writes the binary and what goes with it to a compressed archive.
-func (r *release) archive(p platform, binary string) error {
+// writeArchive writes a compressed archive with the binary and archiveFiles.
+func (r *release) writeArchive(p platform, binary string) error {
 	f, err := os.Create(filepath.Join(r.out, r.name(p)+".tar.gz"))
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (r *release) archive(p platform, binary string) error {
 	if err := add(binary, "rlnode", 0o755); err != nil {
 		return err
 	}
-	for _, name := range shipped {
+	for _, name := range archiveFiles {
 		if err := add(r.path(name), filepath.Base(name), 0o644); err != nil {
 			return err
 		}

@@ -5,8 +5,8 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
-// chart writes the chart as `helm package` does, of this release and for its image.
-func (r *release) chart() error {
+// writeChart writes the chart like `helm package`, with the release's version for itself and the image.
+func (r *release) writeChart() error {
 	c, err := loader.LoadDir(r.path("deploy/helm/rlnode"))
 	if err != nil {
 		return err

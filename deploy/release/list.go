@@ -12,8 +12,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// list writes which modules are in a binary, as the binary itself says, in CycloneDX's form.
-func (r *release) list(p platform, binary string) error {
+// writeModuleList writes a CycloneDX list of the modules in a binary, as the binary itself names them.
+func (r *release) writeModuleList(p platform, binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Command release makes all that a release has: archives, packages for Debian and Red Hat, lists of what is in the binaries, the chart,
-// and checksums. The same commit gives the same bytes, whoever runs it.
+// Command release builds everything that a release has: archives, packages for Debian and Red Hat, lists of the modules
+// in the binaries, the chart, the dashboard, the alerts, and checksums. The same commit always gives the same bytes.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 
 func main() {
 	var r release
-	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "what to build for")
-	flag.StringVar(&r.version, "version", "", "the release, as v1.2.3; the tag of the commit")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "comma-separated targets, as GOOS/GOARCH")
+	flag.StringVar(&r.version, "version", "", "the release, such as v1.2.3; the commit must have it as a tag")
 	flag.StringVar(&r.root, "root", ".", "the repository")
-	flag.StringVar(&r.out, "out", "bin/release", "where it all goes; what is there is removed")
-	flag.BoolVar(&r.snapshot, "snapshot", false, "a trial: the commit need not have the tag, and there may be changes")
+	flag.StringVar(&r.out, "out", "bin/release", "folder for the results; its contents are removed first")
+	flag.BoolVar(&r.snapshot, "snapshot", false, "build a trial: allow changes, and a commit without the tag")
 	flag.Parse()
 	for _, p := range strings.Split(*platforms, ",") {
 		system, arch, _ := strings.Cut(p, "/")
@@ -35,44 +35,44 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := r.make(ctx); err != nil {
+	if err := r.buildAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-// release is what is made.
+// release holds the settings of a release and its commit.
 type release struct {
-	version   string // with the v
+	version   string // with the leading v
 	root      string
 	out       string
 	snapshot  bool
 	platforms []platform
-	work      string // where binaries are built; "": a folder that is removed
+	work      string // where to build binaries; empty for a temporary folder
 
 	revision string
 	date     time.Time // of the commit
 }
 
-// platform is what a binary is for.
+// platform is a target of go build.
 type platform struct{ system, arch string }
 
-// number is the version without the v.
+// number returns the version without the v.
 func (r *release) number() string { return strings.TrimPrefix(r.version, "v") }
 
-// name is that of a file for a platform.
+// name returns the base name of a platform's files.
 func (r *release) name(p platform) string {
 	return fmt.Sprintf("rlnode_%s_%s_%s", r.number(), p.system, p.arch)
 }
 
-// path is that of a file in the repository.
+// path returns the path of a file in the repository.
 func (r *release) path(name string) string { return filepath.Join(r.root, name) }
 
-var versionForm = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z]+(\.[0-9A-Za-z]+)*)?$`)
+var versionPattern = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z]+(\.[0-9A-Za-z]+)*)?$`)
 
-// make makes everything.
-func (r *release) make(ctx context.Context) error {
-	if err := r.look(ctx); err != nil {
+// buildAll builds the release.
+func (r *release) buildAll(ctx context.Context) error {
+	if err := r.checkCommit(ctx); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(r.out); err != nil {
@@ -94,9 +94,9 @@ func (r *release) make(ctx context.Context) error {
 		if err := r.build(ctx, p, binary); err != nil {
 			return fmt.Errorf("build for %s/%s: %w", p.system, p.arch, err)
 		}
-		steps := []func(platform, string) error{r.archive, r.list}
+		steps := []func(platform, string) error{r.writeArchive, r.writeModuleList}
 		if p.system == "linux" {
-			steps = append(steps, r.packages)
+			steps = append(steps, r.writePackages)
 		}
 		for _, step := range steps {
 			if err := step(p, binary); err != nil {
@@ -104,8 +104,8 @@ func (r *release) make(ctx context.Context) error {
 			}
 		}
 	}
-	if err := r.chart(); err != nil {
-		return fmt.Errorf("the chart: %w", err)
+	if err := r.writeChart(); err != nil {
+		return fmt.Errorf("chart: %w", err)
 	}
 	for from, to := range map[string]string{"deploy/grafana/rlnode.json": "rlnode-board.json", "deploy/prometheus/alerts.yaml": "rlnode-alerts.yaml"} {
 		text, err := os.ReadFile(r.path(from))
@@ -116,13 +116,13 @@ func (r *release) make(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.checksums()
+	return r.writeChecksums()
 }
 
-// look finds out which commit this is, and whether it is the release.
-func (r *release) look(ctx context.Context) error {
-	if !versionForm.MatchString(r.version) {
-		return fmt.Errorf("-version: %q is not as v1.2.3", r.version)
+// checkCommit sets the commit's revision and date and, unless r is a snapshot, checks that it is a clean commit with the tag.
+func (r *release) checkCommit(ctx context.Context) error {
+	if !versionPattern.MatchString(r.version) {
+		return fmt.Errorf("-version: %q is not a version such as v1.2.3", r.version)
 	}
 	var err error
 	if r.revision, err = r.git(ctx, "rev-parse", "HEAD"); err != nil {
@@ -144,7 +144,7 @@ func (r *release) look(ctx context.Context) error {
 		return err
 	}
 	if changes != "" {
-		return fmt.Errorf("there are changes that are not in the commit:\n%s", changes)
+		return fmt.Errorf("there are uncommitted changes:\n%s", changes)
 	}
 	tags, err := r.git(ctx, "tag", "--points-at", "HEAD")
 	if err != nil {
@@ -183,15 +183,15 @@ func (r *release) build(ctx context.Context, p platform, to string) error {
 	return nil
 }
 
-// checksums writes those of all files.
-func (r *release) checksums() error {
+// writeChecksums writes the checksums of all files.
+func (r *release) writeChecksums() error {
 	entries, err := os.ReadDir(r.out)
 	if err != nil {
 		return err
 	}
 	var lines strings.Builder
-	for _, e := range entries { // by name
-		sum, err := sum(filepath.Join(r.out, e.Name()))
+	for _, e := range entries { // sorted by name
+		sum, err := fileSum(filepath.Join(r.out, e.Name()))
 		if err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (r *release) checksums() error {
 	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(lines.String()), 0o644)
 }
 
-func sum(path string) ([]byte, error) {
+func fileSum(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func sum(path string) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// modules are those that a binary is made of, with what replaced them.
+// modules returns the modules of a binary, or those that replace them.
 func modules(info *debug.BuildInfo) []*debug.Module {
 	var all []*debug.Module
 	for _, m := range info.Deps {

@@ -6,19 +6,19 @@ import (
 	"path/filepath"
 
 	"github.com/goreleaser/nfpm/v2"
-	_ "github.com/goreleaser/nfpm/v2/deb" // a form of packages
+	_ "github.com/goreleaser/nfpm/v2/deb" // registers deb
 	"github.com/goreleaser/nfpm/v2/files"
-	_ "github.com/goreleaser/nfpm/v2/rpm" // and another one
+	_ "github.com/goreleaser/nfpm/v2/rpm" // registers rpm
 )
 
-// packages writes packages for Debian and Red Hat, and those who follow them.
-func (r *release) packages(p platform, binary string) error {
+// writePackages writes packages for Debian, Red Hat and their derivatives.
+func (r *release) writePackages(p platform, binary string) error {
 	for _, format := range []string{"deb", "rpm"} {
 		packager, err := nfpm.Get(format)
 		if err != nil {
 			return err
 		}
-		info := nfpm.WithDefaults(r.describe(p, binary, format))
+		info := nfpm.WithDefaults(r.packageInfo(p, binary, format))
 		if err := nfpm.PrepareForPackager(info, format); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (r *release) packages(p platform, binary string) error {
 	return nil
 }
 
-func (r *release) describe(p platform, binary, format string) *nfpm.Info {
+func (r *release) packageInfo(p platform, binary, format string) *nfpm.Info {
 	file := func(from, to, kind string, mode os.FileMode) *files.Content {
 		return &files.Content{Source: from, Destination: to, Type: kind, FileInfo: &files.ContentFileInfo{Mode: mode, MTime: r.date, Owner: "root", Group: "root"}}
 	}
@@ -51,7 +51,7 @@ func (r *release) describe(p platform, binary, format string) *nfpm.Info {
 		file(r.path("CHANGELOG.md"), "/usr/share/doc/rlnode/CHANGELOG.md", files.TypeFile, 0o644),
 		file(r.path("deploy/compose/rules.yaml"), "/usr/share/doc/rlnode/rules.yaml", files.TypeFile, 0o644),
 	}
-	user := "passwd" // who has useradd
+	user := "passwd" // the package that has useradd
 	if format == "rpm" {
 		user = "shadow-utils"
 	}
@@ -66,6 +66,6 @@ func (r *release) describe(p platform, binary, format string) *nfpm.Info {
 			},
 		},
 	}
-	info.RPM.BuildHost = "localhost" // not this machine's name
+	info.RPM.BuildHost = "localhost" // instead of this machine's name
 	return info
 }

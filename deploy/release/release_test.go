@@ -29,8 +29,8 @@ var (
 	madeErr error
 )
 
-// trial makes a release for this machine, once for all tests.
-func trial(t *testing.T) release {
+// buildTrial makes a snapshot for this machine, once for all tests.
+func buildTrial(t *testing.T) release {
 	t.Helper()
 	once.Do(func() {
 		var dir string
@@ -38,7 +38,7 @@ func trial(t *testing.T) release {
 			return
 		}
 		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"), snapshot: true, platforms: []platform{{"linux", "amd64"}}, work: dir}
-		madeErr = made.make(context.Background())
+		madeErr = made.buildAll(context.Background())
 	})
 	if madeErr != nil {
 		t.Fatal(madeErr)
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	r := trial(t)
+	r := buildTrial(t)
 	var have []string
 	entries, err := os.ReadDir(r.out)
 	if err != nil {
@@ -80,11 +80,11 @@ func TestRelease(t *testing.T) {
 
 	again := r
 	again.out = filepath.Join(filepath.Dir(r.out), "b")
-	if err := again.make(context.Background()); err != nil {
+	if err := again.buildAll(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if first, second := read(t, r.out+"/SHA256SUMS"), read(t, again.out+"/SHA256SUMS"); first != second {
-		t.Errorf("the same commit gives other bytes:\n%s\n%s", first, second)
+		t.Errorf("the same commit gave different bytes:\n%s\n%s", first, second)
 	}
 
 	c, err := loader.Load(r.out + "/rlnode-0.1.0-rc.1.tgz")
@@ -96,10 +96,10 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// The archive has a static binary, which knows its version, and the list of modules is that of the binary.
+// The archive has a static binary that knows its version, and the list has the binary's modules.
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	r := trial(t)
+	r := buildTrial(t)
 	name := r.name(r.platforms[0])
 	dir := t.TempDir()
 	files := unpack(t, filepath.Join(r.out, name+".tar.gz"), dir)
@@ -140,7 +140,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// What is no release is not made.
+// The command refuses to make a release of anything else than a tagged commit.
 func TestReleaseRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -156,7 +156,7 @@ func TestReleaseRefuses(t *testing.T) {
 	refuses := func(version, want string) {
 		t.Helper()
 		r := release{version: version, root: dir, out: filepath.Join(dir, "out")}
-		if err := r.make(context.Background()); err == nil || !strings.Contains(err.Error(), want) {
+		if err := r.buildAll(context.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: have %v, want an error that says %q", version, err, want)
 		}
 	}
@@ -216,8 +216,8 @@ func unpack(t *testing.T, path, dir string) (names []string) {
 	}
 }
 
-// service is what the unit file says.
-func service(t *testing.T, key string) string {
+// unitSetting returns a setting in the unit file.
+func unitSetting(t *testing.T, key string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindStringSubmatch(read(t, root+"/deploy/systemd/rlnode.service"))
 	if m == nil {
@@ -226,12 +226,12 @@ func service(t *testing.T, key string) string {
 	return m[1]
 }
 
-// inTestRoot runs a script in a copy of this machine's root, in which writes go to a layer of their own, and with no network but
-// loopback. The package is /package there.
+// inTestRoot runs a script in a copy of this machine's root. Writes go to a separate layer, and there is no network but
+// loopback. The package is at /package.
 func inTestRoot(t *testing.T, packageFile, script string) {
 	t.Helper()
 	if os.Getuid() != 0 || exec.Command("unshare", "--mount", "--net", "true").Run() != nil {
-		t.Skip("a test root needs root, and namespaces")
+		t.Skip("the test root needs root and namespaces")
 	}
 	work := t.TempDir()
 	outer := fmt.Sprintf(`set -e
@@ -260,8 +260,8 @@ fi
 	}
 }
 
-// serves is the part of a script that starts the unit's command line as its user, asks the node, and stops it.
-func serves(t *testing.T) string {
+// serveScript returns the part of a script that starts the unit's command line as its user, asks the node, and stops it.
+func serveScript(t *testing.T) string {
 	return fmt.Sprintf(`
 test "$(stat -c %%U:%%G:%%a /var/lib/rlnode)" = rlnode:rlnode:700
 test "$(stat -c %%U:%%G:%%a /etc/rlnode)" = root:rlnode:750
@@ -280,17 +280,18 @@ kill -TERM $node
 wait $node
 test -s /var/lib/rlnode/counters.db
 cd /
-`, service(t, "User"), service(t, "Group"), service(t, "ExecStart"))
+`, unitSetting(t, "User"), unitSetting(t, "Group"), unitSetting(t, "ExecStart"))
 }
 
-// The package for Debian installs, its service's command line serves, removing it leaves data and settings, and purging it nothing.
+// The package for Debian installs, and its service's command line serves. Removing it leaves data and settings; purging
+// it leaves nothing.
 func TestDeb(t *testing.T) {
 	t.Parallel()
-	r := trial(t)
+	r := buildTrial(t)
 	inTestRoot(t, filepath.Join(r.out, "rlnode_0.1.0~rc.1_amd64.deb"), `
 cp /package /tmp/rlnode.deb
 dpkg --install /tmp/rlnode.deb | grep -q 'systemctl enable --now rlnode'
-`+serves(t)+`
+`+serveScript(t)+`
 echo '# mine' >> /etc/rlnode/rlnode.yaml
 dpkg --install /tmp/rlnode.deb
 grep -q '# mine' /etc/rlnode/rlnode.yaml
@@ -306,18 +307,18 @@ if getent passwd rlnode || dpkg --status rlnode; then exit 1; fi
 `)
 }
 
-// That for Red Hat too, with the tools of Debian's package rpm.
+// The package for Red Hat does the same, with the tools of Debian's package rpm.
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("rpm"); err != nil && os.Getenv("CI") == "" {
-		t.Skip("there is no rpm")
+		t.Skip("rpm is not installed")
 	}
-	r := trial(t)
+	r := buildTrial(t)
 	inTestRoot(t, filepath.Join(r.out, "rlnode-0.1.0~rc.1-1.x86_64.rpm"), `
 cp /package /tmp/rlnode.rpm
 export HOME=/tmp
 rpm --install --nodeps /tmp/rlnode.rpm
-`+serves(t)+`
+`+serveScript(t)+`
 rpm --query --list rlnode
 rpm --erase --nodeps rlnode
 test ! -e /usr/bin/rlnode
@@ -328,14 +329,14 @@ rm -rf /etc/rlnode
 `)
 }
 
-// systemd understands the unit, and finds that it may do little.
+// systemd accepts the unit and rates its privileges as low.
 func TestUnit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("there is no systemd-analyze")
+		t.Skip("systemd-analyze is not installed")
 	}
-	// verify wants the program to be there.
+	// verify requires that the program exists.
 	dir := t.TempDir()
 	unit := strings.ReplaceAll(read(t, root+"/deploy/systemd/rlnode.service"), "/usr/bin/rlnode", "/bin/true")
 	if err := os.WriteFile(dir+"/rlnode.service", []byte(unit), 0o644); err != nil {

@@ -8,24 +8,24 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// maxDebts bounds what a process notes to owe.
+// maxDebts bounds the debts that a process keeps.
 const maxDebts = 1 << 16
 
-// debt is what was admitted of a counter in its owner's absence.
+// debt is the cost that a node admitted of a counter in the owner's absence.
 type debt struct {
-	limit  algorithms.Limit
-	taken  algorithms.Taken
-	cost   int64
-	absent bool // the counters here don't have it in them
-	paying bool
+	limit      algorithms.Limit
+	taken      algorithms.Taken
+	cost       int64
+	absent     bool // this node's own counters don't include the cost
+	paymentDue bool
 }
 
-// DecideAsStandby is for limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
+// DecideAsStandby implements limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
 func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !p.mayAct(ops, why) {
+	if !p.mayActAsStandby(ops, why) {
 		return counters.Shut
 	}
 	within := append([]counters.Op(nil), ops...)
@@ -51,9 +51,9 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {
-			p.owe(op, now, false)
-			if i, known := w.byKey[op.Key]; known {
-				w.ledger.Acts = append(w.ledger.Acts, Act{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.share(&w.ledger.Subjects[i])})
+			p.addDebt(op, now, false)
+			if i, known := w.subjectByKey[op.Key]; known {
+				w.ledger.Acts = append(w.ledger.Acts, Act{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.ownShare(&w.ledger.Subjects[i])})
 			}
 		}
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
@@ -61,7 +61,7 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 	return verdict
 }
 
-func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
+func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) bool {
 	w := p.w
 	if len(p.debts)+len(ops) > maxDebts || !p.hasAuthority() {
 		return false
@@ -81,14 +81,14 @@ func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
 	return true
 }
 
-// DecideAlone is for limiter.Ownership: what this node admits alone has to be admitted by a copy here, if there is one.
+// DecideAlone implements limiter.Ownership. If this node has the counters or a whole copy, they must admit the cost, too.
 func (p *process) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var counted []counters.Op
 	for i := range ops {
-		if op := &ops[i]; p.counts(op.Key.Partition()) {
+		if op := &ops[i]; p.hasCounters(op.Key.Partition()) {
 			counted = append(counted, *op)
 		} else {
 			op.Decision = op.Limit.Peek(algorithms.State{}, now, op.Cost)
@@ -100,23 +100,23 @@ func (p *process) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ve
 	}
 	for i := range ops {
 		op := &ops[i]
-		here := p.counts(op.Key.Partition())
+		here := p.hasCounters(op.Key.Partition())
 		if here {
 			op.Decision, op.Full = counted[0].Decision, counted[0].Full
 			counted = counted[1:]
 		}
 		if verdict == counters.Admitted && op.Decision.Allowed && op.Cost > 0 && len(p.debts) < maxDebts {
-			p.owe(op, now, !here)
+			p.addDebt(op, now, !here)
 		}
 	}
 	return verdict
 }
 
-func (p *process) counts(q int) bool {
+func (p *process) hasCounters(q int) bool {
 	return p.phases[q] == held || p.phases[q] == away && p.copies[q].whole
 }
 
-// Forgive is for limiter.Ownership.
+// Forgive implements limiter.Ownership.
 func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -125,8 +125,8 @@ func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
 	}
 }
 
-// owe notes a debt, and to pay it one to two seconds from now.
-func (p *process) owe(op *counters.Op, now algorithms.Now, absent bool) {
+// addDebt records a debt and schedules its payment in one to two seconds.
+func (p *process) addDebt(op *counters.Op, now algorithms.Now, absent bool) {
 	from := takenNow(op.Limit, now)
 	d := p.debts[op.Key]
 	if d == nil {
@@ -134,29 +134,29 @@ func (p *process) owe(op *counters.Op, now algorithms.Now, absent bool) {
 		p.debts[op.Key] = d
 	}
 	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
-		d.cost = 0 // of a window that is over
+		d.cost = 0 // that of an earlier window
 	}
 	d.limit, d.taken, d.absent = *op.Limit, from, d.absent || absent
 	d.cost = min(d.cost+op.Cost, op.Limit.Capacity())
-	p.paySoon(op.Key, d)
+	p.schedulePayment(op.Key, d)
 }
 
-// paySoon tells the owner of a debt when it can be reached.
-func (p *process) paySoon(key counters.Key, d *debt) {
-	if d.paying {
+// schedulePayment pays a debt later, and tries again until the owner can be reached.
+func (p *process) schedulePayment(key counters.Key, d *debt) {
+	if d.paymentDue {
 		return
 	}
-	d.paying = true
-	p.w.after(p.w.within(time.Second, 2*time.Second), func() {
-		d.paying = false
-		if p.alive && p.debts[key] == d && d.cost > 0 && !p.pay(key, d) {
-			p.paySoon(key, d)
+	d.paymentDue = true
+	p.w.after(p.w.randomDelay(time.Second, 2*time.Second), func() {
+		d.paymentDue = false
+		if p.alive && p.debts[key] == d && d.cost > 0 && !p.payDebt(key, d) {
+			p.schedulePayment(key, d)
 		}
 	})
 }
 
-// pay debits a debt at its owner, and reports whether it could.
-func (p *process) pay(key counters.Key, d *debt) bool {
+// payDebt debits a debt at its owner and reports whether it succeeded.
+func (p *process) payDebt(key counters.Key, d *debt) bool {
 	w := p.w
 	q := key.Partition()
 	h := w.holders[q]
@@ -169,15 +169,15 @@ func (p *process) pay(key counters.Key, d *debt) bool {
 		if !owner.table.IsOpen(q) || owner.table.ForceCapped(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
-		owner.touchLocked()
+		owner.schedulePushLocked()
 	}
 	delete(p.debts, key)
 	w.ledger.Counts.Debts++
 	return true
 }
 
-// replaced notes that the copy of q was replaced: the debts are not in it.
-func (p *process) replaced(q int) {
+// markDebtsAbsent records that the copy of q was replaced by one that does not include the debts.
+func (p *process) markDebtsAbsent(q int) {
 	for key, d := range p.debts {
 		if key.Partition() == q {
 			d.absent = true
@@ -185,8 +185,8 @@ func (p *process) replaced(q int) {
 	}
 }
 
-// keepDebts is for a partition whose token has come here: the debts have become this node's own history.
-func (p *process) keepDebts(q int) {
+// absorbDebts makes the debts of q, whose token has come here, part of this node's own counters.
+func (p *process) absorbDebts(q int) {
 	for key, d := range p.debts {
 		if key.Partition() != q {
 			continue
@@ -198,8 +198,8 @@ func (p *process) keepDebts(q int) {
 	}
 }
 
-// giveDebts is for a copy that is given back, and the debts in it too.
-func (p *process) giveDebts(q int) {
+// dropCopiedDebts drops the debts of q that were in the copy this node gave back.
+func (p *process) dropCopiedDebts(q int) {
 	for key, d := range p.debts {
 		if key.Partition() == q && !d.absent {
 			delete(p.debts, key)
@@ -207,7 +207,7 @@ func (p *process) giveDebts(q int) {
 	}
 }
 
-// takenNow describes a Take at now.
+// takenNow returns the Taken of a Take at now.
 func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// agreed is what the cluster has agreed on, immutable but for lists. A partition is at its owner in from, or, while the cluster moves
-// to another ring, at the one in to.
+// agreed is the state that the cluster has agreed on. It is immutable except for ownedLists. A partition is at its owner
+// in from or, while the cluster moves to another ring, perhaps at its owner in to.
 type agreed struct {
 	revision   int64
 	epoch      int64
-	from, to   *ring.Table // the same one when settled
-	generation []int       // by node: how often it was ended
-	boots      []int       // by node: its last process that was heard of
+	from, to   *ring.Table // equal when settled
+	generation []int       // by node: the number of times it was ended
+	boots      []int       // by node: its latest registered process
 	region     int
 
-	lists [][]int // by node: the partitions that have it as an owner; made when first asked for
+	ownedLists [][]int // by node: the partitions that it owns in from or to; built on first use
 }
 
 func newAgreed(t *ring.Table, region, nodes int) *agreed {
@@ -28,32 +28,32 @@ func newAgreed(t *ring.Table, region, nodes int) *agreed {
 	return a
 }
 
-func (a *agreed) next() *agreed {
+func (a *agreed) successor() *agreed {
 	n := *a
 	n.revision++
-	n.lists = nil
+	n.ownedLists = nil
 	n.generation, n.boots = slices.Clone(a.generation), slices.Clone(a.boots)
 	return &n
 }
 
-// concerns lists the partitions that a node is an owner of. It is called under the world's mutex.
-func (a *agreed) concerns(node int) []int {
-	if a.lists == nil {
-		a.lists = make([][]int, len(a.boots))
+// ownedBy lists the partitions that a node owns in from or to. The caller holds the world's mutex.
+func (a *agreed) ownedBy(node int) []int {
+	if a.ownedLists == nil {
+		a.ownedLists = make([][]int, len(a.boots))
 		for q := range ring.Partitions {
 			from, to := indexOf(a.from.Owner(q)), indexOf(a.to.Owner(q))
-			a.lists[from] = append(a.lists[from], q)
+			a.ownedLists[from] = append(a.ownedLists[from], q)
 			if to != from {
-				a.lists[to] = append(a.lists[to], q)
+				a.ownedLists[to] = append(a.ownedLists[to], q)
 			}
 		}
 	}
-	return a.lists[node]
+	return a.ownedLists[node]
 }
 
-// ended is a without a node.
-func (a *agreed) ended(node int) *agreed {
-	n := a.next()
+// withoutNode returns the successor of a in which a node is ended.
+func (a *agreed) withoutNode(node int) *agreed {
+	n := a.successor()
 	n.generation[node]++
 	id := idIn(a.region, node)
 	n.from = a.from.Without(id)
@@ -63,8 +63,8 @@ func (a *agreed) ended(node int) *agreed {
 	return n
 }
 
-// ringOf is the table of the n nodes of a region without one of them; −1: all.
-func ringOf(region, n, without int) (*ring.Table, error) {
+// newRing builds the ring of a region's n nodes without one of them, or of all if without is −1.
+func newRing(region, n, without int) (*ring.Table, error) {
 	var members []ring.NodeID
 	for i := range n {
 		if i != without {
@@ -73,7 +73,7 @@ func ringOf(region, n, without int) (*ring.Table, error) {
 	}
 	t, err := ring.New(members, ring.DefaultSettings())
 	if err != nil {
-		return nil, fmt.Errorf("make a ring: %w", err)
+		return nil, fmt.Errorf("build a ring: %w", err)
 	}
 	return t, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// letter is a message under way. Exactly one of arrive and lost runs, without the mutex; after the run neither does.
-type letter struct {
+// message is a message in transit. Either arrive or lost runs, without the mutex. After the end of the run, neither does.
+type message struct {
 	w        *World
 	from     *process
 	to, boot int
@@ -18,27 +18,27 @@ type letter struct {
 	lost     func()
 }
 
-// carry sends a message to the present process of a node. It is called without the mutex.
-func (w *World) carry(from *process, to int, arrive func(*process), lost func()) {
+// transmit sends a message to the current process of a node. The caller must not hold the mutex.
+func (w *World) transmit(from *process, to int, arrive func(*process), lost func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.carryLocked(from, to, arrive, lost)
+	w.transmitLocked(from, to, arrive, lost)
 }
 
-func (w *World) carryLocked(from *process, to int, arrive func(*process), lost func()) {
+func (w *World) transmitLocked(from *process, to int, arrive func(*process), lost func()) {
 	now := w.now()
-	l := &letter{w: w, from: from, to: to, boot: w.nodes[to].process.boot, arrive: arrive, lost: lost}
-	at := w.net.arrival(now, from.index, to)
-	w.schedule.at(at, l.land)
+	l := &message{w: w, from: from, to: to, boot: w.nodes[to].process.boot, arrive: arrive, lost: lost}
+	at := w.net.drawArrival(now, from.index, to)
+	w.schedule.at(at, l.deliver)
 }
 
-// land delivers a message, or waits for the link as a TCP connection does, until it is known to be broken.
-func (l *letter) land() {
+// deliver delivers a message. If the link is cut, it retries, like a TCP connection, until the sender notices the cut.
+func (l *message) deliver() {
 	w := l.w
 	w.mu.Lock()
 	now, target := w.now(), w.nodes[l.to].process
 	switch {
-	case w.over:
+	case w.stopped:
 		w.mu.Unlock()
 		return
 	case target.boot != l.boot:
@@ -51,7 +51,7 @@ func (l *letter) land() {
 		if known <= now {
 			l.lost()
 		} else {
-			w.schedule.at(min(known, now+again), l.land)
+			w.schedule.at(min(known, now+retryInterval), l.deliver)
 		}
 		return
 	}
@@ -59,20 +59,20 @@ func (l *letter) land() {
 	l.arrive(target)
 }
 
-// call is a question to another limiter.
+// call is a request to another limiter.
 type call struct {
 	from    *process
 	to      int
 	method  peer.Method
 	body    []byte
-	done    func([]byte, error) // guarded by the world's mutex: nil after it was taken to be run
+	done    func([]byte, error) // guarded by the world's mutex; nil once finish has taken it
 	timer   *time.Timer
 	target  *process
 	replied bool // guarded by the world's mutex
-	asked   *asked
+	loan    *loanRequest
 }
 
-// Reachable is for limiter.Peers.
+// Reachable implements limiter.Peers.
 func (p *process) Reachable(to ring.NodeID) bool {
 	w := p.w
 	w.mu.Lock()
@@ -80,7 +80,7 @@ func (p *process) Reachable(to ring.NodeID) bool {
 	return p.alive && w.net.reachable(w.now(), p.index, indexOf(to))
 }
 
-// Go is for limiter.Peers.
+// Go implements limiter.Peers.
 func (p *process) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	w := p.w
 	c := &call{from: p, to: indexOf(to), method: m, body: bytes.Clone(body), done: done}
@@ -92,41 +92,41 @@ func (p *process) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Du
 	w.pending[c] = struct{}{}
 	c.timer = time.AfterFunc(timeout, func() { c.finish(nil, peer.ErrTimeout) })
 	w.mu.Unlock()
-	w.carry(p, c.to, c.serve, func() { c.finish(nil, peer.ErrUnreachable) })
+	w.transmit(p, c.to, c.serve, func() { c.finish(nil, peer.ErrUnreachable) })
 }
 
-// Send is for limiter.Peers.
+// Send implements limiter.Peers.
 func (p *process) Send(to ring.NodeID, m peer.Method, body []byte) error {
 	if !p.Reachable(to) {
 		return peer.ErrUnreachable
 	}
 	c := &call{from: p, to: indexOf(to), method: m, body: bytes.Clone(body), replied: true}
-	p.w.carry(p, c.to, c.serve, func() {})
+	p.w.transmit(p, c.to, c.serve, func() {})
 	return nil
 }
 
-// serve has the one who was called answer.
+// serve makes the target's limiter answer.
 func (c *call) serve(target *process) {
 	c.target = target
-	target.touch()
+	target.schedulePush()
 	if c.method == limiter.MethodLend {
 		target.w.mu.Lock()
-		c.asked = target.askedFor(c.body, c.method)
+		c.loan = target.ownLoanRequest(c.body, c.method)
 		target.w.mu.Unlock()
 	}
 	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
-	clear(c.body) // it holds only until then
+	clear(c.body) // the body is valid only during the call
 }
 
 var _ limiter.Responder = (*call)(nil)
 
-// Reply is for limiter.Responder.
+// Reply implements limiter.Responder.
 func (c *call) Reply(body []byte) {
-	c.from.w.noteLoan(c.asked, body)
+	c.from.w.noteLoan(c.loan, body)
 	c.answer(bytes.Clone(body), nil)
 }
 
-// Fail is for limiter.Responder.
+// Fail implements limiter.Responder.
 func (c *call) Fail(code peer.Code, detail string) {
 	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
@@ -134,20 +134,20 @@ func (c *call) Fail(code peer.Code, detail string) {
 func (c *call) answer(body []byte, err error) {
 	w := c.from.w
 	w.mu.Lock()
-	if c.replied || !c.target.alive || w.over {
+	if c.replied || !c.target.alive || w.stopped {
 		w.mu.Unlock()
 		return
 	}
 	c.replied = true
 	w.mu.Unlock()
-	w.carry(c.target, c.from.index, func(p *process) {
+	w.transmit(c.target, c.from.index, func(p *process) {
 		if p == c.from {
 			c.finish(body, err)
 		}
-	}, func() {}) // who asked finds out by itself
+	}, func() {}) // the asker notices by itself
 }
 
-// finish gives the asker its answer, once.
+// finish passes the answer to the asker, once.
 func (c *call) finish(body []byte, err error) {
 	w := c.from.w
 	w.mu.Lock()
@@ -160,17 +160,18 @@ func (c *call) finish(body []byte, err error) {
 	}
 	c.timer.Stop()
 	done(body, err)
-	clear(body) // it holds only until done returns
+	clear(body) // the body is valid only until done returns
 }
 
-// doom fails the calls under way that a fault touches, when their askers find out. It is called under the mutex.
-func (w *World) doom(f *fault) {
+// failCalls fails each pending call that a fault affects, at the time at which its asker notices. The caller holds the
+// mutex.
+func (w *World) failCalls(f *fault) {
 	now := w.now()
 	for c := range w.pending {
 		if !f.touches(c.from.index, c.to) {
 			continue
 		}
-		at := w.net.notices(f, c.from.index, c.to)
+		at := w.net.noticedAt(f, c.from.index, c.to)
 		w.schedule.at(max(at, now), func() {
 			if at < f.until {
 				c.finish(nil, peer.ErrUnreachable)

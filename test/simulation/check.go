@@ -8,33 +8,33 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leaseTTL is how long leases of a limit last.
+// leaseTTL returns the life of a limit's leases.
 func leaseTTL(window time.Duration) time.Duration {
 	return min(max(window/20, 50*time.Millisecond), 5*time.Second)
 }
 
-// close ends the record. It is called under the mutex.
-func (w *World) close() {
+// closeLedger completes the ledger at the end of the run. The caller holds the mutex.
+func (w *World) closeLedger() {
 	w.ledger.End = w.now()
 	for _, n := range w.nodes {
 		if !n.contact {
 			until := w.now()
-			if n.healed > 0 {
-				until = n.healed
+			if n.healedAt > 0 {
+				until = n.healedAt
 			}
-			w.ledger.cut(n, n.cutAt, until)
+			w.ledger.addCut(n, n.cutAt, until)
 		}
 	}
 }
 
-// check asks a node, if it is there, about one subject or several of different rules, and notes what came of it.
+// check asks a node, unless it is down, about one subject or about several of different rules, and records the answer.
 func (w *World) check(node int, cost int64, subjects ...int) {
 	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}}
 	for _, i := range subjects {
 		s := &w.ledger.Subjects[i]
 		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})
 	}
-	p, began, shares := w.ready(node, subjects)
+	p, began, shares := w.readyProcess(node, subjects)
 	if p == nil {
 		return
 	}
@@ -43,11 +43,11 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	w.mu.Lock()
 	gone, ended := !p.alive, w.now()
 	for k, i := range subjects {
-		shares[k] = max(shares[k], p.share(&w.ledger.Subjects[i]))
+		shares[k] = max(shares[k], p.ownShare(&w.ledger.Subjects[i]))
 	}
 	w.mu.Unlock()
 	if gone {
-		return // nobody got the answer
+		return // the answer is lost with the process
 	}
 	if err != nil {
 		w.ledger.Fail("a check of %v at node %d at %v failed: %v", q.Attributes, node, began, err)
@@ -61,28 +61,29 @@ func (w *World) check(node int, cost int64, subjects ...int) {
 	}
 }
 
-// ready is the process of a node that is there, and what it may spend by itself of each subject.
-func (w *World) ready(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
+// readyProcess returns the process of a node that can decide, and its own share of each subject. p is nil if there is
+// none.
+func (w *World) readyProcess(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p = w.nodes[node].process
-	if !p.alive || !p.ready || w.closed || !p.ruling() {
+	if !p.alive || !p.ready || w.closed || !p.hasAnyRules() {
 		return nil, 0, nil
 	}
 	for _, i := range subjects {
 		s := &w.ledger.Subjects[i]
-		shares = append(shares, p.share(s))
+		shares = append(shares, p.ownShare(s))
 		if p.phases[s.Partition] == held {
-			p.touchLocked()
+			p.schedulePushLocked()
 		}
 	}
 	return p, w.now(), shares
 }
 
-// share is what p may spend of a limit by itself.
-func (p *process) share(s *Subject) int64 {
+// ownShare returns what p may spend of a limit alone.
+func (p *process) ownShare(s *Subject) int64 {
 	if p.view == nil {
 		return 0
 	}
-	return localcache.Share(p.most(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
+	return localcache.Share(p.maxShare(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
 }

@@ -9,53 +9,52 @@ import (
 const (
 	minNodes = 3
 	maxNodes = 1024
-	// maxMinutes bounds the record of a run, which is kept in memory: some 70 bytes a check.
+	// maxMinutes bounds a run's ledger, which takes some 70 bytes of memory per check.
 	maxMinutes = 120
 	maxRate    = 5000
 	maxRegions = 32
-	// maxInAll bounds nodes of all regions.
+	// maxInAll bounds the nodes of all regions together.
 	maxInAll = 1024
 )
 
-// Config says what is simulated.
+// Config describes a simulation.
 type Config struct {
 	Seed     uint64
-	Nodes    int           // 3…1024
-	Duration time.Duration // of the load; a few seconds of quiet follow
-	// Rate is about how many checks all nodes are asked together in a second of virtual time.
+	Nodes    int           // per region, 3…1024
+	Duration time.Duration // of the load; a few seconds without load follow
+	// Rate is the approximate number of checks per second of virtual time, over all nodes of all regions.
 	Rate int
-	// Subjects is how many subjects are asked about now and then, beside the few dozen that are asked so often that their
-	// limits are reached.
+	// Subjects is the number of subjects that are checked now and then. A few dozen of them are also checked often enough
+	// to reach their limits.
 	Subjects int
-	// Calm is about how long it is from one fault to the next; 0: no faults.
+	// Calm is the approximate time between two faults inside regions, over all regions; 0 means no such faults.
 	Calm time.Duration
-	// Regions is how many regions there are, 2…32, each with so many Nodes. Rate is that of all together, and Calm the time
-	// from one fault inside any of them to the next.
+	// Regions is the number of regions, 2…32, each with Nodes nodes.
 	Regions int
-	// FarCalm is about how long it is from one fault between regions to the next, Changes that from one change of the rules or
-	// the set of regions to the next; 0: there are none.
+	// FarCalm is the approximate time between two faults of the network between regions, Changes that between two changes
+	// of the rules or of the set of regions; 0 means none.
 	FarCalm, Changes time.Duration
-	// Sabotage breaks the system on purpose, to see whether the checkers notice.
+	// Sabotage breaks the system on purpose, to test that the checkers notice.
 	Sabotage Sabotage
 }
 
-// Sabotage is what is broken on purpose.
+// Sabotage is a way to break the system on purpose.
 type Sabotage uint8
 
 // The kinds of sabotage.
 const (
 	NoSabotage Sabotage = iota
-	// LendForNothing: what a region lends is not debited there.
+	// LendForNothing does not debit loans at the lender.
 	LendForNothing
-	// LendUnconfirmed: other regions are told of loans that no follower knows of.
+	// LendUnconfirmed sends loans to other regions before any follower has acknowledged them.
 	LendUnconfirmed
-	// RaiseAtOnce: regions go by the newest version of the rules alone.
+	// RaiseAtOnce makes regions use only the newest version of the rules.
 	RaiseAtOnce
-	// StayUntilRecord: regions go by what is recorded alone, though others may go by a later record already.
+	// StayUntilRecord makes regions use only recorded versions, although others may already use a later one.
 	StayUntilRecord
 )
 
-// DefaultConfig is a small run.
+// DefaultConfig returns the Config of a small run.
 func DefaultConfig() Config {
 	return Config{
 		Seed: 1, Regions: 3, Nodes: 6, Duration: time.Minute, Rate: 60, Subjects: 150, Calm: 8 * time.Second,
@@ -63,23 +62,23 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names what is out of bounds.
+// Validate returns an error that names the field out of range.
 func (c *Config) Validate() error {
 	switch {
 	case c.Nodes < minNodes || c.Nodes > maxNodes:
 		return errors.New("simulation: Nodes is not from 3 to 1024")
 	case c.Duration <= 0 || c.Duration > maxMinutes*time.Minute:
-		return errors.New("simulation: Duration is not above 0, or above 120 minutes")
+		return errors.New("simulation: Duration is not above 0 and at most 120 minutes")
 	case c.Rate < 1 || c.Rate > maxRate:
 		return errors.New("simulation: Rate is not from 1 to 5000")
 	case c.Subjects < 1 || c.Subjects > 1<<16:
 		return errors.New("simulation: Subjects is not from 1 to 65536")
 	case c.Regions < 2 || c.Regions > maxRegions || c.Regions*c.Nodes > maxInAll:
-		return errors.New("simulation: Regions is not from 2 to 32, or there are more than 1024 nodes in all")
+		return errors.New("simulation: Regions is not from 2 to 32, or Regions × Nodes is above 1024")
 	case c.FarCalm < 0 || c.Changes < 0:
-		return errors.New("simulation: FarCalm or Changes is below 0")
+		return errors.New("simulation: FarCalm or Changes is negative")
 	case c.Calm < 0:
-		return errors.New("simulation: Calm is below 0")
+		return errors.New("simulation: Calm is negative")
 	}
 	return nil
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 )
 
-var errUnconfirmed = errors.New("simulation: nobody who would go on has acknowledged")
+var errUnconfirmed = errors.New("simulation: no follower can confirm")
 
-// Backed is for limiter.Backup.
+// Backed implements limiter.Backup.
 func (p *process) Backed(q int) bool {
 	w := p.w
 	w.mu.Lock()
@@ -16,16 +16,16 @@ func (p *process) Backed(q int) bool {
 		return false
 	}
 	var buf [3]int
-	nodes := p.following(q, buf[:0])
+	nodes := p.followers(q, buf[:0])
 	for _, node := range nodes {
-		if !p.synced(q, node) || !w.net.reachable(w.now(), p.index, node) {
+		if !p.isSynced(q, node) || !w.net.reachable(w.now(), p.index, node) {
 			return false
 		}
 	}
-	return len(nodes) > 0 // there is no disk
+	return len(nodes) > 0 // the model has no disks
 }
 
-// Confirm is for limiter.Backup; see [partitions.Keeper.Confirm].
+// Confirm implements limiter.Backup; see [partitions.Keeper.Confirm].
 func (p *process) Confirm(ctx context.Context, q int) error {
 	w := p.w
 	if w.cfg.Sabotage == LendUnconfirmed {
@@ -38,15 +38,15 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 	}
 	var buf [3]int
 	marks := map[*progress]uint64{}
-	for _, node := range p.following(q, buf[:0]) {
-		if f := p.progress[followed{q, node}]; f != nil {
+	for _, node := range p.followers(q, buf[:0]) {
+		if f := p.progress[followerKey{q, node}]; f != nil {
 			marks[f] = f.sent
 		}
 	}
 	w.mu.Unlock()
 	for {
 		w.mu.Lock()
-		over, err := p.confirmed(q, lineage, marks)
+		over, err := p.checkConfirmed(q, lineage, marks)
 		acks, changed := p.acks, p.changed
 		w.mu.Unlock()
 		if over {
@@ -61,20 +61,21 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 	}
 }
 
-// confirmed reports whether all who follow q have acknowledged up to the marks, or never will.
-func (p *process) confirmed(q int, lineage uint64, marks map[*progress]uint64) (over bool, err error) {
+// checkConfirmed returns over if all followers of q have acknowledged up to the marks, or never will; then err says
+// which.
+func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint64) (over bool, err error) {
 	w := p.w
 	if !p.alive || p.phases[q] != held || p.lineages[q] != lineage {
 		return true, errUnconfirmed
 	}
 	var buf [3]int
-	nodes := p.following(q, buf[:0])
+	nodes := p.followers(q, buf[:0])
 	for _, node := range nodes {
-		f := p.progress[followed{q, node}]
+		f := p.progress[followerKey{q, node}]
 		switch {
 		case !w.net.reachable(w.now(), p.index, node):
 			return true, errUnconfirmed
-		case f == nil || !f.whole || f.acked < marks[f]:
+		case f == nil || !f.copyAcked || f.acked < marks[f]:
 			return false, nil
 		}
 	}
@@ -84,8 +85,8 @@ func (p *process) confirmed(q int, lineage uint64, marks map[*progress]uint64) (
 	return true, nil
 }
 
-// acknowledged wakes those who wait for acknowledgements.
-func (p *process) acknowledged() {
+// wakeConfirmers wakes every Confirm that waits for an acknowledgement.
+func (p *process) wakeConfirmers() {
 	close(p.acks)
 	p.acks = make(chan struct{})
 }

@@ -2,5 +2,5 @@
 
 package simulation
 
-// debited: see nodebit_test.go.
+// debited is explained in nodebit_test.go.
 const debited = true

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// edition is what the rules of several regions say: it changes while all goes on.
+// edition is the rules document of all regions. It changes during the run.
 type edition struct {
 	regions int
 	rules   []ruleText
@@ -23,10 +23,10 @@ type ruleText struct {
 	parts                []part
 }
 
-// part is what a region has of a limit, in thousandths.
+// part is a region's part of a limit, in thousandths.
 type part struct{ region, thousandths int }
 
-// firstEdition is for so many nodes in each of so many regions.
+// firstEdition returns the first rules for a number of regions and of nodes in each.
 func firstEdition(nodes, regions int) *edition {
 	large, mid := nodes*perShare*regions, 90*regions
 	e := &edition{regions: regions}
@@ -57,7 +57,7 @@ func firstEdition(nodes, regions int) *edition {
 	return e
 }
 
-// text is the document.
+// text renders the document.
 func (e *edition) text() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
@@ -93,8 +93,7 @@ func (e *edition) compile() (*rules.Set, error) {
 	return set, nil
 }
 
-// change changes some of the global limits: how much they are, or how they are divided. Those that are asked about just now
-// tell most.
+// change changes the amounts or parts of some global limits. It prefers limits under load, where a mistake shows best.
 func (e *edition) change(random *rand.Rand, busy func(rule string) bool) {
 	for i := range e.rules {
 		r := &e.rules[i]
@@ -112,7 +111,7 @@ func (e *edition) change(random *rand.Rand, busy func(rule string) bool) {
 	}
 }
 
-// divide draws parts for some regions.
+// divide draws parts for some of the regions.
 func (e *edition) divide(random *rand.Rand) (parts []part) {
 	rest := 1000
 	for _, region := range random.Perm(e.regions)[:1+random.IntN(e.regions)] {

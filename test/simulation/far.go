@@ -13,34 +13,34 @@ import (
 
 // Times of the network between regions.
 const (
-	// farWay is how long a message takes from one region to another; farJitter is added on average.
+	// farWay is the least time that a message takes from one region to another; farJitter is the mean of what is added.
 	farWay    = 40 * time.Millisecond
 	farJitter = 3 * time.Millisecond
-	// latest is by how much a message may come late, now and then.
-	latest = 3 * time.Second
+	// maxLate bounds the extra delay of late messages.
+	maxLate = 3 * time.Second
 )
 
-// far is the network between regions. Its mutex comes after those of worlds.
+// far is the network between regions. Lock its mutex after those of worlds.
 type far struct {
-	mu     sync.Mutex // guards what follows
-	net    network    // of regions
-	random *rand.Rand
-	loss   float64 // what part of messages is lost
-	late   float64 // and what part comes late
+	mu       sync.Mutex // guards the fields below
+	net      network    // its nodes are the regions
+	random   *rand.Rand
+	lossRate float64 // fraction of messages that are lost
+	lateRate float64 // fraction of messages that are late
 }
 
-// way draws when a message sent now arrives in a region; it reports false for one that is lost.
-func (f *far) way(now time.Duration) (at time.Duration, ok bool) {
+// drawArrival draws the time at which a message sent now arrives in another region. ok is false if the message is lost.
+func (f *far) drawArrival(now time.Duration) (at time.Duration, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	at = now + farWay + time.Duration(f.random.ExpFloat64()*float64(farJitter))
-	if f.random.Float64() < f.late {
-		at += time.Duration(f.random.Int64N(int64(latest)))
+	if f.random.Float64() < f.lateRate {
+		at += time.Duration(f.random.Int64N(int64(maxLate)))
 	}
-	return at, f.random.Float64() >= f.loss
+	return at, f.random.Float64() >= f.lossRate
 }
 
-// blocked reports whether messages from a to b don't arrive now, and if so when a finds out.
+// blocked reports whether messages from a to b don't arrive now and, if so, when a notices.
 func (f *far) blocked(now time.Duration, a, b int) (known time.Duration, blocked bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,10 +56,10 @@ func (f *far) reachable(now time.Duration, a, b int) bool {
 	return f.net.reachable(now, a, b)
 }
 
-// cross carries a message from region a to region b. One of arrive and lost runs, without a mutex; neither may, if it is
-// lost on the way, or after the run.
-func (g *globe) cross(a, b int, arrive, lost func()) {
-	at, ok := g.far.way(g.now())
+// sendAcross sends a message from region a to region b. Either arrive or lost runs, without a mutex; neither runs if the
+// message is lost in transit, or after the end of the run.
+func (g *globe) sendAcross(a, b int, arrive, lost func()) {
+	at, ok := g.far.drawArrival(g.now())
 	if !ok {
 		return
 	}
@@ -68,45 +68,45 @@ func (g *globe) cross(a, b int, arrive, lost func()) {
 		now := g.now()
 		known, blocked := g.far.blocked(now, a, b)
 		switch {
-		case g.over.Load():
+		case g.stopped.Load():
 		case !blocked:
 			arrive()
 		case known <= now:
 			lost()
 		default:
-			g.schedule.at(min(known, now+5*again), land)
+			g.schedule.at(min(known, now+5*retryInterval), land)
 		}
 	}
 	g.schedule.at(at, land)
 }
 
-// consult tells the primary region's leader how another region stands, and has the answer followed. It is called under
-// the region's mutex.
-func (g *globe) consult(w *World, r report) {
+// reportToPrimary sends a region's report to the leader of the primary region, and makes the region adopt the answer. The
+// caller holds the region's mutex.
+func (g *globe) reportToPrimary(w *World, r report) {
 	primary := g.worlds[g.primaryOf(w.region)]
 	nothing := func() {}
-	g.cross(w.region, primary.region, func() {
+	g.sendAcross(w.region, primary.region, func() {
 		primary.mu.Lock()
-		news, ok := primary.answer(r)
+		news, ok := primary.answerReport(r)
 		primary.mu.Unlock()
 		if !ok {
 			return
 		}
-		g.cross(primary.region, w.region, func() {
+		g.sendAcross(primary.region, w.region, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if !w.over {
-				w.follow(news)
+			if !w.stopped {
+				w.adoptNews(news)
 			}
 		}, nothing)
 	}, nothing)
 }
 
-// farSide is a process's side of what is between regions: limiter.Far.
+// farSide is a process's connection to other regions. It implements limiter.Far.
 type farSide struct{ *process }
 
-// entry is an entry node of w that from can reach: itself, if it is one. −1: there is none.
-func (w *World) entry(from int) int {
+// entryNode returns an entry node of w that from can reach: from itself, if it is one, or −1 if there is none.
+func (w *World) entryNode(from int) int {
 	if from < w.voters() {
 		return from
 	}
@@ -119,7 +119,7 @@ func (w *World) entry(from int) int {
 	return -1
 }
 
-// Reachable is for limiter.Far.
+// Reachable implements limiter.Far.
 func (s farSide) Reachable(region string) bool {
 	w := s.w
 	to := w.globe.regionOf(region)
@@ -128,26 +128,26 @@ func (s farSide) Reachable(region string) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return s.alive && !w.closed && w.entry(s.index) >= 0
+	return s.alive && !w.closed && w.entryNode(s.index) >= 0
 }
 
-// farCall is a question to another region's entry nodes.
+// farCall is a request to another region's entry nodes.
 type farCall struct {
 	from    *process
 	to      *World
-	target  *process // of the region asked
-	asked   *asked
-	subject int // −1: it is not about a loan
+	target  *process // in the region asked
+	loan    *loanRequest
+	subject int // −1 if the call is not about a loan
 	method  peer.Method
 	body    []byte
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	done    func([]byte, error)
 	timer   *time.Timer
 	replied bool
 }
 
-// Go is for limiter.Far.
+// Go implements limiter.Far.
 func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !s.Reachable(region) {
 		done(nil, peer.ErrUnreachable)
@@ -159,16 +159,16 @@ func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Dura
 	c.mu.Lock()
 	c.timer = time.AfterFunc(timeout, func() { c.finish(nil, peer.ErrTimeout) })
 	c.mu.Unlock()
-	c.hop(s.w, s.index, func() {
-		g.cross(s.w.region, c.to.region, c.arrive, lost)
+	c.relay(s.w, s.index, func() {
+		g.sendAcross(s.w.region, c.to.region, c.arrive, lost)
 	}, lost)
 }
 
-// hop carries the call within a region between a node and an entry node, if it isn't one.
-func (c *farCall) hop(w *World, index int, then, lost func()) {
+// relay carries the call from a node to an entry node of its region, unless the node is one.
+func (c *farCall) relay(w *World, index int, then, lost func()) {
 	w.mu.Lock()
 	from := w.nodes[index].process
-	v := w.entry(index)
+	v := w.entryNode(index)
 	switch {
 	case v < 0:
 		w.mu.Unlock()
@@ -179,20 +179,20 @@ func (c *farCall) hop(w *World, index int, then, lost func()) {
 		then()
 		return
 	}
-	w.carryLocked(from, v, func(*process) { then() }, lost)
+	w.transmitLocked(from, v, func(*process) { then() }, lost)
 	w.mu.Unlock()
 }
 
-// arrive has an entry node of the region that is asked answer.
+// arrive makes an entry node of the target region answer.
 func (c *farCall) arrive() {
 	w := c.to
 	w.mu.Lock()
 	v := w.control.IntN(w.voters())
 	c.target = w.nodes[v].process
-	serves := c.target.alive && !w.over && !w.closed && c.target.ruling()
+	serves := c.target.alive && !w.stopped && !w.closed && c.target.hasAnyRules()
 	if serves {
-		c.target.touchLocked()
-		c.asked = c.target.askedFor(c.body, c.method)
+		c.target.schedulePushLocked()
+		c.loan = c.target.ownLoanRequest(c.body, c.method)
 		c.subject = -1
 		var r limiter.LoanRequest
 		if c.method == limiter.MethodLend && wire.Decode(c.body, &r, "request") == nil {
@@ -201,20 +201,20 @@ func (c *farCall) arrive() {
 	}
 	w.mu.Unlock()
 	if !serves {
-		return // who asked finds out by itself
+		return // the asker notices by itself
 	}
 	c.target.limiter.ServeFarFor(c.method, c.body, c)
-	clear(c.body) // it holds only until then
+	clear(c.body) // the body is valid only during the call
 }
 
-// Reply is for limiter.Responder.
+// Reply implements limiter.Responder.
 func (c *farCall) Reply(body []byte) {
-	c.to.noteLoan(c.asked, body)
-	c.tempt(body)
+	c.to.noteLoan(c.loan, body)
+	c.maybeKill(body)
 	c.answer(bytes.Clone(body), nil)
 }
 
-// Fail is for limiter.Responder.
+// Fail implements limiter.Responder.
 func (c *farCall) Fail(code peer.Code, detail string) {
 	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
@@ -225,16 +225,16 @@ func (c *farCall) answer(body []byte, err error) {
 	c.replied = true
 	c.mu.Unlock()
 	c.to.mu.Lock()
-	gone := !c.target.alive || c.to.over
+	gone := !c.target.alive || c.to.stopped
 	c.to.mu.Unlock()
 	if again || gone {
 		return
 	}
 	g := c.to.globe
-	g.cross(c.to.region, c.from.w.region, func() {
+	g.sendAcross(c.to.region, c.from.w.region, func() {
 		w := c.from.w
 		w.mu.Lock()
-		gone := !c.from.alive || w.over
+		gone := !c.from.alive || w.stopped
 		w.mu.Unlock()
 		if !gone {
 			c.finish(body, err)
@@ -242,7 +242,7 @@ func (c *farCall) answer(body []byte, err error) {
 	}, func() {})
 }
 
-// finish gives the asker its answer, once.
+// finish passes the answer to the asker, once.
 func (c *farCall) finish(body []byte, err error) {
 	c.mu.Lock()
 	done := c.done
@@ -252,7 +252,7 @@ func (c *farCall) finish(body []byte, err error) {
 		return
 	}
 	c.timer.Stop()
-	c.from.touch()
+	c.from.schedulePush()
 	done(body, err)
-	clear(body) // it holds only until done returns
+	clear(body) // the body is valid only until done returns
 }

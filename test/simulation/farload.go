@@ -10,13 +10,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// As of one cluster: of the load of several regions.
+// Like backgroundPart and episodes, for several regions.
 const (
-	farBackground = 10
-	farEpisodes   = 3
+	farBackgroundPart = 10
+	farEpisodes       = 3
 )
 
-// locate fills in what there is to know about a subject before the run.
+// locate fills in the fields that follow from the rule and the key.
 func (s *Subject) locate(l *limiter.Limiter) error {
 	u, err := l.Locate(&limiter.Query{Rule: s.Rule, Key: []string{s.Key}})
 	if err != nil {
@@ -34,30 +34,29 @@ func (s *Subject) locate(l *limiter.Limiter) error {
 	return nil
 }
 
-// trickle asks about any subject at any node of any region.
+// trickle checks random subjects at random nodes of random regions.
 func (g *globe) trickle() {
 	random := rand.New(rand.NewPCG(g.cfg.Seed, 7))
-	rate := float64(g.cfg.Rate) / farBackground
-	for g.now() < founding+g.cfg.Duration {
+	rate := float64(g.cfg.Rate) / farBackgroundPart
+	for g.now() < warmUp+g.cfg.Duration {
 		time.Sleep(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
 		w := g.worlds[random.IntN(len(g.worlds))]
 		node, subject := random.IntN(len(w.nodes)), random.IntN(len(g.subjects))
-		g.crew.do(func() { w.check(node, 1, subject) })
+		g.workers.do(func() { w.check(node, 1, subject) })
 	}
 }
 
-// place is a node of a region.
+// place is a node in a region.
 type place struct {
 	world *World
 	node  int
 }
 
-// episode asks about one subject in one region, some, or all, for some of its windows: with less than its limit allows, or
-// more.
+// episode loads one subject in one, some or all regions, for some of its windows, below or above its limit.
 func (g *globe) episode(random *rand.Rand) {
 	subject := g.hot[random.IntN(len(g.hot))]
 	s := &g.subjects[subject]
-	rate := float64(g.cfg.Rate) * (farBackground - 1) / farBackground / farEpisodes
+	rate := float64(g.cfg.Rate) * (farBackgroundPart - 1) / farBackgroundPart / farEpisodes
 	length := time.Duration(float64(s.Limit.Window) * (1.5 + 2*random.Float64()))
 	if s.Limit.Window < 5*time.Second {
 		length *= 3
@@ -87,19 +86,19 @@ func (g *globe) episode(random *rand.Rand) {
 			partner = other
 		}
 	}
-	g.keepBusy(s.Rule, 1)
-	defer g.keepBusy(s.Rule, -1)
-	end := min(g.now()+length, founding+g.cfg.Duration)
+	g.addBusy(s.Rule, 1)
+	defer g.addBusy(s.Rule, -1)
+	end := min(g.now()+length, warmUp+g.cfg.Duration)
 	for g.now() < end {
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))
 		p, c := places[random.IntN(len(places))], 1+random.Int64N(2*cost)
 		if random.IntN(2) == 0 {
-			c = 1 + c/20 // what is left of a share is asked for too
+			c = 1 + c/20 // small costs spend the rest of a share, too
 		}
 		if partner >= 0 && random.IntN(2) == 0 {
-			g.crew.do(func() { p.world.check(p.node, c, subject, partner) })
+			g.workers.do(func() { p.world.check(p.node, c, subject, partner) })
 			continue
 		}
-		g.crew.do(func() { p.world.check(p.node, c, subject) })
+		g.workers.do(func() { p.world.check(p.node, c, subject) })
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// goneAfter is how long after a region was closed nothing of it is under way any more.
-const goneAfter = 5 * time.Second
+// removalDelay is the time after which nothing of a closed region is in transit any more.
+const removalDelay = 5 * time.Second
 
-// strikeSet opens a region that was closed, which then joins, or closes one and removes it for good.
-func (g *globe) strikeSet() {
+// changeRegionSet opens a closed region, which then joins, or closes a region and removes it for good.
+func (g *globe) changeRegionSet() {
 	x := g.plan.IntN(len(g.worlds))
 	w := g.worlds[x]
 	if x == g.primaryOf(0) {
@@ -19,7 +19,7 @@ func (g *globe) strikeSet() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		g.open(w)
+		g.openRegion(w)
 		return
 	}
 	open := 0
@@ -34,16 +34,16 @@ func (g *globe) strikeSet() {
 	w.closed = true
 	w.closings++
 	closing := w.closings
-	g.after(goneAfter, func() { g.remove(w, closing) })
+	g.after(removalDelay, func() { g.removeRegion(w, closing) })
 }
 
-// open lets a region that was removed begin with nothing that it knew, as another cluster of that name; one that nobody has
-// removed yet, or that never was there, just goes on. It is called under its mutex.
-func (g *globe) open(w *World) {
+// openRegion opens a region. One that was removed starts from an empty state, as another cluster of that name; one that
+// is not yet removed, or never joined, just continues. The caller holds the region's mutex.
+func (g *globe) openRegion(w *World) {
 	w.closed = false
 	g.mu.Lock()
-	gone := g.gone[w.name]
-	delete(g.gone, w.name)
+	gone := g.removedRegions[w.name]
+	delete(g.removedRegions, w.name)
 	g.mu.Unlock()
 	if !gone {
 		return
@@ -55,8 +55,8 @@ func (g *globe) open(w *World) {
 	}
 }
 
-// remove says at the primary that a region is gone.
-func (g *globe) remove(w *World, closing int) {
+// removeRegion removes a region at the primary.
+func (g *globe) removeRegion(w *World, closing int) {
 	w.mu.Lock()
 	closed := w.closed && w.closings == closing
 	w.mu.Unlock()
@@ -65,19 +65,19 @@ func (g *globe) remove(w *World, closing int) {
 		return
 	}
 	g.mu.Lock()
-	g.gone[w.name] = true
+	g.removedRegions[w.name] = true
 	g.mu.Unlock()
 	primary.mu.Lock()
 	r := primary.propose(agreement.Region{Name: w.name, Remove: true, When: primary.wall()})
 	primary.mu.Unlock()
 	if r.Err != nil {
-		// Nobody leads there, or it was not committed yet.
-		g.after(goneAfter, func() { g.remove(w, closing) })
+		// The primary region has no leader, or the region's entry is not committed yet.
+		g.after(removalDelay, func() { g.removeRegion(w, closing) })
 	}
 }
 
-// strikePrimary has another region become the primary: all are told so, one after another.
-func (g *globe) strikePrimary() {
+// changePrimary makes another region the primary. It tells the regions one after another.
+func (g *globe) changePrimary() {
 	next := g.plan.IntN(len(g.worlds))
 	old := g.primaryOf(0)
 	w := g.worlds[next]
@@ -87,36 +87,37 @@ func (g *globe) strikePrimary() {
 	if !fit || next == old {
 		return
 	}
-	// The old one first, as operators are told to: two at once would each go on with versions of their own.
-	g.lead(old, next)
+	// Tell the old primary first, as the documentation tells operators to do: two primaries at once would each write
+	// their own versions.
+	g.setPrimary(old, next)
 	for r := range g.worlds {
-		g.after(g.chance(0, 10*time.Second), func() { g.lead(r, next) })
+		g.after(g.randomBetween(0, 10*time.Second), func() { g.setPrimary(r, next) })
 	}
 }
 
-// lead tells a region which one is the primary.
-func (g *globe) lead(region, primary int) {
+// setPrimary tells a region which one is the primary.
+func (g *globe) setPrimary(region, primary int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.leads[region] = primary
+	g.primaries[region] = primary
 }
 
-// strikeBehind has a node get no authority, and apply nothing, while it reaches all others.
-func (g *globe) strikeBehind() {
+// holdNodeBehind gives a node no authority and no entries, although it reaches all others.
+func (g *globe) holdNodeBehind() {
 	w := g.worlds[g.plan.IntN(len(g.worlds))]
-	length := g.chance(500*time.Millisecond, 20*time.Second)
+	length := g.randomBetween(500*time.Millisecond, 20*time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.nodes[w.someone()]
+	n := w.nodes[w.randomNode()]
 	if n.stuck || n.index == w.leader.index || !n.contact || !n.process.alive {
 		return
 	}
-	n.stuck, n.aside = true, true
-	trouble := w.ledger.trouble(w.now(), map[int]bool{n.index: true})
-	w.reassess()
+	n.stuck, n.wasStuck = true, true
+	trouble := w.ledger.beginTrouble(w.now(), map[int]bool{n.index: true})
+	w.updateContacts()
 	w.after(length, func() {
 		n.stuck = false
-		w.ledger.over(trouble, w.now())
-		w.reassess()
+		w.ledger.endTrouble(trouble, w.now())
+		w.updateContacts()
 	})
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// judgeFlow is G8 for token buckets: over any span D all regions admit at most burst + rate × (D + TTL), by versions that
-// counted. A raise counts when the buckets had the time to fill since its record; until then the version before it does.
-func (l *Ledger) judgeFlow(subject int, of []*story) (broken []Violation) {
+// judgeFlow is G8 for token buckets: over any span D, all regions together admit at most burst + rate × (D + TTL), by the
+// versions that counted. A lower limit counts once the buckets had time to fill since its record; until then, the version
+// before it does.
+func (l *Ledger) judgeFlow(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
-	all := &story{}
+	all := &subjectHistory{}
 	name := "G8"
-	for _, in := range of {
+	for _, in := range histories {
 		for _, c := range in.checks {
 			if c.Admitted && c.By != limiter.ByFallback {
 				checks = append(checks, c)
 			}
 		}
-		all.held, all.acts, all.losses = append(all.held, in.held...), append(all.acts, in.acts...), append(all.losses, in.losses...)
+		all.undone, all.acts, all.losses = append(all.undone, in.undone...), append(all.acts, in.acts...), append(all.losses, in.losses...)
 		if len(in.acts)+len(in.losses) > 0 {
 			name = "G5"
 		}
@@ -33,34 +34,34 @@ func (l *Ledger) judgeFlow(subject int, of []*story) (broken []Violation) {
 	l.Counts.Judged.Admissions += len(checks)
 	l.Counts.Judged.Flows++
 	slices.SortFunc(checks, func(a, b *Check) int { return cmp.Compare(a.Ended, b.Ended) })
-	if span, admitted, most := l.densestFlow(s, checks, all, l.paceOf(s)); admitted > most {
-		broken = append(broken, l.broke(name, subject, "all regions admitted %d from %v to %v, at most %d are right",
+	if span, admitted, most := l.densestFlow(s, checks, all, l.rateStepsOf(s)); admitted > most {
+		broken = append(broken, l.violation(name, subject, "all regions together admitted %d from %v to %v; the bound is %d",
 			admitted, span[0], span[1], most))
 	}
 	return broken
 }
 
-// pace is how a limit's amount and burst were over the time: steps, the first from the beginning on.
-type pace []step
+// rateSteps is a limit's amount and burst over time. The first step begins with the run.
+type rateSteps []step
 
 type step struct {
 	from          time.Duration
 	amount, burst int64
-	sum           int64 // of amount × time, until here
+	sum           int64 // of amount × time, up to from
 }
 
-// paceOf finds out when which versions counted: a step each second, which is less than any window.
-func (l *Ledger) paceOf(s *Subject) (p pace) {
+// rateStepsOf finds when which versions counted. It computes a step for each second, which is shorter than any window.
+func (l *Ledger) rateStepsOf(s *Subject) (p rateSteps) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, region := range l.Regions {
 		least, most = min(least, region.Start.UnixNano()), max(most, region.Start.UnixNano())
 	}
 	const every = time.Second
-	// The bursts here are the amounts, so that any share fills in a window. A second is for clocks that differ in a region.
+	// Bursts equal amounts here, so any share fills within a window. Nodes' clocks may differ by a second.
 	before := int64(s.Limit.Window + 2*time.Second)
 	for at := time.Duration(0); at < l.End+every; at += every {
 		next := step{from: at}
-		next.amount, next.burst = l.whole(s, least+int64(at)-before, most+int64(at+every))
+		next.amount, next.burst = l.largestLimit(s, least+int64(at)-before, most+int64(at+every))
 		if n := len(p); n > 0 {
 			last := &p[n-1]
 			if last.amount == next.amount && last.burst == next.burst {
@@ -73,8 +74,8 @@ func (l *Ledger) paceOf(s *Subject) (p pace) {
 	return p
 }
 
-// at is what may have come until a time, in units of 1/window, and the burst then.
-func (p pace) at(t time.Duration) (sum, burst int64) {
+// allowanceAt returns what a bucket may have received until t, in units of 1/window, and the burst at t.
+func (p rateSteps) allowanceAt(t time.Duration) (sum, burst int64) {
 	i, _ := slices.BinarySearchFunc(p, t, func(s step, t time.Duration) int { return cmp.Compare(s.from, t) })
 	if i == len(p) || i > 0 && p[i].from > t {
 		i--
@@ -82,19 +83,19 @@ func (p pace) at(t time.Duration) (sum, burst int64) {
 	return p[i].sum + p[i].amount*int64(t-p[i].from), p[i].burst
 }
 
-// densestFlow is densest for a limit that changes.
-func (l *Ledger) densestFlow(s *Subject, checks []*Check, of *story, p pace) (span [2]time.Duration, admitted, most int64) {
+// densestFlow is densestSpan for a limit that changes.
+func (l *Ledger) densestFlow(s *Subject, checks []*Check, history *subjectHistory, p rateSteps) (span [2]time.Duration, admitted, most int64) {
 	w, amount := int64(s.Limit.Window), int64(0)
 	for _, step := range p {
 		amount = max(amount, step.amount)
 	}
-	events := l.events(s, checks, of, amount)
+	events := l.events(s, checks, history, amount)
 	var begun, ended, held, best, excess int64
 	var from time.Duration
 	some := false
 	for _, e := range events {
 		held += e.held
-		sum, burst := p.at(e.at)
+		sum, burst := p.allowanceAt(e.at)
 		if !e.ends {
 			if at := sum - (begun+held)*w; e.cost > 0 && (!some || at > best) {
 				best, from, some = at, e.at, true
@@ -113,8 +114,8 @@ func (l *Ledger) densestFlow(s *Subject, checks []*Check, of *story, p pace) (sp
 	if excess == 0 {
 		return span, 0, 0
 	}
-	sum, burst := p.at(span[1])
-	since, _ := p.at(span[0])
+	sum, burst := p.allowanceAt(span[1])
+	since, _ := p.allowanceAt(span[0])
 	most = burst + (sum-since+amount*int64(s.TTL))/w
 	return span, most + (excess+w-1)/w, most
 }

@@ -4,42 +4,43 @@ import (
 	"time"
 )
 
-// judgeFull is G3: where demand lasts and exceeds the limit, each window admits nearly all of it. That holds, too, from
-// five seconds after an owner was killed (G5).
-func (l *Ledger) judgeFull(subject int, of *story) (broken []Violation) {
+// judgeFull is G3: while demand lasts and exceeds the limit, each window admits nearly all of it. This also holds from
+// five seconds after an owner is killed (G5).
+func (l *Ledger) judgeFull(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
-	for from := 0; from < len(of.checks); {
-		w := l.window(s, of.checks[from].Began)
+	for from := 0; from < len(history.checks); {
+		w := l.windowOf(s, history.checks[from].Began)
 		to := from + 1
-		for to < len(of.checks) && l.window(s, of.checks[to].Began) == w {
+		for to < len(history.checks) && l.windowOf(s, history.checks[to].Began) == w {
 			to++
 		}
-		if v := l.judgeWindow(subject, w, s.Limit.Amount, of); v != nil {
+		if v := l.judgeWindow(subject, w, s.Limit.Amount, history); v != nil {
 			broken = append(broken, *v)
 		}
-		for from = to; from < len(of.checks) && l.window(s, of.checks[from].Began) <= w; {
+		for from = to; from < len(history.checks) && l.windowOf(s, history.checks[from].Began) <= w; {
 			from++
 		}
 	}
 	return broken
 }
 
-// judgeWindow looks at one window in which so much may be admitted, if it is one to look at.
-func (l *Ledger) judgeWindow(subject int, w, amount int64, of *story) *Violation {
+// judgeWindow judges one window of which amount may be admitted. It returns nil if demand did not last or a fault excuses
+// the window.
+func (l *Ledger) judgeWindow(subject int, w, amount int64, history *subjectHistory) *Violation {
 	s := &l.Subjects[subject]
-	begins, ends := l.begins(s, w), l.begins(s, w+1)
+	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
 	parts := min(max(int(s.Limit.Window/time.Second), 2), 10)
 	demand := make([]int64, parts)
 	var asked, admitted, largest, inTime int64
 	nodes := map[int]bool{}
-	for _, c := range of.checks {
+	for _, c := range history.checks {
 		if c.Ended < begins || c.Began >= ends {
 			continue
 		}
 		if c.Admitted {
-			admitted += c.Cost // however those in doubt are counted
+			admitted += c.Cost // even if the window is in doubt
 		}
-		if c.Joint || c.Began < begins || c.Ended >= ends { // the other subject may have refused
+		if c.Joint || c.Began < begins || c.Ended >= ends { // another subject may have refused a joint check
 			continue
 		}
 		nodes[c.Node] = true
@@ -50,7 +51,7 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, of *story) *Violation
 			inTime += c.Cost
 		}
 	}
-	// More than is admitted has been asked for before the last leases are back, and it lasts until the end.
+	// Judge only if demand exceeds what is admitted before the last leases are returned, and lasts until the end.
 	if inTime < amount+largest || demand[parts-1] < amount/int64(parts) {
 		return nil
 	}
@@ -63,14 +64,14 @@ func (l *Ledger) judgeWindow(subject int, w, amount int64, of *story) *Violation
 		return nil
 	}
 	l.Counts.Judged.Full++
-	if admitted*100 >= amount*together-(largest-1)*100 {
+	if admitted*100 >= amount*minAdmittedPercent-(largest-1)*100 {
 		return nil
 	}
-	v := l.broke("G3", subject, "in the window from %v only %d were admitted, of %d asked for", begins, admitted, asked)
+	v := l.violation("G3", subject, "in the window from %v, only %d of the %d asked for were admitted", begins, admitted, asked)
 	return &v
 }
 
-// troubled reports whether something may have been wrong with those who asked about a subject, or with its owner.
+// troubled reports whether a fault may have affected the nodes that checked a subject, or its owner.
 func (l *Ledger) troubled(s *Subject, nodes map[int]bool, begins, ends time.Duration) bool {
 	owners := map[int]bool{}
 	last := -1

@@ -9,14 +9,15 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// What all regions together may admit in a window is the limit of one version of the rules: one that was recorded as
-// honoured by all, before the window was over on any clock, and whose successor was not recorded for a time before the
-// window. By it, or by less, every region goes in the window, whatever else it has heard of: see [rules.Set.Share]. Of
-// those versions the largest is the bound. What G4 and G5 allow inside a region comes on top, as without other regions.
+// The bound on what all regions together may admit in a window is the limit of one version of the rules: a version
+// recorded as honoured by all before the window ended on any clock, and whose successor was not recorded for a time
+// before the window. In that window, every region uses this version's share or less, whatever newer versions it knows:
+// see [rules.Set.Share]. The bound is the largest limit of these versions. What G4 and G5 allow inside a region comes on
+// top, as with a single region.
 
-// judgeRegions looks at all that happened in several regions.
+// judgeRegions judges a run of several regions.
 func (l *Ledger) judgeRegions() (broken []Violation) {
-	stories := make([][]story, len(l.Regions))
+	stories := make([][]subjectHistory, len(l.Regions))
 	for r, of := range l.Regions {
 		for _, v := range of.Judge() {
 			broken = append(broken, Violation{v.Guarantee, fmt.Sprintf("region %s: %s", regionName(r), v.Text)})
@@ -28,17 +29,17 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 		if !s.Global {
 			continue
 		}
-		of := make([]*story, len(l.Regions))
+		of := make([]*subjectHistory, len(l.Regions))
 		for r := range of {
 			of[r] = &stories[r][i]
 		}
 		if isFixed(s) {
-			broken = append(broken, l.judgeWhole(i, of)...)
+			broken = append(broken, l.judgeAllRegions(i, of)...)
 		} else {
 			broken = append(broken, l.judgeFlow(i, of)...)
 		}
 		for r := range of {
-			broken = append(broken, l.judgeOwn(i, r, of[r])...)
+			broken = append(broken, l.judgeOwnShare(i, r, of[r])...)
 		}
 	}
 	for _, of := range l.Regions {
@@ -47,7 +48,7 @@ func (l *Ledger) judgeRegions() (broken []Violation) {
 	return broken
 }
 
-// add adds what other counts say.
+// add adds the counts of o to c.
 func (c *Counts) add(o *Counts) {
 	for name, n := range o.Faults {
 		if c.Faults == nil {
@@ -63,13 +64,14 @@ func (c *Counts) add(o *Counts) {
 	j.Windows, j.Full, j.Spans, j.Alone = j.Windows+k.Windows, j.Full+k.Full, j.Spans+k.Spans, j.Alone+k.Alone
 }
 
-// counting lists the versions that may have counted in a time on the regions' clocks, from and until in ns since 1970.
-func (l *Ledger) counting(from, until int64) (out []*Version) {
-	earliest := int64(math.MaxInt64) // the clock that is farthest behind: on it a record came first
+// countingVersions lists the versions that may have counted at a time from…until on the regions' clocks, in ns since
+// 1970.
+func (l *Ledger) countingVersions(from, until int64) (out []*Version) {
+	earliest := int64(math.MaxInt64) // the slowest clock: at a record, it shows the earliest time
 	for _, of := range l.Regions {
 		earliest = min(earliest, of.Start.UnixNano())
 	}
-	// In the order of records: each counts until the next one does.
+	// Each version counts from its record until the next one's.
 	recorded := make([]*Version, 0, len(l.Versions))
 	for i := range l.Versions {
 		if l.Versions[i].Recorded != forever {
@@ -89,19 +91,19 @@ func (l *Ledger) counting(from, until int64) (out []*Version) {
 	return out
 }
 
-// whole is the most that a limit may have been in a time on the regions' clocks.
-func (l *Ledger) whole(s *Subject, from, until int64) (amount, burst int64) {
-	for _, v := range l.counting(from, until) {
+// largestLimit returns the most that a limit may have been at a time from…until on the regions' clocks.
+func (l *Ledger) largestLimit(s *Subject, from, until int64) (amount, burst int64) {
+	for _, v := range l.countingVersions(from, until) {
 		amount, burst = max(amount, v.Limits[s.Rule].Whole), max(burst, v.Limits[s.Rule].Burst)
 	}
 	return amount, burst
 }
 
-// judgeWhole is G8 for a fixed-window limit.
-func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
+// judgeAllRegions is G8 for a fixed-window limit.
+func (l *Ledger) judgeAllRegions(subject int, histories []*subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
-	all := newAmounts()
-	for r, in := range of {
+	all := newWindowTotals()
+	for r, in := range histories {
 		for _, c := range in.checks {
 			if c.Admitted && c.By != limiter.ByFallback {
 				all.add(l.Regions[r], c)
@@ -113,21 +115,21 @@ func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
 	length := int64(s.Limit.Window)
 	excused := map[int64]bool{}
 	bound := func(w int64) int64 {
-		limit, _ := l.whole(s, w*length, (w+1)*length)
+		limit, _ := l.largestLimit(s, w*length, (w+1)*length)
 		most := limit
-		for r, in := range of {
+		for r, in := range histories {
 			region := l.Regions[r]
 			for _, lost := range in.losses {
-				if region.window(s, lost.At) != w {
+				if region.windowOf(s, lost.At) != w {
 					continue
 				}
 				if most += lost.Amount; lost.Anew {
-					most += limit // its region's share, which is no more
+					most += limit // the region's share is no larger
 				}
 				excused[w] = true
 			}
 			for _, act := range in.acts {
-				if region.window(s, act.At) == w {
+				if region.windowOf(s, act.At) == w {
 					most += act.Cost
 					excused[w] = true
 				}
@@ -139,28 +141,28 @@ func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
 		return most
 	}
 	for w, n := range all.certain {
-		limit, _ := l.whole(s, w*length, (w+1)*length)
+		limit, _ := l.largestLimit(s, w*length, (w+1)*length)
 		if n*10 >= limit*9 {
 			l.Counts.Judged.Filled++
 		}
 	}
-	all.exceeded(bound, func(w, admitted, most int64) {
+	all.findExceeded(bound, func(w, admitted, most int64) {
 		name := "G8"
 		if excused[w] {
 			name = "G5"
 		}
-		broken = append(broken, l.broke(name, subject, "in the window from %v all regions admitted %d, at most %d are right: %s",
-			l.begins(s, w), admitted, most, l.shares(s, w, of)))
+		broken = append(broken, l.violation(name, subject, "in the window from %v, all regions together admitted %d; the bound is %d:%s",
+			l.windowStart(s, w), admitted, most, l.describeShares(s, w, histories)))
 	})
 	return broken
 }
 
-// shares tells who admitted what in a window.
-func (l *Ledger) shares(s *Subject, w int64, of []*story) (text string) {
-	for r, in := range of {
+// describeShares lists what each region admitted and lent in a window.
+func (l *Ledger) describeShares(s *Subject, w int64, histories []*subjectHistory) (text string) {
+	for r, in := range histories {
 		sum, lent := int64(0), int64(0)
 		for _, c := range in.checks {
-			if c.Admitted && c.By != limiter.ByFallback && l.Regions[r].window(s, c.Began) == w {
+			if c.Admitted && c.By != limiter.ByFallback && l.Regions[r].windowOf(s, c.Began) == w {
 				sum += c.Cost
 			}
 		}
@@ -176,20 +178,21 @@ func (l *Ledger) shares(s *Subject, w int64, of []*story) (text string) {
 	return text
 }
 
-// judgeOwn is the other half of G8: where demand lasts, a region admits nearly all of its own share, less what it has lent.
-func (l *Ledger) judgeOwn(subject, r int, of *story) (broken []Violation) {
+// judgeOwnShare is the other half of G8: while demand lasts, a region admits nearly all of its own share, less what it
+// lent.
+func (l *Ledger) judgeOwnShare(subject, r int, history *subjectHistory) (broken []Violation) {
 	s, region := &l.Subjects[subject], l.Regions[r]
 	if !isFixed(s) {
 		return nil
 	}
 	seen := int64(math.MinInt64)
-	for _, c := range of.checks {
-		w := region.window(s, c.Began)
+	for _, c := range history.checks {
+		w := region.windowOf(s, c.Began)
 		if w <= seen {
 			continue
 		}
 		seen = w
-		own := region.least(l.Versions, s, regionName(r), w)
+		own := region.leastShare(l.Versions, s, regionName(r), w)
 		for i := range l.Loans {
 			if x := &l.Loans[i]; x.From == r && x.Subject == subject && x.Window == w {
 				own -= x.Amount
@@ -198,35 +201,35 @@ func (l *Ledger) judgeOwn(subject, r int, of *story) (broken []Violation) {
 		if own <= 0 {
 			continue
 		}
-		if v := region.judgeWindow(subject, w, own, of); v != nil {
-			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, which may spend %d: %s", regionName(r), own, v.Text)})
+		if v := region.judgeWindow(subject, w, own, history); v != nil {
+			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, with a share of %d: %s", regionName(r), own, v.Text)})
 		}
 	}
 	return broken
 }
 
-// catchUp is how long a version that a region holds no more may be gone by in it.
-const catchUp = slowApply + aftermath
+// catchUpTime is how long nodes of a region may still use a version that the region no longer holds.
+const catchUpTime = slowApply + aftermath
 
-// least is the least that a region's share of a limit may have been in a window, by all versions that it held.
-func (l *Ledger) least(versions []Version, s *Subject, name string, w int64) int64 {
+// leastShare returns the least that a region's share of a limit may have been in a window, by any version that it held.
+func (l *Ledger) leastShare(versions []Version, s *Subject, name string, w int64) int64 {
 	least := int64(math.MaxInt64)
-	begins, ends := l.begins(s, w), l.begins(s, w+1)
+	begins, ends := l.windowStart(s, w), l.windowStart(s, w+1)
 	for i, h := range l.Holds {
-		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUp-s.Limit.Window {
+		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUpTime-s.Limit.Window {
 			continue
 		}
 		for j, place := range h.Versions {
-			// The division of one that counts holds for the amounts of those after it.
+			// The division of a version that counts also applies to the amounts of later versions.
 			of := versions[place].Limits[s.Rule]
 			for _, later := range h.Versions[j:] {
 				d := versions[later].Limits[s.Rule]
-				least = min(least, of.under(&d, name))
+				least = min(least, of.shareOf(&d, name))
 			}
 		}
 	}
 	if len(l.Holds) == 0 || l.Holds[0].At > begins {
-		return 0 // it had none at first
+		return 0 // it had no version at first
 	}
 	return least
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// madeRegions is a record made up of two regions, of which the second one's clock is 2 s ahead: one subject, with a limit of
-// 100 in 10 s, half of it for each. All begins with a window of the first.
+// madeRegions returns an artificial ledger of two regions that begins with a window of the first. The second one's clock is
+// 2 s ahead. It has one subject with a limit of 100 in 10 s, half of it for each region.
 func madeRegions(kind algorithms.Kind) *Ledger {
-	l := made(kind)
+	l := madeLedger(kind)
 	l.Subjects[0].Global = true
 	l.Versions = []Version{{Number: 1, Limits: map[string]Divided{"rule": halves(100)}}}
 	for r := range 2 {
-		region := made(kind)
+		region := madeLedger(kind)
 		region.Subjects = l.Subjects
 		region.Start = l.Start.Add(time.Duration(2*r) * time.Second)
 		region.Holds = []Hold{{At: -time.Hour, Versions: []int{0}}}
@@ -24,7 +24,7 @@ func madeRegions(kind algorithms.Kind) *Ledger {
 	return l
 }
 
-// halves divides an amount between both.
+// halves divides an amount evenly between both regions.
 func halves(amount int64) Divided { return parted(amount/2, amount-amount/2) }
 
 func parted(first, second int64) Divided {
@@ -32,10 +32,10 @@ func parted(first, second int64) Divided {
 	return Divided{Whole: first + second, Burst: first + second, Shares: shares, Bursts: shares}
 }
 
-// unix is a time since the beginning on the first region's clock, as the primary records it.
+// unix converts a time since the beginning to the first region's clock, as the primary records it.
 func (l *Ledger) unix(at time.Duration) int64 { return l.Start.Add(at).UnixMilli() }
 
-// version adds one, which both regions hold from then on.
+// version adds a version that both regions hold once it is written.
 func (l *Ledger) version(written, recorded, from time.Duration, d Divided) {
 	v := Version{Number: int64(len(l.Versions) + 1), Written: written, Recorded: recorded, Limits: map[string]Divided{"rule": d}}
 	if recorded != forever {
@@ -82,7 +82,7 @@ func TestJudgeWhole(t *testing.T) {
 			b.admit(8100*ms, 1, 100, limiter.ByOwner)
 			a.admit(21*time.Second, 1, 100, limiter.ByOwner)
 		}, ""},
-		{"and by nothing else", func(_, a, b *Ledger) {
+		{"windows with the same number share a bound", func(_, a, b *Ledger) {
 			a.admit(11*time.Second, 1, 70, limiter.ByOwner)
 			b.admit(8100*ms, 1, 31, limiter.ByOwner)
 		}, "G8"},
@@ -138,7 +138,7 @@ func TestJudgeWhole(t *testing.T) {
 	}
 }
 
-// And spans of them.
+// G8: spans of all regions together.
 func TestJudgeFlow(t *testing.T) {
 	steady := func(a, b *Ledger) { // 100 at once, then 10 a second
 		a.admit(time.Second, 1, 60, limiter.ByOwner)
@@ -196,17 +196,17 @@ func TestJudgeOwn(t *testing.T) {
 		{"its share", func(_, a, b *Ledger) { ask(a, 49) }, ""},
 		{"less than 98 % of it", func(_, a, b *Ledger) { ask(a, 48) }, "G8"},
 		{"less what it has lent", func(l, a, b *Ledger) {
-			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10}}
+			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10}}
 			ask(a, 40)
 		}, ""},
 		{"and less still", func(l, a, b *Ledger) {
-			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10}}
+			l.Loans = []Loan{{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10}}
 			ask(a, 38)
 		}, "G8"},
 		{"what another one has lent, or it has in another window", func(l, a, b *Ledger) {
 			l.Loans = []Loan{
-				{At: 10 * ms, From: 1, Subject: 0, Window: a.window(&l.Subjects[0], 0), Amount: 10},
-				{At: 10 * ms, From: 0, Subject: 0, Window: a.window(&l.Subjects[0], 0) - 1, Amount: 10},
+				{At: 10 * ms, From: 1, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0), Amount: 10},
+				{At: 10 * ms, From: 0, Subject: 0, Window: a.windowOf(&l.Subjects[0], 0) - 1, Amount: 10},
 			}
 			ask(a, 40)
 		}, "G8"},

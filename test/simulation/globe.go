@@ -16,56 +16,56 @@ import (
 
 // Times of a run with several regions.
 const (
-	// founding is how long before the load there is for all regions to follow the first rules.
-	founding = 20 * time.Second
-	// maxSkew is by how much clocks of regions are wrong at most.
+	// warmUp is the time before the load in which all regions adopt the first rules.
+	warmUp = 20 * time.Second
+	// maxSkew bounds the error of a region's clock.
 	maxSkew = 3 * time.Second
 )
 
-// globe is several regions, each a World, and what is between them.
+// globe is several regions, each a World, and the network between them.
 type globe struct {
 	cfg      Config
 	start    time.Time
 	worlds   []*World
 	schedule *schedule
-	crew     *crew
+	workers  *workerPool
 	far      far
 	ledger   *Ledger
 	subjects []Subject
 	hot      []int
-	over     atomic.Bool
-	plan     *rand.Rand // what goes wrong between regions, and is changed, and when; used by the schedule alone
-	writes   *edition   // what is written next; used by the schedule alone
+	stopped  atomic.Bool
+	plan     *rand.Rand // draws faults between regions and changes; used only in the schedule
+	writes   *edition   // the next rules to write; used only in the schedule
 
-	mu      sync.Mutex // guards what follows; it comes after those of worlds
-	leads   []int      // by region: which one it takes for the primary
-	gone    map[string]bool
-	busy    map[string]int      // by rule: episodes that go on
-	numbers map[versionName]int // places in ledger.Versions
-	term    int64               // of the last primary
+	mu             sync.Mutex // guards the fields below; lock it after those of worlds
+	primaries      []int      // by region: the region that it considers the primary
+	removedRegions map[string]bool
+	busy           map[string]int      // by rule: number of episodes in progress
+	versionPlaces  map[versionName]int // indexes in ledger.Versions
+	term           int64               // the highest term of a primary so far
 }
 
-// versionName tells a version from those that other primaries wrote.
+// versionName identifies a version. Different primaries may write the same number.
 type versionName struct{ term, number int64 }
 
-// regionName is the name of a simulated region.
+// regionName returns the name of a simulated region.
 func regionName(region int) string { return fmt.Sprintf("r%02d", region) }
 
 // runGlobe simulates several regions.
 func runGlobe(cfg Config) (*Ledger, error) {
 	g := &globe{
-		cfg: cfg, start: time.Now(), crew: newCrew(), leads: make([]int, cfg.Regions), gone: map[string]bool{}, busy: map[string]int{},
-		numbers: map[versionName]int{}, plan: rand.New(rand.NewPCG(cfg.Seed, 8)),
+		cfg: cfg, start: time.Now(), workers: newWorkerPool(), primaries: make([]int, cfg.Regions), removedRegions: map[string]bool{}, busy: map[string]int{},
+		versionPlaces: map[versionName]int{}, plan: rand.New(rand.NewPCG(cfg.Seed, 8)),
 	}
 	g.schedule = newSchedule(g.start)
 	g.ledger = &Ledger{Config: cfg, Start: g.start}
-	g.far = far{net: newNetwork(cfg.Seed, cfg.Regions), random: rand.New(rand.NewPCG(cfg.Seed, 9)), late: 0.01}
+	g.far = far{net: newNetwork(cfg.Seed, cfg.Regions), random: rand.New(rand.NewPCG(cfg.Seed, 9)), lateRate: 0.01}
 	g.far.net.silence = farSilence
 	if err := g.build(); err != nil {
 		return nil, err
 	}
-	g.found()
-	time.Sleep(founding)
+	g.foundRegions()
+	time.Sleep(warmUp)
 	g.drive()
 	g.halt()
 	g.ledger.Events = g.schedule.ran
@@ -74,33 +74,33 @@ func runGlobe(cfg Config) (*Ledger, error) {
 
 func (g *globe) now() time.Duration { return time.Since(g.start) }
 
-// after runs f later in the schedule, without a mutex, unless the run is over.
+// after runs f after d in the schedule, without a mutex, unless the run has ended.
 func (g *globe) after(d time.Duration, f func()) {
 	g.schedule.at(g.now()+d, func() {
-		if !g.over.Load() {
+		if !g.stopped.Load() {
 			f()
 		}
 	})
 }
 
-// build makes the regions as they are before any of them has heard of another.
+// build builds the regions. None of them knows of another yet.
 func (g *globe) build() error {
 	g.writes = firstEdition(g.cfg.Nodes, g.cfg.Regions)
-	if err := g.list(); err != nil {
+	if err := g.listSubjects(); err != nil {
 		return err
 	}
 	for r := range g.cfg.Regions {
 		cfg := g.cfg
 		cfg.Regions, cfg.Seed = 0, g.cfg.Seed<<8^uint64(r)
-		cfg.Duration, cfg.Calm = g.cfg.Duration+founding, g.cfg.Calm*time.Duration(g.cfg.Regions)
+		cfg.Duration, cfg.Calm = g.cfg.Duration+warmUp, g.cfg.Calm*time.Duration(g.cfg.Regions)
 		skew := time.Duration(g.plan.Int64N(int64(2*maxSkew))) - maxSkew
 		if g.plan.IntN(2) == 0 {
-			skew /= 20 // as they are where clocks are looked after
+			skew /= 20 // as with synchronized clocks
 		}
 		w := newWorld(cfg, g.start, limiter.NewClockAhead(skew))
 		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()
 		w.ledger.Start = g.start.Add(skew)
-		w.crew, w.schedule = g.crew, g.schedule
+		w.workers, w.schedule = g.workers, g.schedule
 		if err := w.build(); err != nil {
 			return err
 		}
@@ -110,15 +110,15 @@ func (g *globe) build() error {
 	return nil
 }
 
-// newState is what a region begins with. All have one secret, so that a subject is the same counter in each.
+// newState returns a region's initial state. All have the same secret, so that a subject has the same counter in each.
 func newState() *agreement.State {
 	s := agreement.New()
 	s.Cluster, s.Secret = agreement.ClusterID{1}, make([]byte, 32)
 	return s
 }
 
-// list finds out what will be asked about: the same subjects in each region.
-func (g *globe) list() error {
+// listSubjects chooses the subjects to check, which are the same in each region.
+func (g *globe) listSubjects() error {
 	set, err := g.writes.compile()
 	if err != nil {
 		return err
@@ -142,66 +142,65 @@ func (g *globe) list() error {
 	return nil
 }
 
-// tellOf has a region know the subjects.
-func (g *globe) tellOf(w *World) {
+// addSubjects adds the subjects to a region.
+func (g *globe) addSubjects(w *World) {
 	w.hot, w.ledger.Subjects = g.hot, g.subjects
 	for i := range g.subjects {
 		s := &g.subjects[i]
-		w.inside[s.Partition] = append(w.inside[s.Partition], i)
-		w.byKey[s.Counter] = i
+		w.subjectsIn[s.Partition] = append(w.subjectsIn[s.Partition], i)
+		w.subjectByKey[s.Counter] = i
 	}
 }
 
-// found makes the first region the primary, with the first rules; the others hear of it by themselves. Some are closed
-// still: they join while all goes on.
-func (g *globe) found() {
+// foundRegions makes the first region the primary and writes the first rules; the other regions learn of it by
+// themselves. Some regions are still closed: they join during the run.
+func (g *globe) foundRegions() {
 	for r, w := range g.worlds {
 		w.mu.Lock()
 		w.closed = r >= len(g.worlds)-len(g.worlds)/5
 		if r == 0 {
-			w.reign()
-			g.write(w, "first")
+			w.becomePrimary()
+			g.writeRules(w, "first")
 		}
-		w.attend()
+		w.reportRegularly()
 		w.mu.Unlock()
 	}
 }
 
-// write has a region's leader, if it is the primary's, write what is to be written next. It is called under the region's
-// mutex.
-func (g *globe) write(w *World, what string) {
+// writeRules makes a region's leader write the next rules. The caller holds the region's mutex.
+func (g *globe) writeRules(w *World, what string) {
 	r := w.propose(agreement.Rules{
 		Change: rules.Change{Part: rules.WholeDocument, Body: []byte(g.writes.text())}, By: what, When: time.UnixMilli(w.wall()),
 	})
 	if r.Err != nil {
-		g.count("write refused") // nobody leads, or too many versions are on their way
+		g.countFault("write refused") // no leader, or too many versions that regions still hold
 	}
 }
 
-// prime reports whether a region takes itself for the primary.
-func (g *globe) prime(region int) bool { return g.primaryOf(region) == region }
+// isPrimary reports whether a region considers itself the primary.
+func (g *globe) isPrimary(region int) bool { return g.primaryOf(region) == region }
 
-// primaryOf is which region a region takes for the primary.
+// primaryOf returns the region that a region considers the primary.
 func (g *globe) primaryOf(region int) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.leads[region]
+	return g.primaries[region]
 }
 
-// regionOf is the place of a region, −1 if there is no such.
+// regionOf returns the index of a region, or −1.
 func (g *globe) regionOf(name string) int {
 	return slices.IndexFunc(g.worlds, func(w *World) bool { return w.name == name })
 }
 
-// removed reports whether somebody said that a region is gone for good.
+// removed reports whether a region was removed for good.
 func (g *globe) removed(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.gone[name]
+	return g.removedRegions[name]
 }
 
-// noteState notes what a region has just committed: which versions it holds, and, of the primary, which there are, and
-// which are recorded. It is called under the region's mutex.
+// noteState records what a region has just committed: the versions that it holds and, for the primary, which versions
+// exist and which are recorded. The caller holds the region's mutex.
 func (g *globe) noteState(w *World) {
 	rg, now := w.state.Regions, g.now()
 	hold := Hold{At: now}
@@ -211,21 +210,21 @@ func (g *globe) noteState(w *World) {
 	g.term = max(g.term, rg.Term)
 	for _, h := range rg.Held {
 		name := versionName{rg.Term, h.Version}
-		place, known := g.numbers[name]
+		place, known := g.versionPlaces[name]
 		if !known && fresh {
-			if place, known = g.numbers[versionName{rg.Term - 1, h.Version}]; known {
-				g.numbers[name] = place // the new primary's goes on from the old one's
+			if place, known = g.versionPlaces[versionName{rg.Term - 1, h.Version}]; known {
+				g.versionPlaces[name] = place // the new primary continues with the old one's version
 			}
 		}
 		if !known {
 			place = len(g.ledger.Versions)
-			g.numbers[name] = place
-			g.ledger.Versions = append(g.ledger.Versions, describe(&h, now))
+			g.versionPlaces[name] = place
+			g.ledger.Versions = append(g.ledger.Versions, newVersion(&h, now))
 		}
 		v := &g.ledger.Versions[place]
-		v.asked = v.asked || h.Candidate || len(rg.Held) == 1
-		if rg.Primary == w.name && v.Recorded == forever && v.asked && h.At != 0 {
-			// One that divides as another one did takes over what was recorded of that.
+		v.candidate = v.candidate || h.Candidate || len(rg.Held) == 1
+		if rg.Primary == w.name && v.Recorded == forever && v.candidate && h.At != 0 {
+			// A version that divides like an earlier one takes over its record.
 			v.Recorded, v.From = now, max(h.At, w.wall()+afterAll.Milliseconds())
 			g.ledger.Counts.Recorded++
 		}
@@ -234,14 +233,14 @@ func (g *globe) noteState(w *World) {
 	w.ledger.Holds = append(w.ledger.Holds, hold)
 }
 
-// drive runs the load, the faults and the changes until the time is over, and then some quiet.
+// drive runs the load, the faults and the changes, and then some time without load.
 func (g *globe) drive() {
 	var load sync.WaitGroup
 	load.Go(g.trickle)
 	for range farEpisodes {
 		random := rand.New(rand.NewPCG(g.plan.Uint64(), 6))
 		load.Go(func() {
-			for g.now() < founding+g.cfg.Duration {
+			for g.now() < warmUp+g.cfg.Duration {
 				g.episode(random)
 			}
 		})
@@ -249,30 +248,30 @@ func (g *globe) drive() {
 	for _, w := range g.worlds {
 		if w.cfg.Calm > 0 {
 			w.mu.Lock()
-			w.brew()
+			w.planNext()
 			w.mu.Unlock()
 		}
 	}
-	g.brew(g.cfg.FarCalm, calamities)
-	g.brew(g.cfg.Changes, changes)
+	g.planNext(g.cfg.FarCalm, regionFaults)
+	g.planNext(g.cfg.Changes, regionChanges)
 	time.Sleep(g.cfg.Duration + 5*time.Second)
 	load.Wait()
 	for _, w := range g.worlds {
 		w.mu.Lock()
-		w.close()
+		w.closeLedger()
 		w.mu.Unlock()
 	}
 	g.ledger.End = g.now()
 }
 
 func (g *globe) halt() {
-	g.over.Store(true)
+	g.stopped.Store(true)
 	for _, w := range g.worlds {
 		w.halt()
 	}
-	g.crew.close()
+	g.workers.close()
 	g.schedule.close()
-	time.Sleep(callsEnd)
+	time.Sleep(callDrain)
 	for _, w := range g.worlds {
 		w.free()
 	}

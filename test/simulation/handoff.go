@@ -2,7 +2,7 @@ package simulation
 
 import "time"
 
-// Times of a hand-over. The real one takes as long as the copy does, and freezes for a round trip or two.
+// Times of a hand-over. A real one takes as long as its copy, and freezes the partition for a round trip or two.
 const (
 	latestMove = 800 * time.Millisecond
 	moveAgain  = 150 * time.Millisecond
@@ -10,14 +10,14 @@ const (
 	maxFreeze  = 12 * time.Millisecond
 )
 
-// moveSoon begins the hand-over of q by p, a little later.
+// moveSoon starts the hand-over of q by p after a short delay.
 func (p *process) moveSoon(q int) {
 	w := p.w
-	w.after(w.within(10*time.Millisecond, latestMove), func() { p.move(q) })
+	w.after(w.randomDelay(10*time.Millisecond, latestMove), func() { p.move(q) })
 }
 
-// movable reports whether q may be handed over now, and to whom.
-func (p *process) movable(q int) (to *process, ok bool) {
+// movableTo returns the process that would receive q, and reports whether p can hand q over now.
+func (p *process) movableTo(q int) (to *process, ok bool) {
 	w := p.w
 	if !p.alive || p.view == nil || p.view.from == p.view.to {
 		return nil, false
@@ -29,32 +29,32 @@ func (p *process) movable(q int) (to *process, ok bool) {
 	return to, ok
 }
 
-// move freezes q and hands it over, if both ends can speak with each other until then.
+// move freezes q and hands it over, provided that both ends reach each other throughout.
 func (p *process) move(q int) {
 	w := p.w
 	if !p.alive || p.phases[q] != held || p.view.from == p.view.to || p.view.to.Owner(q) == p.id {
 		return
 	}
-	if _, ok := p.movable(q); !ok {
+	if _, ok := p.movableTo(q); !ok {
 		w.after(moveAgain, func() { p.move(q) })
 		return
 	}
 	p.setPhase(q, freezing)
-	w.after(w.within(minFreeze, maxFreeze), func() {
+	w.after(w.randomDelay(minFreeze, maxFreeze), func() {
 		if !p.alive || p.phases[q] != freezing {
 			return
 		}
-		to, ok := p.movable(q)
+		to, ok := p.movableTo(q)
 		if !ok {
 			p.setPhase(q, held)
 			w.after(moveAgain, func() { p.move(q) })
 			return
 		}
-		to.take(p, q)
-		p.setPhase(q, handed)
-		to.hold(q, p.lineages[q])
-		to.keepDebts(q)
-		to.touchLocked()
+		to.copyFrom(p, q)
+		p.setPhase(q, handedOver)
+		to.holdToken(q, p.lineages[q])
+		to.absorbDebts(q)
+		to.schedulePushLocked()
 		w.ledger.Counts.Moved++
 	})
 }

@@ -9,41 +9,41 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ruled says by which rules a process goes, where they change. It is guarded by the world's mutex.
-type ruled struct {
-	rules  *agreement.State    // applied
-	shared [2]map[string]int64 // by rule: the most that the region may have, by the state before and this one
+// appliedRules is the rules that a process applies, for regions whose rules change. The world's mutex guards it.
+type appliedRules struct {
+	rules     *agreement.State    // the state applied last
+	maxShares [2]map[string]int64 // by rule: the region's largest share, by the state before and by this one
 }
 
-// stored is what a node has on disk of what its region agreed on: the last it applied.
-type stored struct {
-	disk *agreement.State // nil: nothing
+// nodeDisk is what a node has stored of its region's agreed state: the one applied last.
+type nodeDisk struct {
+	disk *agreement.State // nil if nothing is stored
 }
 
-// slowApply is how long a node may take, now and then, to apply what was agreed.
+// slowApply bounds the time that a slow node takes to apply an entry.
 const slowApply = 2 * time.Second
 
-// remember is for a process that begins: it goes by the rules on its disk. They are read back as a snapshot is.
-func (p *process) remember() error {
+// loadRules makes a new process apply the rules on its disk. They take the way through the encoding, like a snapshot.
+func (p *process) loadRules() error {
 	if p.rules = agreement.New(); p.disk == nil {
 		return nil
 	}
 	b, err := p.disk.AppendBinary(nil)
 	if err != nil {
-		return fmt.Errorf("write what is agreed: %w", err)
+		return fmt.Errorf("encode the agreed state: %w", err)
 	}
 	if p.rules, err = agreement.ThisBuild.Parse(b); err != nil {
-		return fmt.Errorf("read what is agreed: %w", err)
+		return fmt.Errorf("decode the agreed state: %w", err)
 	}
-	p.noteMost(p.rules)
-	if set := p.w.sharing(p.rules); set != nil {
+	p.noteMaxShares(p.rules)
+	if set := p.w.setWithShares(p.rules); set != nil {
 		p.limiter.Use(set)
 	}
 	return nil
 }
 
-// sharing is a state's rules with the shares of the region.
-func (w *World) sharing(s *agreement.State) *rules.Set {
+// setWithShares returns a state's rules with the shares of the region.
+func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	set := s.SetFor(w.name)
 	if set == nil || set.Shares() == nil {
 		return set
@@ -65,10 +65,10 @@ func (w *World) sharing(s *agreement.State) *rules.Set {
 	return set.WithShares(&rules.Shares{Region: w.name, Views: views})
 }
 
-// knows reports whether p has rules of a version.
-func (p *process) knows(version int64) bool { return version <= versionOf(p.rules) }
+// hasRules reports whether p has applied a version of the rules or a later one.
+func (p *process) hasRules(version int64) bool { return version <= versionOf(p.rules) }
 
-// versionOf is the version of the rules in force, 0 without any.
+// versionOf returns the version of the rules in force, or 0.
 func versionOf(s *agreement.State) int64 {
 	if set := s.History.Set(); set != nil {
 		return set.Version
@@ -76,34 +76,34 @@ func versionOf(s *agreement.State) int64 {
 	return 0
 }
 
-// honour has p apply what its region has agreed on, at once, but outside of the mutex, under which it is called.
-func (p *process) honour(s *agreement.State) {
+// applyRules makes p apply an agreed state at once, but in the schedule, because the caller holds the mutex.
+func (p *process) applyRules(s *agreement.State) {
 	w := p.w
 	w.schedule.at(w.now(), func() {
 		w.mu.Lock()
 		newer := p.alive && s.Index > p.rules.Index
 		if newer {
-			p.noteMost(s)
+			p.noteMaxShares(s)
 		}
 		w.mu.Unlock()
 		if !newer {
 			return
 		}
-		if set := w.sharing(s); set != nil {
+		if set := w.setWithShares(s); set != nil {
 			p.limiter.Use(set)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		p.rules, p.disk = s, s
 		p.announce()
-		if p.contact && w.everyone(s) {
-			w.tellSoon()
+		if p.contact && w.allApplied(s) {
+			w.reportSoon()
 		}
 	})
 }
 
-// everyone reports whether all who may decide as owners have applied a state.
-func (w *World) everyone(s *agreement.State) bool {
+// allApplied reports whether all nodes that may decide as owners have applied a state.
+func (w *World) allApplied(s *agreement.State) bool {
 	for _, n := range w.nodes {
 		if w.mayDecide(n) && n.process.rules.Index < s.Index {
 			return false
@@ -114,12 +114,12 @@ func (w *World) everyone(s *agreement.State) bool {
 
 // mayDecide reports whether a node may have authority now.
 func (w *World) mayDecide(n *node) bool {
-	return n.process.alive && n.process.ready && (n.contact || w.now() < n.until)
+	return n.process.alive && n.process.ready && (n.contact || w.now() < n.authorityUntil)
 }
 
-// honoured is the newest version of the rules that all who may decide have applied; 0 where one goes by those of another
-// world, or of another primary.
-func (w *World) honoured() int64 {
+// honouredVersion returns the newest version of the rules that all nodes which may decide have applied. It is 0 if one of
+// them applies those of another world or of another primary.
+func (w *World) honouredVersion() int64 {
 	least := versionOf(w.state)
 	for _, n := range w.nodes {
 		if !w.mayDecide(n) {
@@ -134,7 +134,7 @@ func (w *World) honoured() int64 {
 	return least
 }
 
-// propose commits an entry, if there is a leader, and has those who hear it apply it within some time.
+// propose commits an entry if there is a leader. Nodes in contact with it apply the entry after some time.
 func (w *World) propose(e agreement.Entry) agreement.Result {
 	if w.leader.index < 0 {
 		return agreement.Result{Err: errNoLeader}
@@ -150,13 +150,13 @@ func (w *World) propose(e agreement.Entry) agreement.Result {
 	}
 	w.globe.noteState(w)
 	for _, n := range w.nodes {
-		wait := w.within(time.Millisecond, 60*time.Millisecond)
+		wait := w.randomDelay(time.Millisecond, 60*time.Millisecond)
 		if w.control.IntN(40) == 0 {
-			wait = w.within(0, slowApply)
+			wait = w.randomDelay(0, slowApply)
 		}
 		w.after(wait, func() {
 			if n.contact {
-				n.process.honour(next)
+				n.process.applyRules(next)
 			}
 		})
 	}

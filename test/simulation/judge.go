@@ -8,24 +8,24 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Violation is a promise that was broken.
+// Violation is a broken promise.
 type Violation struct {
-	Guarantee string // G2, …
+	Guarantee string // such as G2
 	Text      string
 }
 
-// String is the guarantee and what happened.
+// String returns the guarantee and what happened.
 func (v Violation) String() string { return v.Guarantee + ": " + v.Text }
 
-// Bounds of what is promised.
+// Bounds of the promises.
 const (
-	// maxCheckTime is within what time each check is decided.
+	// maxCheckTime is the time within which each check must be decided.
 	maxCheckTime = time.Second
-	// together is the least part of a limit, in hundredths, that is admitted where demand lasts.
-	together = 98
+	// minAdmittedPercent is the part of a limit, in percent, that must be admitted while demand lasts.
+	minAdmittedPercent = 98
 )
 
-// Judge looks at all that happened.
+// Judge returns all promises that the run broke.
 func (l *Ledger) Judge() (broken []Violation) {
 	if len(l.Regions) > 0 {
 		return l.judgeRegions()
@@ -38,10 +38,10 @@ func (l *Ledger) Judge() (broken []Violation) {
 	}
 	index := l.index()
 	broken = append(broken, l.judgeTime()...)
-	broken = append(broken, l.judgePower()...)
+	broken = append(broken, l.judgeAuthority()...)
 	for i := range l.Subjects {
 		switch s, of := &l.Subjects[i], &index[i]; {
-		case s.Global: // judged with the other regions
+		case s.Global: // judgeRegions judges these
 		case s.Limit.Kind == algorithms.FixedWindow:
 			broken = append(broken, l.judgeWindows(i, of)...)
 			broken = append(broken, l.judgeFull(i, of)...)
@@ -53,23 +53,23 @@ func (l *Ledger) Judge() (broken []Violation) {
 	return broken
 }
 
-// story is what happened to one subject.
-type story struct {
+// subjectHistory is what happened to one subject.
+type subjectHistory struct {
 	checks []*Check
 	acts   []*Act
 	losses []*Loss
-	held   []*Check // about other subjects too, and refused: their cost may have been held for a while
+	undone []*Check // refused joint checks: the cost may have been taken for a while
 }
 
-func (l *Ledger) index() []story {
-	s := make([]story, len(l.Subjects))
+func (l *Ledger) index() []subjectHistory {
+	s := make([]subjectHistory, len(l.Subjects))
 	for i := range l.Checks {
 		c := &l.Checks[i]
 		if c.Joint && !c.Admitted {
-			s[c.Subject].held = append(s[c.Subject].held, c)
+			s[c.Subject].undone = append(s[c.Subject].undone, c)
 		}
 		if c.Joint && (c.By == limiter.ByFallback || c.By == limiter.ByStandby) && c.Admitted {
-			continue // whether this subject was the one that was decided so is not known
+			continue // unknown which of its subjects was decided alone or by the standby
 		}
 		s[c.Subject].checks = append(s[c.Subject].checks, c)
 	}
@@ -82,25 +82,25 @@ func (l *Ledger) index() []story {
 	return s
 }
 
-func (l *Ledger) broke(guarantee string, subject int, format string, args ...any) Violation {
+func (l *Ledger) violation(guarantee string, subject int, format string, args ...any) Violation {
 	s := &l.Subjects[subject]
 	return Violation{guarantee, fmt.Sprintf("%s %s (%d per %v): ", s.Rule, s.Key, s.Limit.Amount, s.Limit.Window) + fmt.Sprintf(format, args...)}
 }
 
-// judgeTime is G10: each check is decided soon.
+// judgeTime is G10: each check is decided within maxCheckTime.
 func (l *Ledger) judgeTime() (broken []Violation) {
 	for i := range l.Checks {
 		if c := &l.Checks[i]; c.Ended-c.Began > maxCheckTime {
-			broken = append(broken, l.broke("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
+			broken = append(broken, l.violation("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
 		}
 	}
 	return broken
 }
 
-// judgePower is the first half of G4: a node that has been cut off for as long as authority lasts decides nothing but
-// alone, and a while later, when leases have run out as well, not even by them. In the windows of fixed-window limits that
-// begin after authority is over there are no leases to begin with.
-func (l *Ledger) judgePower() (broken []Violation) {
+// judgeAuthority is the first half of G4: a node that has been cut off for longer than authority lasts decides only alone
+// or by leases, and, once the leases have ended, only alone. In windows of fixed-window limits that begin after the end
+// of authority, the node has no leases to begin with.
+func (l *Ledger) judgeAuthority() (broken []Violation) {
 	cuts := make(map[int][]Cut)
 	for _, c := range l.Cuts {
 		if c.Until-c.From > authorityTime {
@@ -115,11 +115,11 @@ func (l *Ledger) judgePower() (broken []Violation) {
 		for _, cut := range cuts[c.Node] {
 			s := &l.Subjects[c.Subject]
 			over := cut.From + authorityTime
-			if c.By == limiter.ByLease && (s.Limit.Kind != algorithms.FixedWindow || l.window(s, c.Began) == l.window(s, over)) {
+			if c.By == limiter.ByLease && (s.Limit.Kind != algorithms.FixedWindow || l.windowOf(s, c.Began) == l.windowOf(s, over)) {
 				over += s.TTL
 			}
 			if c.Began > over && c.Ended < cut.Until {
-				broken = append(broken, l.broke("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
+				broken = append(broken, l.violation("G4", c.Subject, "node %d, cut off from %v to %v, admitted %d by %v from %v to %v",
 					c.Node, cut.From, cut.Until, c.Cost, c.By, c.Began, c.Ended))
 			}
 		}
@@ -127,12 +127,12 @@ func (l *Ledger) judgePower() (broken []Violation) {
 	return broken
 }
 
-// window is the number of the window of a time.
-func (l *Ledger) window(s *Subject, at time.Duration) int64 {
+// windowOf returns the number of the window at a time.
+func (l *Ledger) windowOf(s *Subject, at time.Duration) int64 {
 	return (l.Start.UnixNano() + int64(at)) / int64(s.Limit.Window)
 }
 
-// begins is when a window does.
-func (l *Ledger) begins(s *Subject, window int64) time.Duration {
+// windowStart returns the beginning of a window.
+func (l *Ledger) windowStart(s *Subject, window int64) time.Duration {
 	return time.Duration(window*int64(s.Limit.Window) - l.Start.UnixNano())
 }

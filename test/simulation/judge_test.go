@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// made is a record made up: one subject, with a limit of 100 in 10 s, from the beginning of a window on.
-func made(kind algorithms.Kind) *Ledger {
+// madeLedger returns an artificial ledger that begins with a window: one subject with a limit of 100 in 10 s.
+func madeLedger(kind algorithms.Kind) *Ledger {
 	return &Ledger{
 		Start: time.Unix(1_000_000, 0), End: time.Hour,
 		Subjects: []Subject{{
@@ -30,12 +30,12 @@ type madeCase struct {
 	name string
 	kind algorithms.Kind
 	have func(*Ledger)
-	want string // the guarantee that is broken; empty: none
+	want string // the broken guarantee, or empty
 }
 
 func (c *madeCase) try(t *testing.T) {
 	t.Helper()
-	l := made(c.kind)
+	l := madeLedger(c.kind)
 	c.have(l)
 	broken := l.Judge()
 	switch {
@@ -46,7 +46,7 @@ func (c *madeCase) try(t *testing.T) {
 	}
 }
 
-// The checkers find what is wrong, and nothing else, in windows.
+// The checkers find violations in windows, and nothing else.
 func TestJudgeWindows(t *testing.T) {
 	lose := func(amount int64, anew bool) func(*Ledger) {
 		return func(l *Ledger) {
@@ -87,7 +87,7 @@ func TestJudgeWindows(t *testing.T) {
 	}
 }
 
-// And in spans.
+// The checkers find violations in spans.
 func TestJudgeSpans(t *testing.T) {
 	steady := func(l *Ledger) { // 100 at once, then 10 a second
 		l.admit(time.Second, 1, 100, limiter.ByOwner)
@@ -147,7 +147,7 @@ func TestJudgeSpans(t *testing.T) {
 	}
 }
 
-// And in the time around cuts.
+// The checkers find violations around cuts.
 func TestJudgeCuts(t *testing.T) {
 	cut := func(by limiter.DecidedBy, at time.Duration, cost int64) func(*Ledger) {
 		return func(l *Ledger) {
@@ -157,7 +157,7 @@ func TestJudgeCuts(t *testing.T) {
 	}
 	tests := []madeCase{
 		{"authority lasts", algorithms.FixedWindow, cut(limiter.ByOwner, 7*time.Second-ms, 50), ""},
-		{"it is over", algorithms.FixedWindow, cut(limiter.ByOwner, 7*time.Second+ms, 50), "G4"},
+		{"authority has run out", algorithms.FixedWindow, cut(limiter.ByOwner, 7*time.Second+ms, 50), "G4"},
 		{"connected again", algorithms.FixedWindow, cut(limiter.ByOwner, 41*time.Second, 50), ""},
 		{"forwarded to one that is cut off too", algorithms.FixedWindow, cut(limiter.ByForward, 8*time.Second, 50), "G4"},
 		{"a lease of the window of the cut", algorithms.FixedWindow, cut(limiter.ByLease, 7400*ms, 50), ""},
@@ -180,7 +180,7 @@ func TestJudgeCuts(t *testing.T) {
 	}
 }
 
-// G3: windows that are not full though they should be.
+// G3: windows that are not full, although they should be.
 func TestJudgeFull(t *testing.T) {
 	ask := func(admitted int64, until time.Duration) func(*Ledger) {
 		return func(l *Ledger) {
@@ -204,18 +204,18 @@ func TestJudgeFull(t *testing.T) {
 		{"98 of 100", algorithms.FixedWindow, ask(98, end), ""},
 		{"97 of 100", algorithms.FixedWindow, ask(97, end), "G3"},
 		{"demand ends early", algorithms.FixedWindow, ask(50, 8*time.Second), ""},
-		{"the one who asks is cut off", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{1: true}}, ask(50, end)), ""},
-		{"the owner is", algorithms.FixedWindow, owned(trouble(Trouble{From: -4 * time.Second, Until: -3 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), ""},
-		{"it was", algorithms.FixedWindow, owned(trouble(Trouble{From: -9 * time.Second, Until: -6 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), "G3"},
-		{"somebody else is", algorithms.FixedWindow, owned(trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{2: true}}, ask(50, end))), "G3"},
-		{"nobody leads", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: forever}, ask(50, end)), ""},
+		{"the asking node is cut off", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{1: true}}, ask(50, end)), ""},
+		{"the owner is cut off", algorithms.FixedWindow, owned(trouble(Trouble{From: -4 * time.Second, Until: -3 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), ""},
+		{"the owner was cut off long ago", algorithms.FixedWindow, owned(trouble(Trouble{From: -9 * time.Second, Until: -6 * time.Second, Nodes: map[int]bool{4: true}}, ask(50, end))), "G3"},
+		{"another node is cut off", algorithms.FixedWindow, owned(trouble(Trouble{From: 3 * time.Second, Until: 4 * time.Second, Nodes: map[int]bool{2: true}}, ask(50, end))), "G3"},
+		{"there is no leader", algorithms.FixedWindow, trouble(Trouble{From: 3 * time.Second, Until: forever}, ask(50, end)), ""},
 	}
 	for _, tt := range tests {
 		tt.try(t)
 	}
 }
 
-// G10: each check is decided, and soon.
+// G10: each check is decided within a second.
 func TestJudgeTime(t *testing.T) {
 	slow := func(d time.Duration) func(*Ledger) {
 		return func(l *Ledger) { l.Checks = []Check{{Began: 0, Ended: d, Cost: 1, By: limiter.ByForward}} }

@@ -10,31 +10,31 @@ import (
 const (
 	authorityTime = 2 * time.Second
 	renewal       = authorityTime / 8
-	// endingTime is how long the leader waits before it ends a node that it answers no more.
+	// endingTime is the time between the leader's last answer to a node and its end.
 	endingTime = authorityTime + authorityTime/100
 	maxVoters  = 5
-	// ringPause is how long a change of members waits for others.
+	// ringPause is how long a ring change waits for further changes of members.
 	ringPause = 200 * time.Millisecond
 )
 
-// leadership is who leads. A voter is one of the first nodes.
+// leadership is who leads. The first nodes are the voters.
 type leadership struct {
-	index int // −1: nobody
-	term  int // counts elections, held or lost
+	index int // −1 without a leader
+	term  int // counts elections, won or lost
 }
 
 func (w *World) voters() int { return min(maxVoters, w.cfg.Nodes) }
 
-// within is a time from a to b, by the control plane's dice.
-func (w *World) within(a, b time.Duration) time.Duration {
+// randomDelay draws a time from a to b with the control plane's generator.
+func (w *World) randomDelay(a, b time.Duration) time.Duration {
 	return a + time.Duration(w.control.Int64N(int64(b-a)))
 }
 
-// reassess finds out who hears the leader, after the network or the set of nodes has changed. It is called under the
-// mutex.
-func (w *World) reassess() {
+// updateContacts determines which nodes reach the leader, after a change of the network or the nodes. The caller holds
+// the mutex.
+func (w *World) updateContacts() {
 	now := w.now()
-	w.net.forget(now)
+	w.net.dropOldFaults(now)
 	label := w.net.components(now, func(i int) bool { return w.nodes[i].process.alive })
 	count := map[int]int{}
 	for v := range w.voters() {
@@ -49,14 +49,14 @@ func (w *World) reassess() {
 	if w.leader.index >= 0 && (majority < 0 || label[w.leader.index] != majority) {
 		w.leader.index = -1
 		w.leader.term++
-		w.leaderless = w.ledger.trouble(now, nil)
+		w.leaderless = w.ledger.beginTrouble(now, nil)
 	}
 	if w.leader.index < 0 {
 		for _, n := range w.nodes {
 			w.loseContact(n)
 			w.relapse(n)
-			// It may reach others now whose authority lasts a while: all are counted as cut off from now on.
-			w.ledger.cut(n, n.cutAt, now)
+			// It may now reach nodes whose authority still lasts: count all as cut off from now on.
+			w.ledger.addCut(n, n.cutAt, now)
 			n.cutAt = now
 		}
 		if majority >= 0 {
@@ -70,20 +70,20 @@ func (w *World) reassess() {
 			w.loseContact(n)
 		case !in:
 			w.relapse(n)
-			w.meet(n, label)
-		case !n.contact && n.healed == 0:
+			w.joinCut(n, label)
+		case !n.contact && n.healedAt == 0:
 			w.regain(n)
 		}
 	}
 }
 
-// elect makes one of the voters who hear each other the leader, unless that changes meanwhile.
+// elect makes a voter of the majority the leader after a delay, unless the network changes before.
 func (w *World) elect(label []int, majority int) {
 	w.leader.term++
 	term := w.leader.term
-	wait := w.within(400*time.Millisecond, 1500*time.Millisecond)
+	wait := w.randomDelay(400*time.Millisecond, 1500*time.Millisecond)
 	if w.control.IntN(8) == 0 {
-		wait = w.within(1500*time.Millisecond, 5*time.Second)
+		wait = w.randomDelay(1500*time.Millisecond, 5*time.Second)
 	}
 	w.after(wait, func() {
 		if w.leader.term != term {
@@ -95,42 +95,42 @@ func (w *World) elect(label []int, majority int) {
 			}
 		}
 		for _, n := range w.nodes {
-			n.barred = false
+			n.unanswered = false
 			if label[n.index] != majority || n.stuck {
-				w.consider(n)
+				w.scheduleEnding(n)
 			}
 		}
 		if w.leaderless >= 0 {
-			w.ledger.over(w.leaderless, w.now())
+			w.ledger.endTrouble(w.leaderless, w.now())
 			w.leaderless = -1
 		}
-		w.reassess()
+		w.updateContacts()
 	})
 }
 
-// loseContact is for a node that the leader hears no more, or that has no leader.
+// loseContact records that a node no longer reaches the leader, or that there is none.
 func (w *World) loseContact(n *node) {
 	if !n.contact {
 		return
 	}
 	now := w.now()
 	n.contact = false
-	n.lost++
-	n.until = now - w.within(0, renewal) + authorityTime
+	n.contactChanges++
+	n.authorityUntil = now - w.randomDelay(0, renewal) + authorityTime
 	n.cutAt = now
-	lost := n.lost
-	w.after(n.until-now, func() {
-		if (n.lost == lost || !n.contact) && n.process.alive {
-			n.process.reckon() // it decides no more
+	lost := n.contactChanges
+	w.after(n.authorityUntil-now, func() {
+		if (n.contactChanges == lost || !n.contact) && n.process.alive {
+			n.process.countUnacked() // it stops deciding now
 		}
 	})
 	if w.leader.index >= 0 {
-		w.consider(n)
+		w.scheduleEnding(n)
 	}
 }
 
-// meet is for a node that is cut off: it may have come together with others whose authority lasts longer.
-func (w *World) meet(n *node, label []int) {
+// joinCut updates a node that is cut off: it may now reach others whose authority lasts longer.
+func (w *World) joinCut(n *node, label []int) {
 	last := n.cutAt
 	for i, other := range w.nodes {
 		if label[i] == label[n.index] && !other.contact {
@@ -138,101 +138,100 @@ func (w *World) meet(n *node, label []int) {
 		}
 	}
 	if last > n.cutAt {
-		w.ledger.cut(n, n.cutAt, w.now())
+		w.ledger.addCut(n, n.cutAt, w.now())
 		n.cutAt = last
 	}
 }
 
-// relapse is for a node that was about to be heard again, and is not.
+// relapse records that a node was cut off again before it regained contact.
 func (w *World) relapse(n *node) {
-	if n.contact || n.healed == 0 {
+	if n.contact || n.healedAt == 0 {
 		return
 	}
-	w.ledger.cut(n, n.cutAt, n.healed)
-	n.cutAt, n.healed = w.now(), 0
-	n.lost++
+	w.ledger.addCut(n, n.cutAt, n.healedAt)
+	n.cutAt, n.healedAt = w.now(), 0
+	n.contactChanges++
 	if w.leader.index >= 0 {
-		w.consider(n)
+		w.scheduleEnding(n)
 	}
 }
 
-// regain is for a node that hears the leader again, or for the first time: it applies what was agreed, and asks for
-// authority.
+// regain starts a node's return to the leader: it applies the agreed state and asks for authority.
 func (w *World) regain(n *node) {
-	n.lost++
-	n.healed = w.now()
-	lost := n.lost
-	w.after(w.within(10*time.Millisecond, redial), func() { w.welcome(n, lost) })
+	n.contactChanges++
+	n.healedAt = w.now()
+	lost := n.contactChanges
+	w.after(w.randomDelay(10*time.Millisecond, redial), func() { w.completeContact(n, lost) })
 }
 
-func (w *World) welcome(n *node, lost int) {
+func (w *World) completeContact(n *node, lost int) {
 	p := n.process
-	if n.lost != lost || n.contact || w.leader.index < 0 || !p.alive || n.stuck {
+	if n.contactChanges != lost || n.contact || w.leader.index < 0 || !p.alive || n.stuck {
 		return
 	}
 	if w.agreed.boots[n.index] != p.boot {
-		next := w.agreed.next()
+		next := w.agreed.successor()
 		next.boots[n.index] = p.boot
 		w.commit(next)
 	}
-	p.apply(w.agreed)
-	if n.barred {
-		w.after(100*time.Millisecond, func() { w.welcome(n, lost) })
+	p.applyAgreed(w.agreed)
+	if n.unanswered {
+		w.after(100*time.Millisecond, func() { w.completeContact(n, lost) })
 		return
 	}
 	if p.rules.Index < w.state.Index {
-		p.honour(w.state)
-		w.after(time.Millisecond, func() { w.welcome(n, lost) })
+		p.applyRules(w.state)
+		w.after(time.Millisecond, func() { w.completeContact(n, lost) })
 		return
 	}
 	n.contact, p.ready = true, true
-	w.ledger.cut(n, n.cutAt, n.healed)
-	n.healed, n.aside = 0, false
-	w.reshape()
+	w.ledger.addCut(n, n.cutAt, n.healedAt)
+	n.healedAt, n.wasStuck = 0, false
+	w.scheduleRingChange()
 }
 
-// consider ends a node that stays away: after gossip calls it failed the leader answers it no more, and when what it had
-// been given has certainly run out, it ends it.
-func (w *World) consider(n *node) {
-	lost, term := n.lost, w.leader.term
-	w.after(w.within(300*time.Millisecond, 1500*time.Millisecond), func() {
-		if n.lost != lost || w.leader.term != term || w.leader.index < 0 || w.agreed.to.Rank(n.id) < 0 && w.agreed.from.Rank(n.id) < 0 {
+// scheduleEnding ends a node that stays away. After gossip has declared it failed, the leader stops answering it; when
+// its authority has certainly run out, the leader ends it.
+func (w *World) scheduleEnding(n *node) {
+	lost, term := n.contactChanges, w.leader.term
+	w.after(w.randomDelay(300*time.Millisecond, 1500*time.Millisecond), func() {
+		if n.contactChanges != lost || w.leader.term != term || w.leader.index < 0 || w.agreed.to.Rank(n.id) < 0 && w.agreed.from.Rank(n.id) < 0 {
 			return
 		}
-		n.barred = true
+		n.unanswered = true
 		w.after(endingTime, func() {
 			if w.leader.term != term || w.leader.index < 0 {
-				return // a new leader begins anew
+				return // a new leader starts over
 			}
-			n.barred = false
+			n.unanswered = false
 			w.ledger.Counts.Ended++
-			w.commit(w.agreed.ended(n.index))
-			w.reshape()
+			w.commit(w.agreed.withoutNode(n.index))
+			w.scheduleRingChange()
 		})
 	})
 }
 
-// commit makes next what is agreed, and has those who hear the leader apply it within some time.
+// commit makes next the agreed state. Nodes in contact with the leader apply it after some time.
 func (w *World) commit(next *agreed) {
 	w.agreed = next
 	for _, n := range w.nodes {
 		if !n.contact {
 			continue
 		}
-		w.after(w.within(time.Millisecond, 60*time.Millisecond), func() {
+		w.after(w.randomDelay(time.Millisecond, 60*time.Millisecond), func() {
 			if n.contact && n.process.alive {
-				n.process.apply(next)
+				n.process.applyAgreed(next)
 			}
 		})
 	}
 	if next.from != next.to {
-		w.settleSoon()
+		w.scheduleSettling()
 	}
 }
 
-// reshape has the leader look, a little later, whether the ring has the right members.
-func (w *World) reshape() {
-	w.after(ringPause+w.within(0, ringPause), func() {
+// scheduleRingChange makes the leader compare the ring with the members after a pause, and change it if necessary.
+func (w *World) scheduleRingChange() {
+	w.after(ringPause+w.randomDelay(0, ringPause), func() {
 		a := w.agreed
 		if w.leader.index < 0 || a.from != a.to {
 			return
@@ -246,14 +245,14 @@ func (w *World) reshape() {
 		wanted, err := a.to, error(nil)
 		switch {
 		case absent == 0:
-			wanted, err = ringOf(w.region, w.cfg.Nodes, -1)
+			wanted, err = newRing(w.region, w.cfg.Nodes, -1)
 		case absent == 1 && w.nodes[out].leaving:
-			wanted, err = ringOf(w.region, w.cfg.Nodes, out)
+			wanted, err = newRing(w.region, w.cfg.Nodes, out)
 		}
 		if err != nil || wanted.Equal(a.to) {
 			return
 		}
-		next := a.next()
+		next := a.successor()
 		next.epoch++
 		next.to = wanted
 		w.ledger.Counts.Rings++
@@ -261,8 +260,9 @@ func (w *World) reshape() {
 	})
 }
 
-// settleSoon looks now and then whether all that moves has moved, and every standby is up to date.
-func (w *World) settleSoon() {
+// scheduleSettling checks repeatedly whether all partitions have moved and all standbys are up to date, and then settles
+// the ring.
+func (w *World) scheduleSettling() {
 	if w.settling {
 		return
 	}
@@ -272,25 +272,25 @@ func (w *World) settleSoon() {
 		a := w.agreed
 		switch {
 		case a.from == a.to:
-		case w.leader.index < 0 || !w.settled(a):
-			w.settleSoon()
+		case w.leader.index < 0 || !w.isSettled(a):
+			w.scheduleSettling()
 		default:
-			next := a.next()
+			next := a.successor()
 			next.from = next.to
 			w.commit(next)
-			w.reshape()
+			w.scheduleRingChange()
 		}
 	})
 }
 
-func (w *World) settled(a *agreed) bool {
+func (w *World) isSettled(a *agreed) bool {
 	for p := range ring.Partitions {
 		h := w.holders[p]
-		if idIn(w.region, h.node) != a.to.Owner(p) || !h.valid(a) {
+		if idIn(w.region, h.node) != a.to.Owner(p) || !h.isValid(a) {
 			return false
 		}
 		owner := w.nodes[h.node].process
-		if owner.view != a || owner.phases[p] != held || !owner.synced(p, indexOf(a.to.Standby(p))) {
+		if owner.view != a || owner.phases[p] != held || !owner.isSynced(p, indexOf(a.to.Standby(p))) {
 			return false
 		}
 	}

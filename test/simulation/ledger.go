@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Ledger is what happened in a run. The checkers go by nothing else.
+// Ledger is the record of a run. The checkers use nothing else.
 type Ledger struct {
 	Config   Config
 	Start    time.Time // all other times count from here
@@ -22,14 +22,14 @@ type Ledger struct {
 	Cuts     []Cut
 	Owners   []Owner
 	Troubles []Trouble
-	Failures []string // what is wrong without any checker
+	Failures []string // mistakes that need no checker
 	Counts   Counts
 	Events   int64
-	Regions  []*Ledger // one for each region, where there are several; what follows is then of all of them
+	Regions  []*Ledger // one per region, if there are several; the fields below are then those of all regions
 	Versions []Version // of the rules
 	Loans    []Loan
-	Holds    []Hold   // a region's
-	TooSoon  []string // loans that were told of before they were safe
+	Holds    []Hold   // of one region
+	TooSoon  []string // loans reported before they were confirmed
 
 	mu sync.Mutex // guards Checks and Failures
 }
@@ -40,24 +40,24 @@ type Subject struct {
 	Partition int
 	Counter   counters.Key
 	Limit     algorithms.Limit
-	Exact     bool          // no leases
-	Global    bool          // regions divide it; Limit is the whole of the first version
-	TTL       time.Duration // of leases; 0: none
+	Exact     bool          // without leases
+	Global    bool          // regions divide it; Limit is the undivided one of the first version
+	TTL       time.Duration // of leases; 0 without leases
 }
 
-// Check is one check that was answered.
+// Check is an answered check.
 type Check struct {
-	Began, Ended time.Duration // it was decided in between
+	Began, Ended time.Duration // the decision was made in between
 	Node         int
 	Subject      int
 	Cost         int64
-	Share        int64 // the most that the node may spend of the limit by itself
+	Share        int64 // the most that the node may spend of the limit alone
 	Admitted     bool
-	Joint        bool // it was about other subjects too: By is the weakest of the ways in which they were decided
+	Joint        bool // a check with other subjects, too; By is the weakest of their ways of being decided
 	By           limiter.DecidedBy
 }
 
-// Act is what a standby admitted in its owner's place.
+// Act is cost that a standby admitted in its owner's place.
 type Act struct {
 	At      time.Duration
 	Node    int // the standby
@@ -66,65 +66,65 @@ type Act struct {
 	Share   int64
 }
 
-// Loss is a change of a subject's owner that is no hand-over.
+// Loss is a change of a subject's owner without a hand-over.
 type Loss struct {
 	At      time.Duration
 	Subject int
-	Amount  int64 // debits of the old owner, leases included, that the new one does not know
-	Anew    bool  // it knows none
+	Amount  int64 // debits of the old owner, leases included, that the new one does not have
+	Anew    bool  // the new owner has none of them
 }
 
-// Cut is a time in which a node did not hear the leader, if there was one.
+// Cut is a time in which a node did not reach a leader.
 type Cut struct {
 	Node        int
 	From, Until time.Duration
 }
 
-// Owner is the beginning of a node's time as the owner of a partition with subjects in it.
+// Owner records when a node became the owner of a partition that has subjects.
 type Owner struct {
 	At        time.Duration
 	Partition int
 	Node      int
 }
 
-// Trouble is a time in which something was wrong with some nodes.
+// Trouble is a time in which a fault affected nodes.
 type Trouble struct {
 	From, Until time.Duration
-	Nodes       map[int]bool // nil: all
+	Nodes       map[int]bool // nil for all
 }
 
-// Counts say how much happened.
+// Counts counts what happened in a run.
 type Counts struct {
 	Faults map[string]int
 	By     [8]int64 // checks by limiter.DecidedBy, admitted or not
 	Ended  int      // nodes that the leader ended
 	Begun  int      // partitions whose owner changed without a hand-over
-	Anew   int      // of those, that began without a copy
+	Anew   int      // of those: the ones whose new owner had no copy
 	Rings  int
 	Moved  int // partitions handed over
 	Debts  int // debts paid
 	Judged Judged
-	// Of several regions.
+	// For several regions.
 	Recorded int   // versions that all regions honoured
-	Loans    int   // made
-	Lent     int64 // units
+	Loans    int   // number of loans
+	Lent     int64 // units lent
 }
 
-// Judged says how much the checkers had to look at.
+// Judged counts what the checkers judged.
 type Judged struct {
 	Windows int // fixed windows with admissions
-	Full    int // of those, where demand lasted and nothing was wrong
+	Full    int // of those: the ones with lasting demand and without faults
 	Spans   int // subjects of other algorithms
-	Alone   int // windows of a node that decided alone
-	// Of several regions.
+	Alone   int // windows of nodes that decided alone
+	// For several regions.
 	Admissions int // of global limits
-	Whole      int // fixed windows of them with admissions
-	Exact      int // of those looked at, whose bound was the limit
-	Filled     int // and of those, in which 90 % of the limit or more was admitted
+	Whole      int // fixed windows of global limits with admissions
+	Exact      int // of those: the ones whose bound was the limit itself
+	Filled     int // of those: the ones in which at least 90 % of the limit was admitted
 	Flows      int // subjects of token buckets
 }
 
-// Note adds a check.
+// Note adds a check. It is safe for concurrent use.
 func (l *Ledger) Note(c Check) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,29 +132,30 @@ func (l *Ledger) Note(c Check) {
 	l.Counts.By[c.By]++
 }
 
-// Fail notes something wrong.
+// Fail records a failure that needs no checker. It is safe for concurrent use.
 func (l *Ledger) Fail(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Failures = append(l.Failures, fmt.Sprintf(format, args...))
 }
 
-// tooSoon notes a loan that was told of before it was safe. It is called under the world's mutex.
-func (l *Ledger) tooSoon(format string, args ...any) {
+// addTooSoon records a loan that was reported before it was confirmed. The caller holds the world's mutex.
+func (l *Ledger) addTooSoon(format string, args ...any) {
 	l.TooSoon = append(l.TooSoon, fmt.Sprintf(format, args...))
 }
 
-// trouble begins one, and returns its place for over.
-func (l *Ledger) trouble(from time.Duration, nodes map[int]bool) int {
+// beginTrouble begins a trouble and returns its index for endTrouble.
+func (l *Ledger) beginTrouble(from time.Duration, nodes map[int]bool) int {
 	l.Troubles = append(l.Troubles, Trouble{From: from, Until: forever, Nodes: nodes})
 	return len(l.Troubles) - 1
 }
 
-func (l *Ledger) over(i int, at time.Duration) { l.Troubles[i].Until = at }
+func (l *Ledger) endTrouble(i int, at time.Duration) { l.Troubles[i].Until = at }
 
-// cut notes that a node did not hear the leader. One that does hear all others is asked by them, and asks them.
-func (l *Ledger) cut(n *node, from, until time.Duration) {
-	if n.aside {
+// addCut records that a node did not reach the leader. A node that reaches all others is no cut: checks still pass
+// between them.
+func (l *Ledger) addCut(n *node, from, until time.Duration) {
+	if n.wasStuck {
 		return
 	}
 	l.Cuts = append(l.Cuts, Cut{Node: n.index, From: from, Until: until})

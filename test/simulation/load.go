@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// background is the part of the checks that are about any subject, at any node.
-	background = 5 // one in so many
-	// episodes is how many subjects are asked about with a will at once.
+	// One in backgroundPart checks is about a random subject at a random node.
+	backgroundPart = 5
+	// episodes is the number of subjects under load at any time.
 	episodes = 6
-	// hotKeys is how many subjects of each rule are, now and then.
+	// hotKeys is the number of subjects of each rule that may come under load.
 	hotKeys = 6
-	// perShare is how many units each node has of the larger limits: enough for leases, which begin at ten.
+	// perShare is each node's share of the larger limits, in units: enough for leases, which start at ten.
 	perShare = 20
 )
 
-// ruleNames are the rules: algorithm, window, and how they are decided.
+// ruleNames names the rules after algorithm, window and way of deciding.
 var ruleNames = []string{
 	"fixed-1s", "fixed-10s", "fixed-30s", "fixed-60s", "bucket-10s", "bucket-60s", "sliding-10s", "sliding-60s",
 	"exact-10s", "exact-bucket-10s", "small-10s", "log-10s", "leaky-10s",
 }
 
-// Rules are those that a cluster of so many nodes is asked about, as text.
+// Rules returns the rules document for a cluster of the given number of nodes.
 func Rules(nodes int) string {
 	large := nodes * perShare
 	return fmt.Sprintf(`version: 1
@@ -49,25 +49,26 @@ rules:
 `, large, large/2)
 }
 
-// attributeOf is the key attribute of a rule: each has its own, so that a check names the subjects it is about.
+// attributeOf returns the key attribute of a rule. Each rule has its own, so that a check applies only to the subjects it
+// names.
 func attributeOf(rule string) string { return strings.ReplaceAll(rule, "-", "_") }
 
-// Load asks about subjects for a time: now and then about any of them, at any node, and with a will about some, at a few
-// nodes, for some of their windows, with less than their limits allow, or more.
+// Load checks subjects for some time: a few checks are about random subjects at random nodes; most load some subjects at
+// a few nodes, for some of their windows, below or above their limits.
 type Load struct {
-	Ledger *Ledger // whose Subjects are asked about; see List
-	Rate   int     // checks a second, of all nodes together
+	Ledger *Ledger // Load checks its Subjects; see List
+	Rate   int     // checks per second, over all nodes
 	Random *rand.Rand
-	// Nodes is how many nodes may be asked.
+	// Nodes returns the number of nodes that may be asked.
 	Nodes func() int
-	// Ask asks a node, of those, if it is there, about a subject. It may wait for the answer.
+	// Ask sends a check to one of those nodes, if it is up. It may block until the answer.
 	Ask func(node, subject int, cost int64)
 
 	hot int
 }
 
-// List lists so many subjects, or a few dozen if that is more, for rules that l goes by, and returns how many of the first are
-// asked about so often that their limits are reached.
+// List adds total subjects, or a few dozen if that is more, located with a limiter that has the rules. It returns how
+// many of the first ones Load checks often enough to reach their limits.
 func (l *Ledger) List(total int, by *limiter.Limiter) (hot int, err error) {
 	hot = hotKeys * len(ruleNames)
 	for i := range max(total, hot) {
@@ -80,7 +81,7 @@ func (l *Ledger) List(total int, by *limiter.Limiter) (hot int, err error) {
 	return hot, nil
 }
 
-// Query is a check of a subject.
+// Query returns a check of the subject.
 func (s *Subject) Query(cost int64) limiter.Query {
 	return limiter.Query{
 		Costs:      []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}},
@@ -88,7 +89,7 @@ func (s *Subject) Query(cost int64) limiter.Query {
 	}
 }
 
-// Run asks until a time, counted as in the ledger, and returns when all is answered.
+// Run sends checks until a time since the ledger's Start, and returns when all are answered.
 func (l *Load) Run(until time.Duration) {
 	var load, asked sync.WaitGroup
 	end := l.Ledger.Start.Add(until)
@@ -110,18 +111,18 @@ func (l *Load) Run(until time.Duration) {
 	asked.Wait()
 }
 
-// trickle asks once about any subject at any node.
+// trickle checks a random subject at a random node, once.
 func (l *Load) trickle(random *rand.Rand, ask func(node, subject int, cost int64)) {
-	rate := float64(l.Rate) / background
+	rate := float64(l.Rate) / backgroundPart
 	time.Sleep(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
 	ask(random.IntN(l.Nodes()), random.IntN(len(l.Ledger.Subjects)), 1)
 }
 
-// episode asks about one subject at a few nodes.
+// episode loads one subject at a few nodes.
 func (l *Load) episode(random *rand.Rand, end time.Time, ask func(node, subject int, cost int64)) {
 	subject := random.IntN(l.hot)
 	s := &l.Ledger.Subjects[subject]
-	rate := float64(l.Rate) * (background - 1) / background / episodes
+	rate := float64(l.Rate) * (backgroundPart - 1) / backgroundPart / episodes
 	windows := 1.5 + 1.5*random.Float64()
 	if s.Limit.Window < 5*time.Second {
 		windows *= 5
@@ -134,7 +135,7 @@ func (l *Load) episode(random *rand.Rand, end time.Time, ask func(node, subject 
 		nodes[i] = random.IntN(l.Nodes())
 	}
 	for now := time.Now(); now.Before(last) && now.Before(end); now = time.Now() {
-		// Even enough that the demand lasts, and not so even that all is in step.
+		// Regular enough that demand lasts, but not so regular that all checks are in step.
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))
 		ask(nodes[random.IntN(len(nodes))], subject, 1+random.Int64N(2*cost))
 	}

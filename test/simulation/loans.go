@@ -10,16 +10,16 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// asked is a request for a loan that a process answers itself, as the owner.
-type asked struct {
+// loanRequest is a request for a loan that a process answers as the owner.
+type loanRequest struct {
 	subject int
 	window  int64
 	by      *process
 }
 
-// askedFor is the request in body, if p is the owner of what it is about; nil: it isn't, or passes it on. It is called under
-// the mutex, at the moment at which p's limiter looks for the owner too.
-func (p *process) askedFor(body []byte, m peer.Method) *asked {
+// ownLoanRequest decodes the request in body if p is the owner of its subject, and otherwise returns nil. The caller
+// holds the mutex, at the moment at which p's limiter looks up the owner, too.
+func (p *process) ownLoanRequest(body []byte, m peer.Method) *loanRequest {
 	if m != limiter.MethodLend {
 		return nil
 	}
@@ -31,18 +31,18 @@ func (p *process) askedFor(body []byte, m peer.Method) *asked {
 	if i < 0 || p.phases[p.w.ledger.Subjects[i].Partition] != held {
 		return nil
 	}
-	return &asked{subject: i, window: r.Window, by: p}
+	return &loanRequest{subject: i, window: r.Window, by: p}
 }
 
-// subjectOf is what a request for a loan is about, −1 if there is no such.
+// subjectOf returns the index of a loan request's subject, or −1.
 func (w *World) subjectOf(r *limiter.LoanRequest) int {
 	return slices.IndexFunc(w.ledger.Subjects, func(s Subject) bool {
 		return s.Rule == r.Rule && len(r.Key) == 1 && s.Key == r.Key[0]
 	})
 }
 
-// noteLoan takes note of what was lent, as the owner's answer says.
-func (w *World) noteLoan(a *asked, reply []byte) {
+// noteLoan records the loan in the owner's reply.
+func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	if a == nil {
 		return
 	}
@@ -65,18 +65,18 @@ func (w *World) noteLoan(a *asked, reply []byte) {
 	}
 }
 
-// undebit is a sabotage: what was lent is put back, and lent all the same.
+// undebit is a sabotage: it gives back the cost of a loan that was made.
 func (p *process) undebit(s *Subject, amount int64) {
 	l, now := s.Limit, p.w.clock.Now()
 	_ = p.table.Give(now, s.Counter, &l, l.Taken(l.Advance(algorithms.State{}, now), now), amount)
 }
 
-// killAtLoan is of so many loans the one in whose middle somebody is killed.
-const killAtLoan = 40
+// maybeKill kills a node at one in killEvery loans.
+const killEvery = 40
 
-// tempt kills, now and then, one of those who take part in a loan: the lender, the node that passes it on, or the borrower. A
-// crash is a fault inside of regions: where there are none, nobody is.
-func (c *farCall) tempt(reply []byte) {
+// maybeKill sometimes kills a node that takes part in a loan: the lender, the entry node or the borrower. It does nothing
+// if the Config has no faults inside regions.
+func (c *farCall) maybeKill(reply []byte) {
 	g := c.to.globe
 	var r limiter.LoanReply
 	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 || c.subject < 0 || g.cfg.Calm == 0 {
@@ -85,10 +85,10 @@ func (c *farCall) tempt(reply []byte) {
 	g.mu.Lock()
 	n := g.ledger.Counts.Loans
 	g.mu.Unlock()
-	if n%killAtLoan != 0 {
+	if n%killEvery != 0 {
 		return
 	}
-	switch (n / killAtLoan) % 4 {
+	switch (n / killEvery) % 4 {
 	case 0, 1:
 		c.to.killSoon("lender", func() int { return c.to.holders[g.subjects[c.subject].Partition].node })
 	case 2:
@@ -98,49 +98,49 @@ func (c *farCall) tempt(reply []byte) {
 	}
 }
 
-// killSoon kills a node within the time that a message takes to another region and back.
+// killSoon kills a node within the time of a round trip between regions.
 func (w *World) killSoon(name string, node func() int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.after(w.chance(0, 3*farWay), func() {
+	w.after(w.randomBetween(0, 3*farWay), func() {
 		if w.ledger.Counts.Faults == nil {
 			w.ledger.Counts.Faults = map[string]int{}
 		}
 		w.ledger.Counts.Faults[name]++
-		w.crash(node(), w.chance(100*time.Millisecond, 10*time.Second), w.plan.IntN(2) == 0)
+		w.crash(node(), w.randomBetween(100*time.Millisecond, 10*time.Second), w.plan.IntN(2) == 0)
 	})
 }
 
-// told is what loans are counted by, in which their debits must be with followers before they are told of.
-type told struct {
+// loanKey identifies loans whose debits followers must have before the loans are reported.
+type loanKey struct {
 	subject int
 	window  int64
 	lineage uint64
 }
 
-// confirmedLoan looks, at the moment at which a loan is told of, whether all who follow the partition know of it. It is
-// called under the mutex.
-func (p *process) confirmedLoan(a *asked, amount int64) {
+// confirmedLoan checks, at the moment at which a loan is reported, that all followers of the partition know of it. The
+// caller holds the mutex.
+func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	w := p.w
 	s := &w.ledger.Subjects[a.subject]
 	if !p.alive || p.phases[s.Partition] != held || s.Limit.Kind != algorithms.FixedWindow {
-		return // a bucket's debits drain, and what is not here any more can't be looked at
+		return // a bucket's debits drain, and a lost partition can't be inspected
 	}
-	if w.told == nil {
-		w.told = map[told]int64{}
+	if w.lentTotals == nil {
+		w.lentTotals = map[loanKey]int64{}
 	}
-	t := told{a.subject, a.window, p.lineages[s.Partition]}
-	w.told[t] += amount
+	t := loanKey{a.subject, a.window, p.lineages[s.Partition]}
+	w.lentTotals[t] += amount
 	var buf [3]int
-	nodes := p.following(s.Partition, buf[:0])
+	nodes := p.followers(s.Partition, buf[:0])
 	if len(nodes) == 0 {
-		w.ledger.tooSoon("node %d lends %d of %s %s at %v, and nobody follows it", p.index, amount, s.Rule, s.Key, w.now())
+		w.ledger.addTooSoon("node %d lends %d of %s %s at %v without a follower", p.index, amount, s.Rule, s.Key, w.now())
 	}
 	for _, node := range nodes {
 		copied := w.nodes[node].process.records(s.Partition)[s.Counter.LentKey()]
-		if has := copied.State.Count; copied.State.Window() != a.window || has < w.told[t] {
-			w.ledger.tooSoon("node %d lends %d of %s %s at %v, %d in all, while node %d, which follows it, knows of %d",
-				p.index, amount, s.Rule, s.Key, w.now(), w.told[t], node, has)
+		if has := copied.State.Count; copied.State.Window() != a.window || has < w.lentTotals[t] {
+			w.ledger.addTooSoon("node %d lends %d of %s %s at %v, %d in all, while its follower, node %d, knows of only %d",
+				p.index, amount, s.Rule, s.Key, w.now(), w.lentTotals[t], node, has)
 		}
 	}
 }

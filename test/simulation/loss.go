@@ -5,22 +5,22 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// reckon finds out what p has debited that its followers do not know: what is forgotten if one of them goes on. It is
-// for the moment at which p stops deciding, and called under the mutex.
-func (p *process) reckon() {
+// countUnacked counts the debits of p that its followers don't have: they are forgotten if a follower takes over. The
+// caller holds the mutex, at the moment at which p stops deciding.
+func (p *process) countUnacked() {
 	w := p.w
 	var buf [3]int
-	for _, q := range p.mine {
+	for _, q := range p.heldPartitions {
 		w.unacked[q] = nil
-		if len(w.inside[q]) == 0 {
+		if len(w.subjectsIn[q]) == 0 {
 			continue
 		}
 		own := p.records(q)
-		for _, node := range p.following(q, buf[:0]) {
+		for _, node := range p.followers(q, buf[:0]) {
 			copied := w.nodes[node].process.records(q)
 			for key, r := range own {
-				i, known := w.byKey[key]
-				if n := Lacks(&r, copied[key]) - lacksLent(own, copied, key); known && n > w.unacked[q][i] {
+				i, known := w.subjectByKey[key]
+				if n := Lacks(&r, copied[key]) - missingLent(own, copied, key); known && n > w.unacked[q][i] {
 					if w.unacked[q] == nil {
 						w.unacked[q] = map[int]int64{}
 					}
@@ -31,10 +31,10 @@ func (p *process) reckon() {
 	}
 }
 
-// bereft notes what the new owner of q does not know; anew: it knows nothing.
-func (w *World) bereft(q int, anew bool) {
+// noteLoss records the debits that the new owner of q does not have; with anew, it has none.
+func (w *World) noteLoss(q int, anew bool) {
 	now := w.now()
-	for _, i := range w.inside[q] {
+	for _, i := range w.subjectsIn[q] {
 		l := Loss{Subject: i, At: now, Amount: w.unacked[q][i], Anew: anew}
 		w.ledger.Losses = append(w.ledger.Losses, l)
 	}
@@ -56,9 +56,9 @@ func (p *process) records(q int) map[counters.Key]counters.Record {
 	return all
 }
 
-// lacksLent is how much of that was lent to other regions: who got it was told only after a follower had been, so that it
-// excuses nothing. Of buckets, in which it drains, it can't be told.
-func lacksLent(own, copied map[counters.Key]counters.Record, key counters.Key) int64 {
+// missingLent returns how much of the missing debits was lent to other regions. The borrower was told only after the
+// followers, so this excuses nothing. It is 0 for buckets, in which the cost drains.
+func missingLent(own, copied map[counters.Key]counters.Record, key counters.Key) int64 {
 	r, lent := own[key.LentKey()]
 	if !lent || r.Kind != algorithms.FixedWindow {
 		return 0
@@ -66,12 +66,12 @@ func lacksLent(own, copied map[counters.Key]counters.Record, key counters.Key) i
 	return Lacks(&r, copied[key.LentKey()])
 }
 
-// Lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.
+// Lacks returns how much of a counter's cost its copy does not have, or an upper bound where that is unknown.
 func Lacks(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {
 	case own.Kind == algorithms.SlidingLog:
-		return lacksOfLog(own.Log, copied.Log)
+		return missingInLog(own.Log, copied.Log)
 	case own.Kind.Bucket():
 		return max(0, o.Count+1-c.Count) // the fraction counts as one
 	case own.Kind == algorithms.FixedWindow:
@@ -89,7 +89,7 @@ func Lacks(own *counters.Record, copied counters.Record) int64 {
 	return o.Count + o.Part
 }
 
-func lacksOfLog(own, copied []algorithms.Entry) (n int64) {
+func missingInLog(own, copied []algorithms.Entry) (n int64) {
 	known := map[int64]int64{}
 	for _, e := range copied {
 		known[e.At] += e.N

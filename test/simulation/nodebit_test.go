@@ -4,10 +4,10 @@ package simulation
 
 import "testing"
 
-// debited: loans are debited before they are made.
+// debited means that lenders debit loans before they make them.
 const debited = false
 
-// With the build tag nodebit loans are made without a debit, and the checkers notice.
+// With the build tag nodebit, lenders don't debit loans, and the checkers notice.
 func TestLoansWithoutDebitAreFound(t *testing.T) {
 	for seed := range uint64(5) {
 		c := DefaultConfig()
@@ -19,5 +19,5 @@ func TestLoansWithoutDebitAreFound(t *testing.T) {
 			}
 		}
 	}
-	t.Errorf("nobody noticed")
+	t.Errorf("the checkers found no violation of G8")
 }

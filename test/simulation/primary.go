@@ -8,28 +8,29 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Times of what leaders do about other regions.
+// Times of the leaders' work between regions.
 const (
-	// followEvery is how often a leader asks the primary region for what is new, and tells what is honoured.
+	// followEvery is the interval at which a leader reports to the primary region and asks for news.
 	followEvery = time.Second
-	// afterAll is how long after the latest clock that was reported a record of it counts: no check takes longer.
+	// afterAll is added to the latest reported clock to get the time at which a record takes effect: no check takes
+	// longer.
 	afterAll = time.Second
 )
 
-var errNoLeader = errors.New("simulation: nobody leads")
+var errNoLeader = errors.New("simulation: no leader")
 
-// regional is a cluster's part in a world of several regions. It is guarded by the world's mutex.
+// regional is a cluster's part in a world of several regions. The world's mutex guards it.
 type regional struct {
-	state    *agreement.State // committed
-	reports  map[string]report
-	reigns   int  // the leader's term that the reports are of
-	closed   bool // nobody is asked here, and nobody hears of the region
-	closings int  // how often it was closed
-	telling  bool // a report is due
-	told     map[told]int64
+	state       *agreement.State // committed
+	reports     map[string]report
+	reportsTerm int  // the leader's term in which reports were collected
+	closed      bool // the region takes no checks, and other regions don't hear of it
+	closings    int  // number of times it was closed
+	reportDue   bool // a report is scheduled
+	lentTotals  map[loanKey]int64
 }
 
-// report is what a region's leader says of it.
+// report is a region's state as its leader reports it.
 type report struct {
 	region   string
 	world    agreement.WorldID
@@ -40,74 +41,74 @@ type report struct {
 	clock    int64 // Unix ms
 }
 
-// wall is the region's clock, Unix ms.
+// wall returns the region's clock in Unix ms.
 func (w *World) wall() int64 { return w.clock.Now().Wall / int64(time.Millisecond) }
 
-// attend has the leader tell the primary region how it stands, again and again.
-func (w *World) attend() {
-	w.after(w.within(followEvery*9/10, followEvery*11/10), func() {
-		w.tell()
-		w.attend()
+// reportRegularly makes the leader report to the primary region at regular intervals.
+func (w *World) reportRegularly() {
+	w.after(w.randomDelay(followEvery*9/10, followEvery*11/10), func() {
+		w.sendReport()
+		w.reportRegularly()
 	})
 }
 
-// tellSoon is for news: all who may decide go by a new version.
-func (w *World) tellSoon() {
-	if w.telling {
+// reportSoon reports that all nodes which may decide have applied a new version.
+func (w *World) reportSoon() {
+	if w.reportDue {
 		return
 	}
-	w.telling = true
-	w.after(w.within(time.Millisecond, 20*time.Millisecond), func() {
-		w.telling = false
-		w.tell()
+	w.reportDue = true
+	w.after(w.randomDelay(time.Millisecond, 20*time.Millisecond), func() {
+		w.reportDue = false
+		w.sendReport()
 	})
 }
 
-func (w *World) tell() {
+func (w *World) sendReport() {
 	if w.leader.index < 0 || w.closed {
 		return
 	}
 	rg := w.state.Regions
-	if w.globe.prime(w.region) && rg.Primary != w.name {
-		w.reign()
+	if w.globe.isPrimary(w.region) && rg.Primary != w.name {
+		w.becomePrimary()
 	}
 	rg = w.state.Regions
 	r := report{
 		region: w.name, world: rg.World, term: rg.Term, version: versionOf(w.state), revision: rg.Revision,
-		honoured: w.honoured(), clock: w.wall(),
+		honoured: w.honouredVersion(), clock: w.wall(),
 	}
-	if rg.Primary == w.name && w.globe.prime(w.region) {
-		w.hear(r)
+	if rg.Primary == w.name && w.globe.isPrimary(w.region) {
+		w.handleReport(r)
 		return
 	}
-	w.globe.consult(w, r)
+	w.globe.reportToPrimary(w, r)
 }
 
-// reign makes this region the primary.
-func (w *World) reign() {
+// becomePrimary makes this region the primary.
+func (w *World) becomePrimary() {
 	var id agreement.WorldID
 	for i := range id {
 		id[i] = byte(w.control.IntN(255) + 1)
 	}
 	if r := w.propose(agreement.Primary{Region: w.name, World: id, When: w.wall()}); r.Err != nil {
-		w.ledger.Fail("region %s can't be the primary: %v", w.name, r.Err)
+		w.ledger.Fail("region %s: become the primary: %v", w.name, r.Err)
 	}
 }
 
-// hear is the primary's leader's: it takes note of a report, and marks what all have honoured.
-func (w *World) hear(r report) {
-	if w.reigns != w.leader.term || w.reports == nil {
-		w.reigns, w.reports = w.leader.term, map[string]report{}
+// handleReport runs at the primary's leader: it stores a report and marks the version that all regions honour.
+func (w *World) handleReport(r report) {
+	if w.reportsTerm != w.leader.term || w.reports == nil {
+		w.reportsTerm, w.reports = w.leader.term, map[string]report{}
 	}
 	if r.region != w.name && !slices.Contains(w.state.Regions.Names, r.region) {
 		_ = w.propose(agreement.Region{Name: r.region, When: w.wall()})
 	}
 	w.reports[r.region] = r
-	w.mark()
+	w.markHonoured()
 }
 
-// mark asks for the version in force to be honoured, and records it when it is.
-func (w *World) mark() {
+// markHonoured proposes the version in force as the candidate to honour, and records it once all regions honour it.
+func (w *World) markHonoured() {
 	rg := w.state.Regions
 	if len(rg.Held) == 0 {
 		return
@@ -115,7 +116,7 @@ func (w *World) mark() {
 	for _, h := range rg.Held {
 		if h.Candidate {
 			if at, all := w.honouredBy(h); all {
-				// It may be rejected: too many are held still.
+				// The mark may be rejected, because the state still holds too many versions.
 				_ = w.propose(agreement.Mark{Version: h.Version, At: at + afterAll.Milliseconds()})
 			}
 			return
@@ -124,14 +125,14 @@ func (w *World) mark() {
 	last := rg.Held[len(rg.Held)-1]
 	m := agreement.Mark{Version: last.Version}
 	if last.At != 0 {
-		m.At = w.wall() // versions whose windows have turned are let go of
+		m.At = w.wall() // lets the state drop versions whose windows are over
 	}
 	if rg.Refuses(m) == nil {
 		_ = w.propose(m)
 	}
 }
 
-// honouredBy reports whether all regions honour a version, and the latest clock of those that said so.
+// honouredBy reports whether all regions honour a version, and returns the latest clock among their reports.
 func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 	rg := w.state.Regions
 	names := slices.Clone(rg.Names)
@@ -152,13 +153,13 @@ func (w *World) honouredBy(h agreement.Held) (at int64, all bool) {
 	return at, true
 }
 
-// answer is the primary's leader's answer to another region's report: what is newer, if anything is. It reports false where
-// nobody here can tell.
-func (w *World) answer(r report) (news []byte, ok bool) {
+// answerReport runs at the primary's leader: it returns what is newer than another region's report, or nil. ok is false
+// if this region can't answer.
+func (w *World) answerReport(r report) (news []byte, ok bool) {
 	if w.leader.index < 0 || w.closed || w.state.Regions.Primary != w.name {
 		return nil, false
 	}
-	w.hear(r)
+	w.handleReport(r)
 	rg := w.state.Regions
 	if r.world == rg.World && (r.term > rg.Term ||
 		r.term == rg.Term && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
@@ -166,23 +167,23 @@ func (w *World) answer(r report) (news []byte, ok bool) {
 	}
 	news, err := w.state.AppendFollow(nil)
 	if err != nil {
-		w.ledger.Fail("what region %s is to follow can't be written: %v", r.region, err)
+		w.ledger.Fail("encode the news for region %s: %v", r.region, err)
 		return nil, false
 	}
 	return news, true
 }
 
-// follow takes over what the primary's leader answered.
-func (w *World) follow(news []byte) {
+// adoptNews adopts the answer of the primary's leader.
+func (w *World) adoptNews(news []byte) {
 	if w.leader.index < 0 || w.closed || len(news) == 0 {
 		return
 	}
 	adopt, err := agreement.ParseFollow(news)
 	if err != nil {
-		w.ledger.Fail("region %s can't read what it is to follow: %v", w.name, err)
+		w.ledger.Fail("region %s: decode the primary's news: %v", w.name, err)
 		return
 	}
 	if r := w.propose(adopt); r.Err != nil && !errors.Is(r.Err, agreement.ErrRejected) {
-		w.ledger.Fail("region %s can't follow: %v", w.name, r.Err)
+		w.ledger.Fail("region %s: adopt the primary's news: %v", w.name, r.Err)
 	}
 }

@@ -8,53 +8,53 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The times of pushes: from one of what changed to the next.
+// Times of pushes. pushInterval is the time between two pushes of changes.
 const (
 	pushInterval = 100 * time.Millisecond
-	// pushAgain is how long a follower that did not take something is left alone.
+	// pushAgain is the pause before a push to a follower that rejected one.
 	pushAgain = 400 * time.Millisecond
 )
 
-// followed is a partition and a node that gets copies of it.
-type followed struct{ partition, node int }
+// followerKey is a partition and a node that gets copies of it.
+type followerKey struct{ partition, node int }
 
-// progress is how far a follower is.
+// progress is a follower's progress.
 type progress struct {
-	boot  int  // of the follower
-	begun bool // the whole copy was sent: from then on changes are
-	whole bool // and acknowledged
-	// sent and acked are sequences of the last push that was sent, and acknowledged.
+	boot      int  // of the follower
+	copySent  bool // the whole copy was sent: only changes follow
+	copyAcked bool // the whole copy was acknowledged
+	// sent and acked are the sequence numbers of the last push sent and the last one acknowledged.
 	sent, acked uint64
 }
 
-// copyOf is what a process has as a follower.
-type copyOf struct {
-	source   int // 1 + the node that pushes; 0: no copy
+// replica is a process's copy of a partition that it follows.
+type replica struct {
+	source   int // 1 + the node that pushes; 0 without a copy
 	boot     int
 	whole    bool
 	lineage  uint64
 	sequence uint64
 }
 
-// push is one partition's changes, or all of it, on the way to a follower.
+// push is a message to a follower with one partition's changes, or with all its records.
 type push struct {
 	partition int
 	lineage   uint64
 	sequence  uint64
 	whole     bool
-	packed    []byte // records, as they travel
+	packed    []byte // encoded records
 	n         int
 }
 
-// touch notes that counters may have changed here: a push is due.
-func (p *process) touch() {
+// schedulePush schedules a push, because counters may have changed.
+func (p *process) schedulePush() {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
-	p.touchLocked()
+	p.schedulePushLocked()
 }
 
-func (p *process) touchLocked() {
-	if p.pushing || len(p.mine) == 0 {
+func (p *process) schedulePushLocked() {
+	if p.pushing || len(p.heldPartitions) == 0 {
 		return
 	}
 	p.pushing = true
@@ -65,8 +65,8 @@ func (p *process) touchLocked() {
 	})
 }
 
-// following lists who should have copies of q while its token is at p.
-func (p *process) following(q int, buf []int) []int {
+// followers lists the nodes that should have copies of q while p has its token.
+func (p *process) followers(q int, buf []int) []int {
 	add := func(id ring.NodeID) {
 		i := indexOf(id)
 		for _, have := range buf {
@@ -93,15 +93,15 @@ func (p *process) following(q int, buf []int) []int {
 	return buf
 }
 
-func (p *process) synced(q, node int) bool {
+func (p *process) isSynced(q, node int) bool {
 	if node < 0 {
 		return true
 	}
-	f := p.progress[followed{q, node}]
-	return f != nil && f.whole && f.boot == p.view.boots[node]
+	f := p.progress[followerKey{q, node}]
+	return f != nil && f.copyAcked && f.boot == p.view.boots[node]
 }
 
-func (p *process) unfollow(q int) {
+func (p *process) dropFollowers(q int) {
 	p.lagging = true
 	for k := range p.progress {
 		if k.partition == q {
@@ -110,7 +110,7 @@ func (p *process) unfollow(q int) {
 	}
 }
 
-// forgetFollowers forgets what nodes have that have lost it, or follow no more.
+// forgetFollowers drops the progress of nodes that have lost their copies.
 func (p *process) forgetFollowers(old, a *agreed) {
 	for k, f := range p.progress {
 		if f.boot != a.boots[k.node] || old.generation[k.node] != a.generation[k.node] {
@@ -119,38 +119,38 @@ func (p *process) forgetFollowers(old, a *agreed) {
 	}
 }
 
-// pushChanges sends followers what changed, or whole copies to those that have none.
+// pushChanges sends changes to the followers, and whole copies to those that have none.
 func (p *process) pushChanges() {
 	var records []counters.Record
 	all, left := p.lagging, false
 	p.lagging = false
-	for _, q := range p.mine {
-		if !all && len(p.w.inside[q]) == 0 {
-			continue // it is empty, and whoever follows it knows
+	for _, q := range p.heldPartitions {
+		if !all && len(p.w.subjectsIn[q]) == 0 {
+			continue // an empty partition, and its followers know
 		}
 		if records = p.table.ReplicateOne(q, records); len(records) > 0 || all {
 			left = p.pushOne(q, records) || left
 		}
 	}
 	if left {
-		p.touchLocked() // they are tried again
+		p.schedulePushLocked() // try again
 	}
 }
 
-// pushOne is pushChanges for one partition. It reports whether a follower was left out.
+// pushOne is pushChanges for one partition. It reports whether a follower could not be reached.
 func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 	w := p.w
 	var buf [3]int
 	var all []counters.Record
-	for _, node := range p.following(q, buf[:0]) {
-		key := followed{q, node}
+	for _, node := range p.followers(q, buf[:0]) {
+		key := followerKey{q, node}
 		f := p.progress[key]
 		switch {
-		case f != nil && f.begun && len(records) == 0:
+		case f != nil && f.copySent && len(records) == 0:
 		case !w.net.reachable(w.now(), p.index, node):
 			delete(p.progress, key)
 			p.lagging, left = true, true
-		case f != nil && f.begun:
+		case f != nil && f.copySent:
 			p.send(key, f, records)
 		default:
 			if all == nil {
@@ -162,18 +162,18 @@ func (p *process) pushOne(q int, records []counters.Record) (left bool) {
 			f = &progress{boot: p.view.boots[node]}
 			p.progress[key] = f
 			p.send(key, f, all)
-			f.begun = true
+			f.copySent = true
 		}
 	}
 	return left
 }
 
-// send sends records to a follower; all of the partition if it has none.
-func (p *process) send(key followed, f *progress, records []counters.Record) {
+// send sends records to a follower: all of the partition, unless the follower already has them.
+func (p *process) send(key followerKey, f *progress, records []counters.Record) {
 	w := p.w
 	p.sequence++
 	f.sent = p.sequence
-	m := push{partition: key.partition, lineage: p.lineages[key.partition], sequence: p.sequence, whole: !f.begun, n: len(records)}
+	m := push{partition: key.partition, lineage: p.lineages[key.partition], sequence: p.sequence, whole: !f.copySent, n: len(records)}
 	now := w.clock.Now()
 	for i := range records {
 		m.packed = counters.AppendRecord(m.packed, &records[i], now)
@@ -184,12 +184,12 @@ func (p *process) send(key followed, f *progress, records []counters.Record) {
 		if p.progress[key] == f {
 			delete(p.progress, key)
 			p.lagging = true
-			w.after(pushAgain, p.touchLocked)
+			w.after(pushAgain, p.schedulePushLocked)
 		}
 	}
-	w.carryLocked(p, key.node, func(to *process) {
+	w.transmitLocked(p, key.node, func(to *process) {
 		taken := to.receive(p, &m)
-		w.carry(to, p.index, func(back *process) {
+		w.transmit(to, p.index, func(back *process) {
 			if back != p {
 				return
 			}
@@ -200,14 +200,14 @@ func (p *process) send(key followed, f *progress, records []counters.Record) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if f.acked = max(f.acked, m.sequence); m.whole && p.progress[key] == f {
-				f.whole = true
+				f.copyAcked = true
 			}
-			p.acknowledged()
+			p.wakeConfirmers()
 		}, lost)
 	}, lost)
 }
 
-// receive takes a push, and reports whether it was one to take.
+// receive applies a push and reports whether it accepted it.
 func (p *process) receive(from *process, m *push) bool {
 	w := p.w
 	w.mu.Lock()
@@ -219,8 +219,8 @@ func (p *process) receive(from *process, m *push) bool {
 	}
 	if m.whole {
 		p.table.Drop(m.partition)
-		p.replaced(m.partition)
-		c = copyOf{source: from.index + 1, boot: from.boot, whole: true, lineage: m.lineage}
+		p.markDebtsAbsent(m.partition)
+		c = replica{source: from.index + 1, boot: from.boot, whole: true, lineage: m.lineage}
 	}
 	if c.source != from.index+1 || c.boot != from.boot || c.lineage != m.lineage || m.sequence <= c.sequence {
 		return false
@@ -232,7 +232,7 @@ func (p *process) receive(from *process, m *push) bool {
 	for range m.n {
 		var r counters.Record
 		if counters.DecodeRecord(d, &r, now); d.Failed() {
-			w.ledger.Fail("a push can't be read: %v", d.Err())
+			w.ledger.Fail("decode a push: %v", d.Err())
 			return false
 		}
 		p.table.Put(now, r)
@@ -243,8 +243,8 @@ func (p *process) receive(from *process, m *push) bool {
 	return true
 }
 
-// take replaces what p has of q by what from has.
-func (p *process) take(from *process, q int) {
+// copyFrom replaces p's records of q with those of from.
+func (p *process) copyFrom(from *process, q int) {
 	now := p.w.clock.Now()
 	p.table.Drop(q)
 	_ = from.table.Copy(q, func(records []counters.Record) error {

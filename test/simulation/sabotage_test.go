@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The checkers notice what is broken on purpose.
+// The checkers notice each sabotage.
 func TestSabotageIsFound(t *testing.T) {
 	if !debited {
 		t.Skip("loans are not debited in this build")
@@ -13,12 +13,12 @@ func TestSabotageIsFound(t *testing.T) {
 	tests := []struct {
 		name     string
 		sabotage Sabotage
-		first    uint64 // the first seed; what takes many begins with one that finds it
+		first    uint64 // the first seed; where many fail to find it, one that does
 	}{
 		{"loans are not debited", LendForNothing, 101},
 		{"loans are not confirmed", LendUnconfirmed, 101},
 		{"shares are raised at once", RaiseAtOnce, 101},
-		{"what was divided stays until the record", StayUntilRecord, 108},
+		{"the old division stays until the record", StayUntilRecord, 108},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestSabotageIsFound(t *testing.T) {
 					}
 				}
 			}
-			t.Errorf("nobody noticed")
+			t.Errorf("the checkers found no violation of G8")
 		})
 	}
 }

@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// schedule runs what is to happen, one after another: a goroutine and a timer for each of the hundred thousands of
-// messages of a run would take longer than all the rest.
+// schedule runs tasks one after another. A goroutine and a timer for each of a run's hundreds of thousands of messages
+// would take longer than everything else.
 type schedule struct {
 	start time.Time
-	kick  chan struct{} // capacity 1: something comes before what is waited for
+	wake  chan struct{} // capacity 1: a task precedes the one that the loop waits for
 	stop  chan struct{}
 	done  sync.WaitGroup
-	ran   int64 // written by the goroutine alone until done
+	ran   int64 // written only by the loop, until done
 
-	mu     sync.Mutex // guards what follows
-	queue  happenings
+	mu     sync.Mutex // guards the fields below
+	queue  taskQueue
 	serial uint64
-	next   time.Duration // what is waited for
+	next   time.Duration // when the next task is due
 }
 
-// happening is something that happens at a time; of two at the same time the one that was planned first comes first.
-type happening struct {
+// task is a function to run at a time. Tasks of the same time run in the order in which they were scheduled.
+type task struct {
 	at     time.Duration
 	serial uint64
 	run    func()
 }
 
 func newSchedule(start time.Time) *schedule {
-	s := &schedule{start: start, kick: make(chan struct{}, 1), stop: make(chan struct{}), next: forever}
+	s := &schedule{start: start, wake: make(chan struct{}, 1), stop: make(chan struct{}), next: forever}
 	s.done.Go(s.loop)
 	return s
 }
 
-// at has run called at a time. It must not block.
+// at schedules run, which must not block.
 func (s *schedule) at(at time.Duration, run func()) {
 	s.mu.Lock()
 	s.serial++
-	heap.Push(&s.queue, happening{at, s.serial, run})
+	heap.Push(&s.queue, task{at, s.serial, run})
 	early := at < s.next
 	if early {
 		s.next = at
@@ -46,7 +46,7 @@ func (s *schedule) at(at time.Duration, run func()) {
 	s.mu.Unlock()
 	if early {
 		select {
-		case s.kick <- struct{}{}:
+		case s.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -67,14 +67,14 @@ func (s *schedule) loop() {
 		timer.Reset(next - now)
 		select {
 		case <-timer.C:
-		case <-s.kick:
+		case <-s.wake:
 		case <-s.stop:
 			return
 		}
 	}
 }
 
-// due takes what is to run now; nil without any.
+// due removes and returns the next task that is due, or nil.
 func (s *schedule) due(now time.Duration) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,42 +85,42 @@ func (s *schedule) due(now time.Duration) func() {
 	if s.next = s.queue[0].at; s.next > now {
 		return nil
 	}
-	return heap.Pop(&s.queue).(happening).run
+	return heap.Pop(&s.queue).(task).run
 }
 
-// close ends it; what has not happened does not.
+// close stops the schedule; later tasks do not run.
 func (s *schedule) close() {
 	close(s.stop)
 	s.done.Wait()
 }
 
-type happenings []happening
+type taskQueue []task
 
-func (h happenings) Len() int { return len(h) }
-func (h happenings) Less(i, j int) bool {
+func (h taskQueue) Len() int { return len(h) }
+func (h taskQueue) Less(i, j int) bool {
 	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].serial < h[j].serial
 }
-func (h happenings) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *happenings) Push(x any)   { *h = append(*h, x.(happening)) }
-func (h *happenings) Pop() any {
+func (h taskQueue) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *taskQueue) Push(x any)   { *h = append(*h, x.(task)) }
+func (h *taskQueue) Pop() any {
 	last := (*h)[len(*h)-1]
-	(*h)[len(*h)-1] = happening{}
+	(*h)[len(*h)-1] = task{}
 	*h = (*h)[:len(*h)-1]
 	return last
 }
 
-// crew are goroutines that do work that may wait. Their stacks have grown already.
-type crew struct {
+// workerPool runs functions that may block. Its goroutines' stacks have already grown.
+type workerPool struct {
 	work chan func()
 	done sync.WaitGroup
 }
 
-// crewSize is more than the checks that are ever under way at once: where it is not, checks come late.
-const crewSize = 256
+// poolSize exceeds the number of concurrent checks. If it did not, checks would start late.
+const poolSize = 256
 
-func newCrew() *crew {
-	c := &crew{work: make(chan func())}
-	for range crewSize {
+func newWorkerPool() *workerPool {
+	c := &workerPool{work: make(chan func())}
+	for range poolSize {
 		c.done.Go(func() {
 			for f := range c.work {
 				f()
@@ -130,9 +130,9 @@ func newCrew() *crew {
 	return c
 }
 
-func (c *crew) do(f func()) { c.work <- f }
+func (c *workerPool) do(f func()) { c.work <- f }
 
-func (c *crew) close() {
+func (c *workerPool) close() {
 	close(c.work)
 	c.done.Wait()
 }

@@ -14,18 +14,18 @@ import (
 
 var (
 	seedFlag    = flag.Uint64("seed", 0, "run only this seed")
-	seedsFlag   = flag.Int("seeds", 2, "how many seeds are run")
-	nodesFlag   = flag.Int("nodes", DefaultConfig().Nodes, "how many nodes a region has")
-	minutesFlag = flag.Float64("minutes", 1, "how many minutes are simulated")
-	rateFlag    = flag.Int("rate", DefaultConfig().Rate, "checks a second of all nodes together")
-	storyFlag   = flag.String("story", "", "the rule and the key of a subject whose story is printed")
-	calmFlag    = flag.Duration("calm", DefaultConfig().Calm, "about the time from one fault inside of a region to the next")
-	regionsFlag = flag.Int("regions", DefaultConfig().Regions, "how many regions are simulated")
-	farCalmFlag = flag.Duration("farcalm", DefaultConfig().FarCalm, "about the time from one fault between regions to the next")
-	changesFlag = flag.Duration("changes", DefaultConfig().Changes, "about the time from one change of rules or regions to the next")
+	seedsFlag   = flag.Int("seeds", 2, "number of seeds to run")
+	nodesFlag   = flag.Int("nodes", DefaultConfig().Nodes, "number of nodes in each region")
+	minutesFlag = flag.Float64("minutes", 1, "minutes to simulate")
+	rateFlag    = flag.Int("rate", DefaultConfig().Rate, "checks per second, over all nodes")
+	storyFlag   = flag.String("story", "", "rule and key of a subject whose history to print")
+	calmFlag    = flag.Duration("calm", DefaultConfig().Calm, "approximate time between two faults inside regions")
+	regionsFlag = flag.Int("regions", DefaultConfig().Regions, "number of regions to simulate")
+	farCalmFlag = flag.Duration("farcalm", DefaultConfig().FarCalm, "approximate time between two faults between regions")
+	changesFlag = flag.Duration("changes", DefaultConfig().Changes, "approximate time between two changes of rules or regions")
 )
 
-// A run is one thing after another: a second processor only makes it wait for wakeups.
+// A run is sequential: a second processor would only add wakeups to wait for.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	runtime.GOMAXPROCS(1)
@@ -45,7 +45,7 @@ func run(t *testing.T, c Config) *Ledger {
 	return l
 }
 
-// seeds are those to be run.
+// seeds returns the seeds to run.
 func seeds(count int) (list []uint64) {
 	if *seedFlag != 0 {
 		return []uint64{*seedFlag}
@@ -56,7 +56,7 @@ func seeds(count int) (list []uint64) {
 	return list
 }
 
-// judge runs one seed and reports what was broken.
+// judge runs one seed and reports the violations.
 func judge(t *testing.T, c Config) {
 	t.Helper()
 	began := time.Now()
@@ -82,8 +82,8 @@ func judge(t *testing.T, c Config) {
 	}
 }
 
-// G8, and all others, in random runs of several regions. In every second one nothing goes wrong inside of regions, so that
-// the bound is exact.
+// G8 and all other guarantees hold in random runs of several regions. Every second run has no faults inside regions, so
+// that the bound is exact.
 func TestG8_Simulation(t *testing.T) {
 	if !debited {
 		t.Skip("loans are not debited in this build")

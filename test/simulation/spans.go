@@ -11,41 +11,41 @@ import (
 
 func isFixed(s *Subject) bool { return s.Limit.Kind == algorithms.FixedWindow }
 
-// A token bucket admits at most burst + rate × D over any span D. So, with the limit as the burst and limit / window as
-// the rate, does a sliding-window counter: let a span hold the end of one window and x of the next. If prev and cur were
-// admitted in them, then prev × (W − x) / W + cur <= L at the last admission, so that
+// A token bucket admits at most burst + rate × D over any span D. So does a sliding-window counter, with the limit L as the
+// burst and L / W as the rate: let a span contain the end of one window and a time x of the next, in which prev and cur
+// were admitted. Then prev × (W − x) / W + cur <= L at the last admission, so that
 //
 //	prev + cur <= L + prev × x / W <= L + L × x / W.
 //
-// Whole windows in between admit at most L each: if the last of them has c, then what follows it is at most
-// L − c × (W − x) / W, and c + that is at most L + L × x / W as before. A log admits at most L in any W, which is less; and
-// a leaky bucket takes in as much as a token bucket hands out.
+// Whole windows in between admit at most L each: if the last of them admitted c, then at most L − c × (W − x) / W follows
+// it, and the sum of both is at most L + L × x / W as before. A log admits at most L in any W, which is less. A leaky bucket
+// accepts as much as a token bucket hands out.
 //
-// Leases are debited up to their TTL before they are spent, which makes a span longer by so much.
+// Leases are debited up to their TTL before they are spent, so a span counts as longer by the TTL.
 
-// The loosenings of the bound where an owner was lost.
+// What loosens the bound after the loss of an owner.
 const (
-	// beforeLoss is how long before a change of owners what is forgotten by it may have been admitted: a cut-off owner goes
-	// on for as long as authority lasts, and it takes as long again, and what gossip needs, until it is ended.
+	// beforeLoss is how long before a change of owners the forgotten cost may have been admitted: a cut-off owner
+	// continues for as long as its authority lasts, and its end takes as long again, plus the time that gossip needs.
 	beforeLoss = 12 * time.Second
-	// unsure is how long what a copy lacks of a bucket may have drained, in the copy or in the original.
-	unsure = authorityTime + 500*time.Millisecond
+	// drainUncertainty is the time for which a bucket's missing cost may have drained in the copy or in the original.
+	drainUncertainty = authorityTime + 500*time.Millisecond
 )
 
-// event is the beginning or the end of a check. What excuses an excess is a check with a cost below zero, that begins late
+// event is the beginning or the end of a check. An excuse for an excess is a check with a negative cost that begins late
 // and ends early.
 type event struct {
 	at   time.Duration
 	ends bool
 	cost int64
-	held int64 // not a check's: from now on so much more may be given back to spans that have begun later than it was taken
+	held int64 // not a check: cost that may be given back, from now on, to spans that began after it was taken
 }
 
-// judgeSpans is G2 and G5 for limits that have no fixed windows.
-func (l *Ledger) judgeSpans(subject int, of *story) (broken []Violation) {
+// judgeSpans is G2 and G5 for limits without fixed windows.
+func (l *Ledger) judgeSpans(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	var checks []*Check
-	for _, c := range of.checks {
+	for _, c := range history.checks {
 		if c.Admitted && c.By != limiter.ByFallback {
 			checks = append(checks, c)
 		}
@@ -55,27 +55,27 @@ func (l *Ledger) judgeSpans(subject int, of *story) (broken []Violation) {
 	}
 	l.Counts.Judged.Spans++
 	name := "G2"
-	if len(of.losses)+len(of.acts) > 0 {
+	if len(history.losses)+len(history.acts) > 0 {
 		name = "G5"
 	}
-	if span, admitted, most := l.densest(s, checks, of); admitted > most {
-		broken = append(broken, l.broke(name, subject, "%d were admitted from %v to %v, at most %d are right",
+	if span, admitted, most := l.densestSpan(s, checks, history); admitted > most {
+		broken = append(broken, l.violation(name, subject, "%d were admitted from %v to %v; the bound is %d",
 			admitted, span[0], span[1], most))
 	}
 	return broken
 }
 
-// densest finds the span in which most was admitted for its length: what was admitted in it, and what may have been.
+// densestSpan finds the span that exceeds its bound by most, and returns what it admitted and the bound.
 //
-// Of a check about several subjects what one of them refuses is given back to the others. If that happens in a span that
-// began after the check did, a bucket drained meanwhile that might else have been empty: by no more than that cost.
-func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.Duration, admitted, most int64) {
+// If one subject of a joint check refuses, the cost is given back to the others. In a span that began after the check
+// did, a bucket may meanwhile have drained that would otherwise have been empty: by no more than that cost.
+func (l *Ledger) densestSpan(s *Subject, checks []*Check, history *subjectHistory) (span [2]time.Duration, admitted, most int64) {
 	w, amount, burst := int64(s.Limit.Window), s.Limit.Amount, s.Limit.Amount
 	if s.Limit.Kind.Bucket() {
 		burst = s.Limit.Burst
 	}
-	events := l.events(s, checks, of, amount)
-	// In units of 1/w: what a span may admit is burst + amount × (end − start + TTL) / w.
+	events := l.events(s, checks, history, amount)
+	// In units of 1/w: a span may admit burst + amount × (end − start + TTL) / w.
 	var begun, ended, held, best, excess int64
 	var from time.Duration
 	some := false
@@ -105,8 +105,8 @@ func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.D
 	return span, most + (excess+w-1)/w, most
 }
 
-// events lists, in order, when checks began and ended, and what excuses an excess of a limit of so much.
-func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (events []event) {
+// events lists, in order, the beginnings and ends of checks, and the excuses for exceeding a limit of amount.
+func (l *Ledger) events(s *Subject, checks []*Check, history *subjectHistory, amount int64) (events []event) {
 	sum := int64(0)
 	for _, c := range checks {
 		events = append(events, event{at: c.Began, cost: c.Cost}, event{at: c.Ended, ends: true, cost: c.Cost})
@@ -115,14 +115,14 @@ func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (e
 	excuse := func(from, until time.Duration, cost int64) {
 		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
 	}
-	for _, c := range of.held {
+	for _, c := range history.undone {
 		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
 	}
-	for _, a := range of.acts {
+	for _, a := range history.acts {
 		excuse(a.At-maxCheckTime, a.At+maxCheckTime, a.Cost)
 	}
-	for _, lost := range of.losses {
-		cost := lost.Amount + 1 + amount*int64(unsure)/int64(s.Limit.Window)
+	for _, lost := range history.losses {
+		cost := lost.Amount + 1 + amount*int64(drainUncertainty)/int64(s.Limit.Window)
 		if lost.Anew {
 			cost = sum
 		}

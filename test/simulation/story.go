@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// WriteStory writes all that happened to a subject, called by rule and key, in the order of time: to see why a checker
-// complains.
+// WriteStory writes everything that happened to a subject, in order of time, to explain a violation. The subject is given
+// by rule and key.
 func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 	if len(l.Regions) > 0 {
 		return l.writeStories(w, rule, key)
@@ -35,10 +35,10 @@ func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 		add(c.Began, "node %d: %d %s by %v after %v (share %d)", c.Node, c.Cost, word, c.By, c.Ended-c.Began, c.Share)
 	}
 	for _, a := range of.acts {
-		add(a.At, "standby %d acts: %d (share %d)", a.Node, a.Cost, a.Share)
+		add(a.At, "standby %d admits %d (share %d)", a.Node, a.Cost, a.Share)
 	}
 	for _, x := range of.losses {
-		add(x.At, "a new owner lacks %d (begins anew: %v)", x.Amount, x.Anew)
+		add(x.At, "the new owner lacks %d (without a copy: %v)", x.Amount, x.Anew)
 	}
 	for _, o := range l.Owners {
 		if o.Partition == l.Subjects[subject].Partition {
@@ -65,7 +65,7 @@ func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 	return err
 }
 
-// writeStories is WriteStory for several regions, one after another, and what is between them.
+// writeStories is WriteStory for several regions, one after another, preceded by versions and loans.
 func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
 	var b strings.Builder
 	for i := range l.Versions {
@@ -78,7 +78,7 @@ func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
 		}
 	}
 	for r, region := range l.Regions {
-		fmt.Fprintf(&b, "region %s, whose clock is %v ahead\n", regionName(r), region.Start.Sub(l.Start))
+		fmt.Fprintf(&b, "region %s, clock %v ahead\n", regionName(r), region.Start.Sub(l.Start))
 		if err := region.WriteStory(&b, rule, key); err != nil {
 			return err
 		}

@@ -10,58 +10,58 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// phase is how a partition stands with a process.
+// phase is the state of a partition in a process.
 type phase uint8
 
 const (
 	away phase = iota
 	held
-	freezing   // being handed over
-	handed     // handed over, in a move that is not settled
-	recovering // it is this node's, and its copy is being looked for
+	freezing   // frozen, to be handed over
+	handedOver // handed over, in a move that is not settled
+	recovering // owned, but still waiting for the standby's copy
 )
 
-// holder is who has a partition's token, and since which of its lives.
+// holder is the process that has a partition's token, and the node's generation when it got the token.
 type holder struct{ node, boot, generation int }
 
-// valid reports whether the token is still there: its holder was not ended, and has not lost its memory.
-func (h holder) valid(a *agreed) bool {
+// isValid reports whether the token still exists: its holder was neither ended nor restarted.
+func (h holder) isValid(a *agreed) bool {
 	return h.boot == a.boots[h.node] && h.generation == a.generation[h.node]
 }
 
-// tokens is a process's part of the ring. It is guarded by the world's mutex.
+// tokens is a process's part of the ring. The world's mutex guards it.
 type tokens struct {
-	view       *agreed
-	generation int // how often this node was ended, as far as it knows
-	changed    chan struct{}
-	phases     [ring.Partitions]phase
-	lineages   [ring.Partitions]uint64
-	copies     map[int]copyOf
-	learned    map[int]int64
-	mine       []int // partitions held, in no order
-	near       []int // partitions in any other phase than away, in no order
-	debts      map[counters.Key]*debt
-	progress   map[followed]*progress
-	pushing    bool // a push is due
-	lagging    bool // some follower may have no copy yet of a partition, be it an empty one
-	sequence   uint64
-	acks       chan struct{} // closed, and made anew, with each acknowledgement
+	view           *agreed
+	generation     int // number of times that this node was ended, as far as it knows
+	changed        chan struct{}
+	phases         [ring.Partitions]phase
+	lineages       [ring.Partitions]uint64
+	copies         map[int]replica
+	learned        map[int]int64
+	heldPartitions []int // partitions whose token is here, in no order
+	involved       []int // partitions in any phase but away, in no order
+	debts          map[counters.Key]*debt
+	progress       map[followerKey]*progress
+	pushing        bool // a push is scheduled
+	lagging        bool // some follower may lack a copy, even if the partition is empty
+	sequence       uint64
+	acks           chan struct{} // closed and replaced at each acknowledgement
 }
 
 func (t *tokens) init() {
 	t.changed, t.learned = make(chan struct{}), map[int]int64{}
 	t.acks = make(chan struct{})
-	t.debts, t.progress = map[counters.Key]*debt{}, map[followed]*progress{}
-	t.copies = map[int]copyOf{}
+	t.debts, t.progress = map[counters.Key]*debt{}, map[followerKey]*progress{}
+	t.copies = map[int]replica{}
 }
 
 func (w *World) newLineage() uint64 { return w.control.Uint64() | 1 }
 
-// authority is for limiter.ClusterConfig.
+// authority implements limiter.ClusterConfig.Authority.
 func (p *process) authority() bool {
 	w := p.w
-	if !p.begun.Load() {
-		return false // the mutex is held
+	if !p.hasInitialRules.Load() {
+		return false // the caller holds the mutex
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,12 +73,12 @@ func (p *process) hasAuthority() bool {
 	if !p.alive || p.view == nil {
 		return false
 	}
-	// What the process before was given is not this one's.
-	given := p.ready && (p.contact || w.now() < p.until)
+	// Authority given to an earlier process of the node does not count.
+	given := p.ready && (p.contact || w.now() < p.authorityUntil)
 	return given && (!p.contact || p.generation == w.agreed.generation[p.index])
 }
 
-// Route is for limiter.Ownership; see [partitions.Keeper.Route].
+// Route implements limiter.Ownership; see [partitions.Keeper.Route].
 func (p *process) Route(q int) partitions.Route {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *process) route(q int) partitions.Route {
 	switch p.phases[q] {
 	case held:
 		r.Place, r.Owner = partitions.Here, p.id
-	case handed:
+	case handedOver:
 		r.Place, r.Owner = partitions.Elsewhere, to
 	case freezing, recovering:
 		r.Place, r.Owner = partitions.Frozen, p.id
@@ -120,7 +120,7 @@ func (p *process) route(q int) partitions.Route {
 	return r
 }
 
-// Wait is for limiter.Ownership.
+// Wait implements limiter.Ownership.
 func (p *process) Wait(ctx context.Context, q int) {
 	for {
 		p.w.mu.Lock()
@@ -137,7 +137,7 @@ func (p *process) Wait(ctx context.Context, q int) {
 	}
 }
 
-// Learn is for limiter.Ownership.
+// Learn implements limiter.Ownership.
 func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -151,14 +151,14 @@ func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// Lineage is for limiter.Ownership.
+// Lineage implements limiter.Ownership.
 func (p *process) Lineage(q int) uint64 {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.lineages[q]
 }
 
-// announce wakes those who wait for a change.
+// announce wakes all goroutines that wait for a change.
 func (p *process) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})
@@ -171,25 +171,25 @@ func (p *process) setPhase(q int, next phase) {
 	}
 	if p.phases[q] == held {
 		p.table.Shut(q)
-		p.mine = slices.DeleteFunc(p.mine, func(m int) bool { return m == q })
+		p.heldPartitions = slices.DeleteFunc(p.heldPartitions, func(m int) bool { return m == q })
 	}
 	switch {
 	case next == away:
-		p.near = slices.DeleteFunc(p.near, func(m int) bool { return m == q })
+		p.involved = slices.DeleteFunc(p.involved, func(m int) bool { return m == q })
 	case p.phases[q] == away:
-		p.near = append(p.near, q)
+		p.involved = append(p.involved, q)
 	}
 	if p.phases[q] = next; next == held {
-		p.mine = append(p.mine, q)
+		p.heldPartitions = append(p.heldPartitions, q)
 		p.table.Open(q)
 	}
 	p.announce()
 }
 
-// hold gives a partition's token to p.
-func (p *process) hold(q int, lineage uint64) {
+// holdToken gives p a partition's token.
+func (p *process) holdToken(q int, lineage uint64) {
 	p.w.holders[q] = holder{p.index, p.boot, p.generation}
-	if len(p.w.inside[q]) > 0 {
+	if len(p.w.subjectsIn[q]) > 0 {
 		p.w.ledger.Owners = append(p.w.ledger.Owners, Owner{At: p.w.now(), Partition: q, Node: p.index})
 	}
 	p.lineages[q] = lineage
@@ -198,21 +198,21 @@ func (p *process) hold(q int, lineage uint64) {
 	p.setPhase(q, held)
 }
 
-// begin makes p the owner with a lineage of its own, from what it has.
-func (p *process) begin(q int, anew bool) {
+// beginAsOwner makes p the owner, with a new lineage that starts from p's counters.
+func (p *process) beginAsOwner(q int, anew bool) {
 	w := p.w
-	w.bereft(q, anew)
-	p.unfollow(q)
-	p.hold(q, w.newLineage())
-	p.keepDebts(q)
-	p.touchLocked()
+	w.noteLoss(q, anew)
+	p.dropFollowers(q)
+	p.holdToken(q, w.newLineage())
+	p.absorbDebts(q)
+	p.schedulePushLocked()
 	if w.agreed.from != w.agreed.to {
 		p.moveSoon(q)
 	}
 }
 
-// apply takes up what was agreed.
-func (p *process) apply(a *agreed) {
+// applyAgreed applies an agreed state.
+func (p *process) applyAgreed(a *agreed) {
 	if p.view != nil && a.revision <= p.view.revision {
 		return
 	}
@@ -224,16 +224,16 @@ func (p *process) apply(a *agreed) {
 		p.forgetFollowers(old, a)
 	}
 	p.view, p.lagging = a, true
-	for _, q := range append(slices.Clone(p.near), a.concerns(p.index)...) {
-		p.settle(a, q)
+	for _, q := range append(slices.Clone(p.involved), a.ownedBy(p.index)...) {
+		p.updatePartition(a, q)
 	}
-	p.dropOthers(a)
+	p.dropStaleCopies(a)
 	p.announce()
-	p.touchLocked()
+	p.schedulePushLocked()
 }
 
-// dropOthers drops copies that are of no concern any more: they would be old ones when they are.
-func (p *process) dropOthers(a *agreed) {
+// dropStaleCopies drops copies of partitions that p no longer follows: they would be outdated when it does again.
+func (p *process) dropStaleCopies(a *agreed) {
 	if a.from != a.to {
 		return
 	}
@@ -245,21 +245,21 @@ func (p *process) dropOthers(a *agreed) {
 	}
 }
 
-// forgetAll gives up every token and copy: this node was ended.
+// forgetAll gives up every token and copy, because this node was ended.
 func (p *process) forgetAll() {
 	for q := range ring.Partitions {
 		if p.phases[q] != away || p.copies[q].source != 0 {
 			p.setPhase(q, away)
 			delete(p.copies, q)
 			p.table.Drop(q)
-			p.replaced(q)
+			p.markDebtsAbsent(q)
 		}
 	}
 	clear(p.progress)
 }
 
-// settle brings a partition in line with what was agreed.
-func (p *process) settle(a *agreed, q int) {
+// updatePartition adapts a partition's phase to the agreed state.
+func (p *process) updatePartition(a *agreed, q int) {
 	from, to := a.from.Owner(q), a.to.Owner(q)
 	switch p.phases[q] {
 	case held, freezing, recovering:
@@ -268,34 +268,34 @@ func (p *process) settle(a *agreed, q int) {
 		} else if from != to && p.phases[q] == held {
 			p.moveSoon(q)
 		}
-	case handed:
+	case handedOver:
 		if from != p.id {
 			p.setPhase(q, away)
-		} else if !p.w.holders[q].valid(a) {
-			p.begin(q, false)
+		} else if !p.w.holders[q].isValid(a) {
+			p.beginAsOwner(q, false)
 		}
 	case away:
-		if from == p.id && !p.w.holders[q].valid(a) {
-			p.goOn(q)
+		if from == p.id && !p.w.holders[q].isValid(a) {
+			p.takeOver(q)
 		} else if to == p.id && from != p.id && p.w.holders[q] == (holder{p.index, p.boot, p.generation}) {
 			p.setPhase(q, held)
 		}
 	}
 }
 
-// goOn is for a partition whose token is certainly p's.
-func (p *process) goOn(q int) {
+// takeOver starts p's ownership of a partition whose token has certainly no other holder.
+func (p *process) takeOver(q int) {
 	if alone := p.view.from.Standby(q).IsZero(); alone || p.copies[q].whole {
-		p.begin(q, alone)
+		p.beginAsOwner(q, alone)
 		return
 	}
 	p.setPhase(q, recovering)
 	w := p.w
 	since := w.now()
-	p.recover(q, since, w.within(2*time.Millisecond, 20*time.Millisecond))
+	p.recover(q, since, w.randomDelay(2*time.Millisecond, 20*time.Millisecond))
 }
 
-// recover asks the standby for its copy, and begins anew when it does not answer for as long as authority lasts.
+// recover asks the standby for its copy. If the standby does not answer for as long as authority lasts, p begins anew.
 func (p *process) recover(q int, since, wait time.Duration) {
 	w := p.w
 	w.after(wait, func() {
@@ -304,7 +304,7 @@ func (p *process) recover(q int, since, wait time.Duration) {
 		}
 		standby := indexOf(p.view.from.Standby(q))
 		if standby < 0 {
-			p.begin(q, true)
+			p.beginAsOwner(q, true)
 			return
 		}
 		s := w.nodes[standby].process
@@ -312,12 +312,12 @@ func (p *process) recover(q int, since, wait time.Duration) {
 		now := w.now()
 		switch {
 		case has && !w.net.blocked(now, p.index, standby) && !w.net.blocked(now, standby, p.index):
-			p.take(s, q)
+			p.copyFrom(s, q)
 			delete(s.copies, q)
-			s.giveDebts(q)
-			p.begin(q, false)
+			s.dropCopiedDebts(q)
+			p.beginAsOwner(q, false)
 		case now-since > authorityTime:
-			p.begin(q, true)
+			p.beginAsOwner(q, true)
 		default:
 			p.recover(q, since, pushInterval)
 		}

@@ -9,50 +9,51 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Version is a version of the rules of several regions.
+// Version is a version of the rules that regions share.
 type Version struct {
 	Number   int64
 	Written  time.Duration
-	Recorded time.Duration // when the primary recorded that all honour it; forever: never
-	From     int64         // as which time on its clocks, Unix ms; 0: always
+	Recorded time.Duration // when the primary recorded that all honour it; forever if never
+	From     int64         // the recorded time, Unix ms on the regions' clocks; 0 for always
 	Limits   map[string]Divided
 
-	asked bool // all were asked to honour it
+	candidate bool // all regions were asked to honour it
 }
 
-// Divided is a rule's limit, and what each region has of it.
+// Divided is a rule's limit and each region's share of it.
 type Divided struct {
 	Whole, Burst   int64
-	Shares, Bursts map[string]int64 // by region; 0 for others
+	Shares, Bursts map[string]int64 // by region; 0 if absent
 
-	by func(amount int64) map[string]int64 // shares of another amount, divided alike; nil: not known
+	divide func(amount int64) map[string]int64 // divides another amount in the same way; nil if unknown
 }
 
-// under is the share of a region by this division, of the amount of a later version.
-func (d *Divided) under(later *Divided, name string) int64 {
-	if d.by == nil || later.Whole == d.Whole || later.Whole == 0 {
+// shareOf returns a region's share of a later version's amount by this division.
+func (d *Divided) shareOf(later *Divided, name string) int64 {
+	if d.divide == nil || later.Whole == d.Whole || later.Whole == 0 {
 		return d.Shares[name]
 	}
-	return d.by(later.Whole)[name]
+	return d.divide(later.Whole)[name]
 }
 
-// Hold is what a region holds of versions from a time on: places in Ledger.Versions, the last in force.
+// Hold is the versions that a region holds from a time on, as indexes in Ledger.Versions. The last is in force.
 type Hold struct {
 	At       time.Duration
 	Versions []int
 }
 
-// Loan is what a region lent.
+// Loan is cost that a region lent.
 type Loan struct {
 	At      time.Duration
-	From    int // the lender's region
+	From    int // the lending region
 	Subject int
-	Window  int64 // its number; 0 of buckets
+	Window  int64 // the window's number; 0 for buckets
 	Amount  int64
 }
 
-// describe is a version as it is written now. It divides by itself, so that the rules' own way of doing so is judged too.
-func describe(h *agreement.Held, now time.Duration) Version {
+// newVersion describes a version that was just written. It divides limits by its own code, so that the rules' code is
+// judged, too.
+func newVersion(h *agreement.Held, now time.Duration) Version {
 	v := Version{Number: h.Version, Written: now, Recorded: forever, Limits: map[string]Divided{}}
 	for _, r := range h.Set.Rules {
 		if r.Scope != rules.GlobalScope {
@@ -65,15 +66,15 @@ func describe(h *agreement.Held, now time.Duration) Version {
 		l := m.Hits[0].Limits[0]
 		v.Limits[r.Name] = Divided{
 			Whole: l.Amount, Burst: l.Burst,
-			Shares: divided(l.Amount, h.Names, r.Regions), Bursts: divided(l.Burst, h.Names, r.Regions),
-			by: func(amount int64) map[string]int64 { return divided(amount, h.Names, r.Regions) },
+			Shares: divideAmount(l.Amount, h.Names, r.Regions), Bursts: divideAmount(l.Burst, h.Names, r.Regions),
+			divide: func(amount int64) map[string]int64 { return divideAmount(amount, h.Names, r.Regions) },
 		}
 	}
 	return v
 }
 
-// divided splits an amount by largest remainder. Names are in order.
-func divided(amount int64, names []string, parts []rules.Region) map[string]int64 {
+// divideAmount splits an amount by the largest-remainder method. names must be sorted.
+func divideAmount(amount int64, names []string, parts []rules.Region) map[string]int64 {
 	weights := map[string]float64{}
 	all := false
 	for _, p := range parts {
@@ -122,14 +123,14 @@ func divided(amount int64, names []string, parts []rules.Region) map[string]int6
 	return out
 }
 
-// noteMost has p know the most that its region may have of each limit, by any version that it holds or held before.
-func (p *process) noteMost(s *agreement.State) {
+// noteMaxShares records the largest shares of p's region, by any version that p holds or held before.
+func (p *process) noteMaxShares(s *agreement.State) {
 	g := p.w.globe
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := map[string]int64{}
 	for _, h := range s.Regions.Held {
-		place, known := g.numbers[versionName{s.Regions.Term, h.Version}]
+		place, known := g.versionPlaces[versionName{s.Regions.Term, h.Version}]
 		if !known {
 			continue
 		}
@@ -137,16 +138,16 @@ func (p *process) noteMost(s *agreement.State) {
 			next[rule] = max(next[rule], d.Shares[p.w.name])
 		}
 	}
-	p.shared = [2]map[string]int64{p.shared[1], next}
+	p.maxShares = [2]map[string]int64{p.maxShares[1], next}
 }
 
-// most is the most that p's region may have of a limit.
-func (p *process) most(s *Subject) int64 {
+// maxShare returns the largest share of a limit that p's region may have.
+func (p *process) maxShare(s *Subject) int64 {
 	if !s.Global {
 		return s.Limit.Amount
 	}
-	return max(p.shared[0][s.Rule], p.shared[1][s.Rule])
+	return max(p.maxShares[0][s.Rule], p.maxShares[1][s.Rule])
 }
 
-// ruling reports whether p has rules.
-func (p *process) ruling() bool { return p.rules == nil || p.rules.History.Set() != nil }
+// hasAnyRules reports whether p has rules to decide by.
+func (p *process) hasAnyRules() bool { return p.rules == nil || p.rules.History.Set() != nil }

@@ -7,20 +7,20 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// amounts are what was admitted in the windows of a fixed-window limit. A check that was under way when one turned to the
-// next may have been counted in either.
-type amounts struct {
+// windowTotals is the cost admitted in the windows of a fixed-window limit. A check that spans a window's end may have
+// been counted in either window.
+type windowTotals struct {
 	certain map[int64]int64
-	either  map[int64]int64 // in this window or the next
+	either  map[int64]int64 // admitted in this window or the next
 }
 
-func newAmounts() amounts {
-	return amounts{certain: map[int64]int64{}, either: map[int64]int64{}}
+func newWindowTotals() windowTotals {
+	return windowTotals{certain: map[int64]int64{}, either: map[int64]int64{}}
 }
 
-func (a amounts) add(l *Ledger, c *Check) {
+func (a windowTotals) add(l *Ledger, c *Check) {
 	s := &l.Subjects[c.Subject]
-	first, last := l.window(s, c.Began), l.window(s, c.Ended)
+	first, last := l.windowOf(s, c.Began), l.windowOf(s, c.Ended)
 	if first == last {
 		a.certain[first] += c.Cost
 	} else {
@@ -28,9 +28,9 @@ func (a amounts) add(l *Ledger, c *Check) {
 	}
 }
 
-// exceeded finds the windows in which more than bound was admitted, however those in doubt are counted: as many as there is
-// room for in the earlier window.
-func (a amounts) exceeded(bound func(window int64) int64, found func(window, admitted, bound int64)) {
+// findExceeded finds the windows that exceed their bound however the doubtful cost is assigned: it puts as much as fits
+// into the earlier window.
+func (a windowTotals) findExceeded(bound func(window int64) int64, found func(window, admitted, bound int64)) {
 	windows := slices.Sorted(maps.Keys(a.certain))
 	for w := range a.either {
 		windows = append(windows, w, w+1)
@@ -51,12 +51,12 @@ func (a amounts) exceeded(bound func(window int64) int64, found func(window, adm
 	}
 }
 
-// judgeWindows is G2 and G5 for a fixed-window limit: what owners and standbys admit in a window is no more than the
-// limit, what was forgotten when an owner was lost, and what standbys admitted in an owner's place.
-func (l *Ledger) judgeWindows(subject int, of *story) (broken []Violation) {
+// judgeWindows is G2 and G5 for a fixed-window limit: owners and standbys admit in a window no more than the limit, plus
+// what was forgotten with a lost owner, plus what standbys admitted in an owner's place.
+func (l *Ledger) judgeWindows(subject int, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
-	all := newAmounts()
-	for _, c := range of.checks {
+	all := newWindowTotals()
+	for _, c := range history.checks {
 		if c.Admitted && c.By != limiter.ByFallback {
 			all.add(l, c)
 		}
@@ -65,8 +65,8 @@ func (l *Ledger) judgeWindows(subject int, of *story) (broken []Violation) {
 	guarantee := map[int64]string{}
 	bound := func(w int64) int64 {
 		most := s.Limit.Amount
-		for _, lost := range of.losses {
-			if l.window(s, lost.At) != w {
+		for _, lost := range history.losses {
+			if l.windowOf(s, lost.At) != w {
 				continue
 			}
 			if most += lost.Amount; lost.Anew {
@@ -74,47 +74,48 @@ func (l *Ledger) judgeWindows(subject int, of *story) (broken []Violation) {
 			}
 			guarantee[w] = "G5"
 		}
-		for _, act := range of.acts {
-			if l.window(s, act.At) == w {
+		for _, act := range history.acts {
+			if l.windowOf(s, act.At) == w {
 				most += act.Cost
 				guarantee[w] = "G5"
 			}
 		}
 		return most
 	}
-	all.exceeded(bound, func(w, admitted, most int64) {
+	all.findExceeded(bound, func(w, admitted, most int64) {
 		name := "G2"
 		if guarantee[w] != "" {
 			name = guarantee[w]
 		}
-		broken = append(broken, l.broke(name, subject, "in the window from %v %d were admitted, at most %d are right",
-			l.begins(s, w), admitted, most))
+		broken = append(broken, l.violation(name, subject, "in the window from %v, %d were admitted; the bound is %d",
+			l.windowStart(s, w), admitted, most))
 	})
 	return broken
 }
 
-// judgeShares is the second half of G4: a node that decides alone, and a standby that acts, admit at most a share.
-func (l *Ledger) judgeShares(subject int, of *story) (broken []Violation) {
+// judgeShares is the second half of G4: a node that decides alone admits at most its share, and so does an acting
+// standby.
+func (l *Ledger) judgeShares(subject int, history *subjectHistory) (broken []Violation) {
 	alone := map[int][]*Check{}
-	for _, c := range of.checks {
+	for _, c := range history.checks {
 		if c.Admitted && c.By == limiter.ByFallback {
 			alone[c.Node] = append(alone[c.Node], c)
 		}
 	}
-	for _, a := range of.acts {
-		// Minus one less the node: acting is another allowance than deciding alone.
+	for _, a := range history.acts {
+		// Use −1 − node, because acting as a standby has a separate allowance.
 		node := -1 - a.Node
 		alone[node] = append(alone[node], &Check{
 			Began: a.At, Ended: a.At, Node: a.Node, Subject: subject, Cost: a.Cost, Share: a.Share, By: limiter.ByStandby, Admitted: true,
 		})
 	}
 	for _, node := range slices.Sorted(maps.Keys(alone)) {
-		broken = append(broken, l.judgeShare(subject, alone[node], of)...)
+		broken = append(broken, l.judgeShare(subject, alone[node], history)...)
 	}
 	return broken
 }
 
-func (l *Ledger) judgeShare(subject int, checks []*Check, of *story) (broken []Violation) {
+func (l *Ledger) judgeShare(subject int, checks []*Check, history *subjectHistory) (broken []Violation) {
 	s := &l.Subjects[subject]
 	share := int64(0)
 	for _, c := range checks {
@@ -125,33 +126,33 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, of *story) (broken []V
 		l.Counts.Judged.Alone++
 		scaled := *s
 		scaled.Limit.Amount, scaled.Limit.Burst, scaled.TTL = share, share, 0
-		if span, admitted, most := l.densest(&scaled, checks, &story{held: of.held}); admitted > most {
-			broken = append(broken, l.broke("G4", subject, "by %v node %d, which has a share of %d, admitted %d from %v to %v, at most %d are right",
+		if span, admitted, most := l.densestSpan(&scaled, checks, &subjectHistory{undone: history.undone}); admitted > most {
+			broken = append(broken, l.violation("G4", subject, "by %v, node %d with a share of %d admitted %d from %v to %v; the bound is %d",
 				first.By, first.Node, share, admitted, span[0], span[1], most))
 		}
 		return broken
 	}
-	all := newAmounts()
+	all := newWindowTotals()
 	for _, c := range checks {
 		all.add(l, c)
 	}
 	l.Counts.Judged.Alone += len(all.certain)
-	all.exceeded(func(w int64) int64 {
+	all.findExceeded(func(w int64) int64 {
 		if s.Global {
 			return l.shareIn(s, checks, w)
 		}
 		return share
 	}, func(w, admitted, most int64) {
-		broken = append(broken, l.broke("G4", subject, "in the window from %v node %d, which has a share of %d, admitted %d by %v",
-			l.begins(s, w), first.Node, most, admitted, first.By))
+		broken = append(broken, l.violation("G4", subject, "in the window from %v, node %d with a share of %d admitted %d by %v",
+			l.windowStart(s, w), first.Node, most, admitted, first.By))
 	})
 	return broken
 }
 
-// shareIn is the most that those who decided in a window, or next to it, had for a share.
+// shareIn returns the largest share that a check in a window, or at its edge, was decided with.
 func (l *Ledger) shareIn(s *Subject, checks []*Check, w int64) (share int64) {
 	for _, c := range checks {
-		if l.window(s, c.Began) <= w && l.window(s, c.Ended) >= w {
+		if l.windowOf(s, c.Began) <= w && l.windowOf(s, c.Ended) >= w {
 			share = max(share, c.Share)
 		}
 	}

@@ -16,87 +16,87 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// World is the cluster of a region, in this process.
+// World is one region's cluster.
 type World struct {
-	cfg      Config
-	globe    *globe
-	region   int    // its place among regions
-	name     string // of the region
-	start    time.Time
-	clock    *limiter.Clock
-	group    sync.WaitGroup // goroutines of the load, and the ends of processes
-	crew     *crew          // for checks
-	schedule *schedule
-	ledger   *Ledger
-	hot      []int   // subjects whose limits are to be reached
-	inside   [][]int // by partition: the subjects in it
+	cfg        Config
+	globe      *globe
+	region     int    // index of the region
+	name       string // of the region
+	start      time.Time
+	clock      *limiter.Clock
+	group      sync.WaitGroup // limiters that are closing
+	workers    *workerPool    // run the checks
+	schedule   *schedule
+	ledger     *Ledger
+	hot        []int   // subjects that come under load
+	subjectsIn [][]int // by partition: its subjects
 
-	mu         sync.Mutex // guards what follows; where several are held it comes before those of tables
-	over       bool
-	net        network
-	nodes      []*node
-	pending    map[*call]struct{}
-	agreed     *agreed
-	holders    [ring.Partitions]holder
-	unacked    [ring.Partitions]map[int]int64 // by subject: debits of the last holder, when it stopped, that followers lacked
-	byKey      map[counters.Key]int           // subjects
-	leader     leadership
-	plan       *rand.Rand // what goes wrong, and when
-	control    *rand.Rand // how long the control plane takes
-	load       *rand.Rand // what is asked, where and when
-	settling   bool
-	leaderless int // the trouble that nobody leads; −1: somebody does
+	mu           sync.Mutex // guards the fields below; lock it before those of tables
+	stopped      bool
+	net          network
+	nodes        []*node
+	pending      map[*call]struct{}
+	agreed       *agreed
+	holders      [ring.Partitions]holder
+	unacked      [ring.Partitions]map[int]int64 // by subject: debits that followers lacked when the last holder stopped
+	subjectByKey map[counters.Key]int           // indexes of subjects
+	leader       leadership
+	plan         *rand.Rand // draws faults and their times
+	control      *rand.Rand // draws the control plane's delays
+	load         *rand.Rand // draws the load
+	settling     bool
+	leaderless   int // index of the trouble that there is no leader; −1 with a leader
 
-	processes []*process // that are over
-	regional             // its part among the regions
+	processes []*process // stopped ones
+	regional
 }
 
-// node is a machine: what outlives its processes.
+// node is a machine: the part that outlives its processes.
 type node struct {
-	index    int
-	id       ring.NodeID
-	process  *process        // the last one
-	fallback *counters.Table // kept on disk
-	boots    int
-	contact  bool          // the leader hears it
-	lost     int           // counts changes of contact, so that what was begun before one is not gone on with
-	cutAt    time.Duration // without contact: since when
-	healed   time.Duration // without contact: when the network was well again; 0: it isn't
-	until    time.Duration // without contact: authority lasts until then
-	barred   bool          // the leader answers it no more, since it is about to end it
-	leaving  bool          // out of the ring, or about to be
-	stuck    bool          // the leader does not hear it, though all others do
-	aside    bool          // it was so since it had contact last
-	stored                 // of rules, on disk
+	index          int
+	id             ring.NodeID
+	process        *process        // the latest
+	fallback       *counters.Table // survives restarts, as if on disk
+	boots          int
+	contact        bool          // it reaches the leader
+	contactChanges int           // counts changes of contact, to cancel what began before one
+	cutAt          time.Duration // without contact: since when
+	healedAt       time.Duration // without contact: when the network recovered; 0 if it has not
+	authorityUntil time.Duration // without contact: end of its authority
+	unanswered     bool          // the leader no longer answers it, because it is about to end it
+	leaving        bool          // it has left the ring, or is about to
+	stuck          bool          // the leader does not hear it, although all other nodes do
+	wasStuck       bool          // it was stuck since its last contact
+	nodeDisk
 }
 
-// process is one life of a node.
+// process is one process of a node.
 type process struct {
 	*node
-	w       *World
-	boot    int
-	alive   bool
-	begun   atomic.Bool // it has the rules that it begins with
-	ready   bool        // it has heard the leader once
-	limiter *limiter.Limiter
-	ruled   // by which rules it goes
-	table   *counters.Table
-	shares  *counters.Table
+	w               *World
+	boot            int
+	alive           bool
+	hasInitialRules atomic.Bool // it has loaded the rules on its disk
+	ready           bool        // it has had contact with the leader
+	limiter         *limiter.Limiter
+	appliedRules
+	table  *counters.Table
+	shares *counters.Table
 	tokens
 }
 
-// idIn is the ID of a simulated node of a region.
+// idIn returns the ID of a simulated node.
 func idIn(region, index int) (id ring.NodeID) {
 	binary.BigEndian.PutUint16(id[:], uint16(index+1))
 	binary.BigEndian.PutUint16(id[2:], uint16(region))
 	return id
 }
 
-// indexOf is the place of a node in its region, −1 for the zero ID.
+// indexOf returns the index of a node in its region, or −1 for the zero ID.
 func indexOf(id ring.NodeID) int { return int(binary.BigEndian.Uint16(id[:])) - 1 }
 
-// Run simulates regions and returns what happened. It must be called on virtual time: in a bubble of testing/synctest,
-// which then lasts until the run is over.
+// Run simulates regions and returns what happened. Call it in a bubble of testing/synctest; Run returns at the end of the
+// simulation.
 func Run(cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -104,13 +104,13 @@ func Run(cfg Config) (*Ledger, error) {
 	return runGlobe(cfg)
 }
 
-// callsEnd is after how long without a new one there is no timer of a call any more.
-const callsEnd = 10 * time.Second
+// callDrain is the time after the last call in which all timers of calls have expired.
+const callDrain = 10 * time.Second
 
 func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
 	return &World{
 		cfg: cfg, start: start, clock: clock, net: newNetwork(cfg.Seed, cfg.Nodes),
-		pending: map[*call]struct{}{}, byKey: map[counters.Key]int{}, leaderless: -1, inside: make([][]int, ring.Partitions),
+		pending: map[*call]struct{}{}, subjectByKey: map[counters.Key]int{}, leaderless: -1, subjectsIn: make([][]int, ring.Partitions),
 		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
 		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
 		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
@@ -118,28 +118,28 @@ func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
 	}
 }
 
-// now is the time since the run began.
+// now returns the time since the run began.
 func (w *World) now() time.Duration { return time.Since(w.start) }
 
-// since is the time of a reading of the clock that all nodes of a cluster share.
+// since returns a clock reading as the time since the run began, on the region's clock.
 func (w *World) since(now algorithms.Now) time.Duration {
 	return time.Duration(now.Wall - w.ledger.Start.UnixNano())
 }
 
-// after runs f later, under the mutex, unless the run is over. It is called under the mutex.
+// after runs f after d, under the mutex, unless the run has ended. The caller holds the mutex.
 func (w *World) after(d time.Duration, f func()) {
 	w.schedule.at(w.now()+d, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if !w.over {
+		if !w.stopped {
 			f()
 		}
 	})
 }
 
-// build makes the cluster as it is when all has been well for long.
+// build builds a cluster in a settled state.
 func (w *World) build() (err error) {
-	table, err := ringOf(w.region, w.cfg.Nodes, -1)
+	table, err := newRing(w.region, w.cfg.Nodes, -1)
 	if err != nil {
 		return err
 	}
@@ -153,17 +153,17 @@ func (w *World) build() (err error) {
 		}
 		n.process.view, n.process.ready = w.agreed, true
 	}
-	w.globe.tellOf(w)
+	w.globe.addSubjects(w)
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
-		owner.hold(p, w.newLineage())
-		standby.copies[p] = copyOf{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
-		owner.progress[followed{p, standby.index}] = &progress{boot: standby.boot, begun: true, whole: true}
+		owner.holdToken(p, w.newLineage())
+		standby.copies[p] = replica{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
+		owner.progress[followerKey{p, standby.index}] = &progress{boot: standby.boot, copySent: true, copyAcked: true}
 	}
 	return nil
 }
 
-// process is the last process of a node.
+// process returns the latest process of a node.
 func (w *World) process(id ring.NodeID) *process { return w.nodes[indexOf(id)].process }
 
 // boot starts a process of n.
@@ -177,32 +177,32 @@ func (w *World) boot(n *node) (err error) {
 		Boottime: func() time.Duration { return w.now() + time.Second }, Far: farSide{p}, Backup: p,
 	}
 	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
-		return fmt.Errorf("join a node: %w", err)
+		return fmt.Errorf("start a limiter: %w", err)
 	}
-	if err := p.remember(); err != nil {
+	if err := p.loadRules(); err != nil {
 		return err
 	}
-	p.begun.Store(true)
+	p.hasInitialRules.Store(true)
 	n.process = p
 	return nil
 }
 
-// finish ends what a process has under way, outside of the mutex. Its counters stay: what its standby lacks is counted
-// later.
-func (p *process) finish() {
+// closeLimiter ends a process's pending work. The caller must not hold the mutex. The counters stay, because countUnacked
+// needs them later.
+func (p *process) closeLimiter() {
 	p.w.group.Go(func() { _ = p.limiter.Close() })
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	p.w.processes = append(p.w.processes, p)
 }
 
-// halt ends what happens and waits for all that is under way.
+// halt stops the world and waits for pending work.
 func (w *World) halt() {
 	w.mu.Lock()
-	w.over = true
+	w.stopped = true
 	w.mu.Unlock()
 	for _, n := range w.nodes {
-		n.process.finish()
+		n.process.closeLimiter()
 	}
 	w.group.Wait()
 }
@@ -219,7 +219,7 @@ func (w *World) free() {
 	}
 }
 
-// ring is for limiter.ClusterConfig.
+// ring implements limiter.ClusterConfig.Ring.
 func (p *process) ring() *ring.Table {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -229,11 +229,11 @@ func (p *process) ring() *ring.Table {
 	return p.view.to
 }
 
-// await is for limiter.ClusterConfig.
+// await implements limiter.ClusterConfig.Await.
 func (p *process) await(ctx context.Context, revision, rulesVersion int64) bool {
 	for {
 		p.w.mu.Lock()
-		knows, changed := p.view != nil && p.view.revision >= revision && p.knows(rulesVersion), p.changed
+		knows, changed := p.view != nil && p.view.revision >= revision && p.hasRules(rulesVersion), p.changed
 		p.w.mu.Unlock()
 		if knows {
 			return true
