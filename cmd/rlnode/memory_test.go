@@ -67,7 +67,7 @@ func resident(t *testing.T, s *runningNode) int64 {
 }
 
 // statusOf returns a size that the kernel reports of the node, in bytes.
-func statusOf(t *testing.T, s *serving, field string) int64 {
+func statusOf(t *testing.T, s *runningNode, field string) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {

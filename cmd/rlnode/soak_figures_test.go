@@ -120,7 +120,7 @@ func processorTime(t *testing.T, pid int) float64 {
 }
 
 // figuresOf reads what a node takes now.
-func figuresOf(m *mate) soakFigures {
+func figuresOf(m *fleetNode) soakFigures {
 	t := m.fleet.t
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", m.cmd.Process.Pid))
@@ -136,7 +136,7 @@ func figuresOf(m *mate) soakFigures {
 		}
 		return nil
 	})
-	memory := float64(statusOf(t, m.serving, "RssAnon"))
+	memory := float64(statusOf(t, m.runningNode, "RssAnon"))
 	return soakFigures{memory, m.metric("go_goroutines"), float64(len(open)), float64(disk), m.metric("rlnode_counters")}
 }
 

@@ -324,7 +324,7 @@ func (s *soak) reserve(c *client.Client, key string, estimate int64, what int, m
 }
 
 // write changes the rule whose limit nobody counts.
-func (s *soak) write(m *mate) {
+func (s *soak) write(m *fleetNode) {
 	s.mu.Lock()
 	s.rules++
 	n := s.rules
@@ -342,13 +342,13 @@ func (s *soak) roll() {
 	nodes := s.fleet.nodes
 	for i, m := range nodes {
 		m.signal(syscall.SIGTERM)
-		if code := m.end(); code != 0 {
+		if code := m.awaitExit(); code != 0 {
 			s.fleet.t.Errorf("%s: exit code %d", m.name, code)
 		}
 		s.write(nodes[(i+1)%len(nodes)])
-		m.up()
+		m.startProcess()
 		s.started()
-		s.fleet.whole()
+		s.fleet.awaitWhole()
 	}
 }
 
