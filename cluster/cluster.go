@@ -44,8 +44,8 @@ func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Settled == nil {
-		cfg.Settled = func() int64 { return 1<<63 - 1 }
+	if cfg.SettledEpoch == nil {
+		cfg.SettledEpoch = func() int64 { return 1<<63 - 1 }
 	}
 	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
 	if cfg.Build.Level == 0 {
@@ -186,10 +186,10 @@ func (c *Cluster) updateAddresses() {
 	delete(known, ring.NodeID{})
 	c.nodeAddresses.Store(&known)
 	c.cfg.Peers.SetNodes(known)
-	if c.cfg.Remember != nil {
+	if c.cfg.OnAddresses != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
 			c.crew.remembered = addresses
-			c.cfg.Remember(addresses)
+			c.cfg.OnAddresses(addresses)
 		}
 	}
 	poke(c.gossipChanged)
@@ -230,7 +230,7 @@ func (c *Cluster) close() error {
 	c.spawnMu.Unlock()
 	c.cancel()
 	var errs []error
-	errs = append(errs, c.holder.Close(), c.giver.Close())
+	errs = append(errs, c.holder.Close(), c.granter.Close())
 	late := whenDone(&c.spawned)
 	waitAtMost(late, drainBound)
 	errs = append(errs, c.stopRaft(closeBound))

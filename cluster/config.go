@@ -70,8 +70,8 @@ type Timings struct {
 	Probe       time.Duration // how often to check that the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
 	Stable      time.Duration // how long a node must be healthy to become a voter, and a voter failed to be replaced
-	Absent      time.Duration // how long until a member that gossip has not seen since this node started counts as failed
-	Forgotten   time.Duration // how long until a failed member is removed from Raft
+	AbsentAfter time.Duration // how long until a member that gossip has not seen since this node started counts as failed
+	ForgetAfter time.Duration // how long until a failed member is removed from Raft
 	Write       time.Duration // bounds a Write or a CatchUp whose context has no deadline
 	Rise        time.Duration // how long all members must know a higher feature level before the leader raises it by itself
 	Follow      time.Duration // how often, at least, a leader asks the primary region for news, or checks the regions' reports
@@ -96,8 +96,8 @@ type Config struct {
 
 	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same value.
 	Primary string
-	// Far reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
-	Far Far
+	// OtherRegions reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
+	OtherRegions OtherRegions
 
 	Store  Store
 	Peers  *peer.Peers   // the caller starts it after Cluster.Handle and before the Cluster, and closes it
@@ -110,18 +110,18 @@ type Config struct {
 	OnState func(*agreement.State)
 	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
-	// Settled returns the epoch up to which this node has finished its part of every hand-off. nil: the newest epoch.
-	Settled func() int64
-	// Lagging returns reachable nodes that don't accept the copies that this node sends them. They count as unreachable.
+	// SettledEpoch returns the epoch up to which this node has finished its part of every hand-off. nil: the newest epoch.
+	SettledEpoch func() int64
+	// LaggingNodes returns reachable nodes that don't accept the copies that this node sends them. They count as unreachable.
 	// nil: there are none.
-	Lagging func() []ring.NodeID
+	LaggingNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
-	// Remember receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
-	Remember func(addresses []string)
-	// Applied records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
+	// OnAddresses receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
+	OnAddresses func(addresses []string)
+	// AppliedNote records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
 	// reach the other nodes. nil: nothing is recorded.
-	Applied AppliedNote
+	AppliedNote AppliedNote
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
 	SnapshotBytes   int64  // or after this many bytes of entries
@@ -156,8 +156,8 @@ func DefaultTimings() Timings {
 		Probe:       3 * time.Second,
 		Reconcile:   time.Second,
 		Stable:      10 * time.Second,
-		Absent:      30 * time.Second,
-		Forgotten:   72 * time.Hour,
+		AbsentAfter: 30 * time.Second,
+		ForgetAfter: 72 * time.Hour,
 		Write:       5 * time.Second,
 		Rise:        time.Hour,
 		Follow:      time.Second,
@@ -187,8 +187,8 @@ func (c *Config) Validate() error {
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
-		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe, t.Reconcile, t.Stable, t.Absent,
-		t.Forgotten, t.Write, t.Rise, t.Follow,
+		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe, t.Reconcile, t.Stable, t.AbsentAfter,
+		t.ForgetAfter, t.Write, t.Rise, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}

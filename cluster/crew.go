@@ -17,7 +17,7 @@ import (
 // for authority, and answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // last passed to Config.Remember; only updateAddresses uses it
+	remembered []string // last passed to Config.OnAddresses; only updateAddresses uses it
 	tally      hashReports
 	// withoutAuthority lists the nodes that ask for authority but can't be granted it, according to the leader's last
 	// answer. It is empty without contact with the leader, and never nil.
@@ -52,11 +52,11 @@ func (h nodeReport) isCaughtUp(index uint64) bool {
 	return time.Since(h.at) < nodeReportTTL && h.applied+caughtUpMargin >= index && !h.unfitToLead
 }
 
-// makeAuthority creates the giver, which grants authority while this node leads, and the holder, which obtains it for this
+// makeAuthority creates the granter, which grants authority while this node leads, and the holder, which obtains it for this
 // node.
 func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
-	c.giver = authority.NewGiver(authority.GiverConfig{
+	c.granter = authority.NewGranter(authority.GranterConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
 		Nodes: c.crew.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
@@ -79,7 +79,7 @@ func (c *crew) requestStatus() authority.Request {
 		s = agreement.New()
 	}
 	r := authority.Request{
-		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
+		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.SettledEpoch(), s.Epoch),
 		Leaving: c.leavingRing.Load(), Stuck: c.Stuck() != nil, StoreFails: c.logs.failing(),
 		Check: c.hashToReport(s), Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
@@ -90,8 +90,8 @@ func (c *crew) requestStatus() authority.Request {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
-	if c.cfg.Lagging != nil {
-		for _, id := range c.cfg.Lagging() {
+	if c.cfg.LaggingNodes != nil {
+		for _, id := range c.cfg.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
@@ -125,7 +125,7 @@ func (c *crew) answerRequest(ctx context.Context, r authority.Request) (authorit
 	}
 	ctx, cancel := context.WithTimeout(ctx, authority.Term)
 	defer cancel()
-	reply := c.giver.Answer(ctx, r)
+	reply := c.granter.Answer(ctx, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := (*c.nodeAddresses.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
@@ -134,8 +134,8 @@ func (c *crew) answerRequest(ctx context.Context, r authority.Request) (authorit
 	return reply, nil
 }
 
-// authorityNodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
-// after Timings.Absent, because some nodes take longer than others when all of them restart.
+// authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed only
+// after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
 func (c *crew) authorityNodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {
@@ -146,7 +146,7 @@ func (c *crew) authorityNodes() []authority.Node {
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
 		}
-		if !m.inGossip && time.Since(c.opened) <= c.cfg.Timings.Absent {
+		if !m.inGossip && time.Since(c.opened) <= c.cfg.Timings.AbsentAfter {
 			n.State = gossip.Suspect
 		}
 		if m.removing {

@@ -174,7 +174,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	if expectErr != nil {
 		return false, expectErr
 	}
-	return false, waitError(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
+	return false, waitError(f.cfg.Expect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
 }
 
 // waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the

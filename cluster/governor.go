@@ -16,8 +16,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Far reaches the other regions. *regions.Pool implements it.
-type Far interface {
+// OtherRegions reaches the other regions. *regions.Pool implements it.
+type OtherRegions interface {
 	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
@@ -107,21 +107,21 @@ func (g *governor) becomePrimary(ctx context.Context, term int64) error {
 
 // informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
 func (g *governor) informRegions() {
-	if g.cfg.Far == nil {
+	if g.cfg.OtherRegions == nil {
 		return
 	}
 	t := time.NewTicker(informEvery)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		g.cfg.Far.SetEntry(g.isVoter())
-		g.cfg.Far.SetMembers(len(g.aliveNodes()))
+		g.cfg.OtherRegions.SetEntry(g.isVoter())
+		g.cfg.OtherRegions.SetMembers(len(g.aliveNodes()))
 		if time.Since(warned) >= warnEvery && g.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
 		case <-t.C:
-		case <-g.cfg.Far.Changed():
+		case <-g.cfg.OtherRegions.Changed():
 			poke(g.wake)
 		case <-g.ctx.Done():
 			return
@@ -135,7 +135,7 @@ func (g *governor) warnAboutPrimaries() (warned bool) {
 	if !g.leads() {
 		return false
 	}
-	for _, r := range g.cfg.Far.Regions() {
+	for _, r := range g.cfg.OtherRegions.Regions() {
 		switch own := g.cfg.Primary; {
 		case r.Primary && r.Name != own:
 			g.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
@@ -154,7 +154,7 @@ func (g *governor) warnAboutPrimaries() (warned bool) {
 // governRegions is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
 // region, it follows the primary's rules.
 func (g *governor) governRegions() {
-	if g.cfg.Far == nil && g.secondary() {
+	if g.cfg.OtherRegions == nil && g.secondary() {
 		return // the primary can't be reached
 	}
 	g.loop(g.cfg.Timings.Follow, g.wake, func() (last bool) {
@@ -201,10 +201,10 @@ func (g *governor) report(region string) (r regionReport, fresh bool) {
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
 func (g *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if g.cfg.Far == nil {
+	if g.cfg.OtherRegions == nil {
 		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, g.cfg.Primary)
 	}
-	b, err := g.cfg.Far.Call(ctx, g.cfg.Primary, m, body)
+	b, err := g.cfg.OtherRegions.Call(ctx, g.cfg.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
 		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, g.cfg.Primary)
 	}

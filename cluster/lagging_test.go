@@ -18,7 +18,7 @@ func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 			victim := nodes[4]
 			for i, n := range nodes {
 				n.adjust = func(cfg *Config) {
-					cfg.Lagging = func() []ring.NodeID {
+					cfg.LaggingNodes = func() []ring.NodeID {
 						if lags.Load() && i < voices {
 							return []ring.NodeID{victim.id}
 						}

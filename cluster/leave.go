@@ -183,7 +183,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 	if !d.Leaves {
 		defer c.crew.unmarkRemoving(m.ID)
 	}
-	// The giver ends the node once its authority has expired. The reconcile loop does the rest.
+	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
 	poke(c.reconcileNeeded)
 	for c.leads() {
 		now, err := c.crew.findMember(removalRequest{Node: m.ID})

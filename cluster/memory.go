@@ -59,10 +59,10 @@ func (c *core) Last() *agreement.State {
 // recallState loads the remembered state. It must be called before Raft runs. It discards a state without rules, and one
 // whose ring lacks this node.
 func (c *Cluster) recallState() {
-	if c.cfg.Applied == nil {
+	if c.cfg.AppliedNote == nil {
 		return
 	}
-	b, err := c.cfg.Applied.Read()
+	b, err := c.cfg.AppliedNote.Read()
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
 		if err != nil {
@@ -116,7 +116,7 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 
 // recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
 func (c *Cluster) recordApplied() {
-	if c.cfg.Applied == nil {
+	if c.cfg.AppliedNote == nil {
 		return
 	}
 	t := time.NewTicker(recordInterval)
@@ -133,7 +133,7 @@ func (c *Cluster) recordApplied() {
 		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
-		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
+		err := c.cfg.AppliedNote.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
 			c.cfg.Logger.Warn("can't record applied entries: if this node restarts cut off, it remembers less", "error", err)
 		}

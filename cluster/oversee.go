@@ -53,12 +53,12 @@ func (h *honourProgress) markReached() { h.honoured, h.next, h.index = h.next, r
 // Only governRegions calls it.
 //
 // It reads the index after the state, so that the index is not older than the entry with the version. The result stays true
-// under the next leader: see [authority.Giver.RequireApplied].
+// under the next leader: see [authority.Granter.RequireApplied].
 func (g *governor) updateHonoured(ctx context.Context) (*agreement.State, int64) {
 	h := &g.progress
 	s := g.State()
 	h.waitFor(positionOf(s), g.machine.rulesIndex.Load())
-	if h.next.Version > 0 && g.giver.RequireApplied(ctx, h.index) {
+	if h.next.Version > 0 && g.granter.RequireApplied(ctx, h.index) {
 		h.markReached()
 	}
 	return s, h.honoured.Version
@@ -172,10 +172,10 @@ func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 // prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
 // added by oversee.
 func (g *governor) prospectiveFollowers() (list []string) {
-	if g.cfg.Far == nil {
+	if g.cfg.OtherRegions == nil {
 		return nil
 	}
-	for _, r := range g.cfg.Far.Regions() {
+	for _, r := range g.cfg.OtherRegions.Regions() {
 		if r.Reachable && r.Follows == g.cfg.Self.Region {
 			list = append(list, r.Name)
 		}

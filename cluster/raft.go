@@ -278,7 +278,7 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership is the loop that passes changes of leadership on to the giver, in order. Raft keeps only the last
+// followLeadership is the loop that passes changes of leadership on to the granter, in order. Raft keeps only the last
 // notification that was not received in time, so a short leadership may be missed, or two may look like one.
 func (c *Cluster) followLeadership() {
 	for {
@@ -286,11 +286,11 @@ func (c *Cluster) followLeadership() {
 		case leads := <-c.raft.Load().LeaderCh():
 			c.leaderChanges.Add(1)
 			if leads {
-				c.giver.Lead()
+				c.granter.Lead()
 				poke(c.leadChanged)
 				poke(c.reconcileNeeded)
 			} else {
-				c.giver.Follow()
+				c.granter.Follow()
 			}
 			poke(c.governor.wake)
 			c.cfg.Logger.Debug("leadership changed", "leads", leads)

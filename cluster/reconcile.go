@@ -86,7 +86,7 @@ func (p *plan) planMove() change {
 // a ring.
 func (p *plan) planRemoval() change {
 	return p.firstMember(removeNode, func(m *member) bool {
-		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.Forgotten
+		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter
 		canDrop := p.failedVoters == 0 || p.canDropFailedVoter()
 		displaced := m.health.failed && canDrop && slices.ContainsFunc(p.members, func(o member) bool {
 			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.alive()

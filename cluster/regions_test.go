@@ -32,7 +32,7 @@ func TestRegionsFollow(t *testing.T) {
 		w.agree(5*time.Second, 4)
 		w.recorded(10*time.Second, 4)
 		for _, n := range w.nodes {
-			f := n.c.Load().cfg.Far.(*far)
+			f := n.c.Load().cfg.OtherRegions.(*far)
 			f.mu.Lock()
 			if !f.entry || f.members != 2 {
 				t.Errorf("%s: have entry %v, %d members", n.name, f.entry, f.members)
@@ -281,7 +281,7 @@ func TestLeadersDieAroundARecord(t *testing.T) {
 func TestARegionWithRulesOfItsOwnFollows(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		eu, us := w.of("eu")[0], w.of("us")[0]
-		us.adjust = func(c *Config) { c.Primary, c.Far = "us", nil } // for the first start
+		us.adjust = func(c *Config) { c.Primary, c.OtherRegions = "us", nil } // for the first start
 		eu.run()
 		us.run()
 		w.ready(eu, us)
@@ -473,7 +473,7 @@ func cases(n int) int {
 }
 
 // silent is a Far whose calls never reach another region.
-type silent struct{ Far }
+type silent struct{ OtherRegions }
 
 func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) {
 	return nil, regions.ErrAway
@@ -484,7 +484,7 @@ func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error)
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
-			n.adjust = func(c *Config) { c.Far = silent{c.Far} }
+			n.adjust = func(c *Config) { c.OtherRegions = silent{c.OtherRegions} }
 			n.run()
 		}
 		w.ready(w.nodes...)

@@ -219,7 +219,7 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
-	index, err := c.giver.Committed(ctx)
+	index, err := c.granter.Committed(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}

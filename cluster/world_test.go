@@ -139,7 +139,7 @@ func (n *node) run() *node {
 	cfg.OnRules = func(s *rules.Set) { n.rules.Store(s) }
 	cfg.Boottime = func() time.Duration { return time.Since(w.start) }
 	if n.far != nil {
-		cfg.Far, cfg.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
+		cfg.OtherRegions, cfg.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
 		cfg.Seed = func() ([]byte, string) { return worldWide(5).Body, n.name }
 	}
 	if n.adjust != nil {

@@ -145,7 +145,7 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	}
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
-	if !g.giver.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
+	if !g.granter.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write

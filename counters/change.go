@@ -210,10 +210,10 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOf returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
-// counter's kind, but placeholders for amount and window, which the counter does not store. InlineOf locks the shard for one
+// InlineOps returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
+// counter's kind, but placeholders for amount and window, which the counter does not store. InlineOps locks the shard for one
 // subtable at a time.
-func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
+func (t *Table) InlineOps(hi uint64, most int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < most {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})

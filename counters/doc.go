@@ -11,7 +11,7 @@
 // steps and return what they do not need, so one shard can hold many times more than another. A large shard splits its
 // counters into several subtables, each of which is rehashed on its own.
 //
-// Inline counters, whose limits came with a call, carry a tag in their keys ([Key.Inline]). They fill at most half of each
+// Inline counters, whose limits came with a call, carry a tag in their keys ([Key.IsInline]). They fill at most half of each
 // shard's part of the bound and only ever replace each other, so no flood of them displaces configured subjects.
 //
 // Loans between regions ([Table.Lend], [Table.Borrow]) are a Take and a Give, recorded in companions of the counter.

@@ -183,7 +183,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 	}
 	looked := 0
 	for k, e := range sub.logs { // in random order, so this is a sample
-		if c == inline && !k.Inline() {
+		if c == inline && !k.IsInline() {
 			continue
 		}
 		if looked++; v.chosen && looked > evictionSample*groupSlots {

@@ -242,7 +242,7 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 		return r
 	}
 	note := func(table *Table, k Key) error {
-		_, _, err := table.Settle(epoch, &Settling{Notes: []Note{{Key: k, Count: 1}}, Until: epoch.Steady/1e9 + 3600})
+		_, _, err := table.Settle(epoch, &Settlement{Notes: []Note{{Key: k, Count: 1}}, Until: epoch.Steady/1e9 + 3600})
 		return err
 	}
 	for name, add := range map[string]func(table *Table, r Record) bool{

@@ -38,8 +38,8 @@ type Loans struct {
 	widening   int64 // of a fixed window: the amount borrowed beyond its usage at that time
 }
 
-// Own returns what the counter's own region has used.
-func (l *Loans) Own() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
+// OwnUse returns what the counter's own region has used.
+func (l *Loans) OwnUse() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
 
 // Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
 func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
@@ -78,7 +78,7 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 		return 0, loans, err
 	}
 	n := min(want, loans.Remaining-loans.Remaining/2)
-	if own := loans.Own(); n <= 0 || own >= l.Capacity()+loans.widening-own {
+	if own := loans.OwnUse(); n <= 0 || own >= l.Capacity()+loans.widening-own {
 		return 0, loans, nil
 	}
 	if !t.makeRoomForLoan(s, now, k) {

@@ -150,7 +150,7 @@ func (m *loanModel) lend(t *rapid.T, i int) {
 	before := m.stand(i)
 	want := rapid.Int64Range(1, 50).Draw(t, "want")
 	n, after, err := m.tables[i].Lend(m.now, m.key, m.limits[i], before.Window, want)
-	if err != nil || n > want || n < 0 || n > 0 && 2*before.Own() >= m.limits[i].Capacity()+before.widening {
+	if err != nil || n > want || n < 0 || n > 0 && 2*before.OwnUse() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
 	if most := (before.Remaining + 1) / 2; n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
@@ -256,7 +256,7 @@ func TestLoanToNoShare(t *testing.T) {
 	table = copied(table, k.Partition(), now)
 	defer func() { table.Close() }()
 	table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60})
-	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 || stand.Own() != 30 || err != nil {
+	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 || stand.OwnUse() != 30 || err != nil {
 		t.Fatalf("have %d lent, %+v, %v", n, stand, err)
 	}
 	if ops[0].Cost = 36; table.Take(now, ops) != Refused || ops[0].Decision.Remaining != 35 {

@@ -333,7 +333,7 @@ func (r *run) replicateOne() {
 	p := r.partition()
 	have := map[Key]Record{}
 	r.m.replicated = true
-	collected(r.t, have, p, r.table.ReplicateOne(p, nil))
+	collected(r.t, have, p, r.table.ReplicatePartition(p, nil))
 	mine := func(c *counter) bool { return c.unsent && c.Key.Partition() == p }
 	same(r.t, "replicate one", have, r.m.records(mine))
 	for _, c := range r.m.all {

@@ -17,15 +17,15 @@ type Note struct {
 	At     int64 // 0…2^39
 }
 
-// Settling changes several counters of one subject at most once. Its notes are stored together with the change and prevent a
+// Settlement changes several counters of one subject at most once. Its notes are stored together with the change and prevent a
 // second one.
-type Settling struct {
+type Settlement struct {
 	// Notes are stored with the change. If the first one exists already, Settle reads all of them instead and changes
 	// nothing. There must be at least one.
 	Notes []Note
 	Until int64 // when the notes expire: Unix seconds on the steady clock
-	// Late says that the deadline has passed: Settle then only looks for an earlier change.
-	Late    bool
+	// TooLate says that the deadline has passed: Settle then only looks for an earlier change.
+	TooLate bool
 	Changes []SettledCost
 	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
 	// capacity, among those that are Told; −1 if none is. The first note's Detail holds Tightest+1.
@@ -39,14 +39,14 @@ type SettledCost struct {
 	// Cost is taken whether or not the limit allows it. A negative cost is put back.
 	Cost int64
 	// From and Rest describe when the cost to put back was taken; see [algorithms.Limit.Refund].
-	From algorithms.Taken
-	Rest time.Duration
-	Told bool // takes part in Tightest
+	From       algorithms.Taken
+	Rest       time.Duration
+	InTightest bool // takes part in Tightest
 }
 
 // Settle makes the changes of s. If they were made before, it reads the notes stored then and returns repeated. It returns
 // done unless it is too late for changes that were never made. If it fails with ErrShut or ErrFull, nothing changes.
-func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, err error) {
+func (t *Table) Settle(now algorithms.Now, s *Settlement) (repeated, done bool, err error) {
 	sh := t.shardOf(s.Notes[0].Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -57,7 +57,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 		s.Tightest = s.Notes[0].Detail - 1
 		return true, true, nil
 	}
-	if s.Late {
+	if s.TooLate {
 		return false, false, nil
 	}
 	room := len(s.Notes) // plus at most one new counter per debt
@@ -94,7 +94,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []Settl
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		c := &changes[i]
-		if !c.Told {
+		if !c.InTightest {
 			continue
 		}
 		d := t.usageHeld(sh, now, c.Key, c.Limit)
@@ -107,8 +107,8 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []Settl
 	return least
 }
 
-// Noted reads the note under n's key into n and reports whether it exists.
-func (t *Table) Noted(now algorithms.Now, n *Note) bool {
+// ReadNote reads the note under n's key into n and reports whether it exists.
+func (t *Table) ReadNote(now algorithms.Now, n *Note) bool {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
 // settled gives back 40 of a counter's 100, under a note.
-func settled(now algorithms.Now, from algorithms.Taken, note Key) *Settling {
-	return &Settling{
+func settled(now algorithms.Now, from algorithms.Taken, note Key) *Settlement {
+	return &Settlement{
 		Notes:   []Note{{Key: note, Count: 60, At: 1}},
 		Until:   now.Steady/1e9 + 60,
-		Changes: []SettledCost{{Key: Key{Hi: note.Hi, Lo: 1}, Limit: tokenLimit, Cost: -40, From: from, Told: true}},
+		Changes: []SettledCost{{Key: Key{Hi: note.Hi, Lo: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
 	}
 }
 
@@ -27,7 +27,7 @@ func TestSettleOnce(t *testing.T) {
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
 	from := tokenLimit.Taken(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
-	expect := func(what string, table *Table, now algorithms.Now, s *Settling, repeated, done bool, used int64) {
+	expect := func(what string, table *Table, now algorithms.Now, s *Settlement, repeated, done bool, used int64) {
 		t.Helper()
 		gotRepeated, gotDone, err := table.Settle(now, s)
 		if err != nil || gotRepeated != repeated || gotDone != done {
@@ -42,10 +42,10 @@ func TestSettleOnce(t *testing.T) {
 	}
 	expect("first", table, now, settled(now, from, note), false, true, 60)
 	again := settled(now, from, note)
-	again.Notes[0].Count, again.Late = 3, true
+	again.Notes[0].Count, again.TooLate = 3, true
 	expect("again", table, now, again, true, true, 60)
 	late := settled(now, from, Key{Hi: note.Hi, Lo: 3})
-	late.Late = true
+	late.TooLate = true
 	expect("late", table, now, late, false, false, 60)
 
 	// The note moves with the counters, between nodes and to disk.
@@ -68,7 +68,7 @@ func TestSettleOnce(t *testing.T) {
 	// Once expired it has no effect, whether swept or not.
 	then := algorithms.At(time.Unix(0, now.Wall).Add(2 * time.Minute))
 	gone := settled(now, from, note)
-	gone.Late = true
+	gone.TooLate = true
 	expect("over", table, then, gone, false, false, 60)
 	table.Shut(k.Partition())
 	if _, _, err := table.Settle(now, settled(now, from, Key{Hi: note.Hi, Lo: 4})); !errors.Is(err, ErrShut) {
@@ -117,7 +117,7 @@ func TestReplacedNotes(t *testing.T) {
 	expect := func(name string, table *Table, at algorithms.Now, want int64) {
 		t.Helper()
 		n := Note{Key: key}
-		if found := table.Noted(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
+		if found := table.ReadNote(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
 			t.Errorf("%s: have %+v, %v, want %d", name, n, found, want)
 		}
 	}

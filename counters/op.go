@@ -26,11 +26,11 @@ const (
 func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
 func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
 
-// Inline reports whether k is the key of an inline counter.
-func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
+// IsInline reports whether k is the key of an inline counter.
+func (k Key) IsInline() bool { return k.Lo&inlineMask == InlineTag }
 
 // isInlineCounter reports whether k is the key of an inline counter and not of a note.
-func (k Key) isInlineCounter() bool { return k.Inline() && k.Lo&noteBit == 0 }
+func (k Key) isInlineCounter() bool { return k.IsInline() && k.Lo&noteBit == 0 }
 
 // class distinguishes inline counters, which may fill only part of the table, from configured ones.
 type class uint8
@@ -42,7 +42,7 @@ const (
 )
 
 func (k Key) class() class {
-	if k.Inline() {
+	if k.IsInline() {
 		return inline
 	}
 	return configured
@@ -77,7 +77,7 @@ const (
 	CheckMode Mode = iota // take the cost, if the whole check is admitted
 	PeekMode              // decide as CheckMode does, but take nothing
 	CountMode             // take the cost even if it does not fit, which the Decision reports without refusing the check
-	Modes                 // the number of modes
+	NumModes              // the number of modes
 )
 
 // Took reports whether op took its cost, given that its check was admitted.

@@ -99,7 +99,7 @@ func handOff(t *testing.T, bound int64) {
 	}
 	from.Shut(p)
 	shut.Store(true)
-	if err := receive(from.ReplicateOne(p, nil)); err != nil {
+	if err := receive(from.ReplicatePartition(p, nil)); err != nil {
 		t.Error(err)
 	}
 	hammers.Wait()
@@ -273,7 +273,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	for _, r := range records {
 		table.Put(epoch, r)
 	}
-	if b := table.ReplicateOne(1, nil); len(b) != 0 {
+	if b := table.ReplicatePartition(1, nil); len(b) != 0 {
 		t.Errorf("for replicas: have %+v", b)
 	}
 	n := 0
@@ -371,7 +371,7 @@ func TestMerge(t *testing.T) {
 					t.Fatal("no room")
 				}
 			}
-			have := table.ReplicateOne(key(1).Partition(), nil)
+			have := table.ReplicatePartition(key(1).Partition(), nil)
 			if len(have) != 1 || !reflect.DeepEqual(have[0], tt.want) {
 				t.Errorf("%s: have %+v, want %+v", tt.name, have, tt.want)
 			}
@@ -424,7 +424,7 @@ func TestConcurrentMoves(t *testing.T) {
 			table.Replicate(func(p int) bool { return p%1000 == 0 }, func(p int, b []Record) error {
 				return []error{nil, errFailed}[i%2]
 			})
-			buf = table.ReplicateOne(i%8*500, buf)
+			buf = table.ReplicatePartition(i%8*500, buf)
 			table.Copy(i%8*500, func(b []Record) error {
 				for _, r := range slices.Clone(b) {
 					table.Put(epoch, r)

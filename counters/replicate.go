@@ -20,7 +20,7 @@ const (
 // new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
 // its error, and those records and all later ones still count as changed.
 //
-// Replicate calls wanted before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made
+// Replicate calls wanted before anything else. Calls of Replicate, ReplicatePartition and Copy must not overlap: a change made
 // during a Copy could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
@@ -57,9 +57,9 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	return nil
 }
 
-// ReplicateOne appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
+// ReplicatePartition appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
 // shut p, these are the last changes.
-func (t *Table) ReplicateOne(p int, buf []Record) []Record {
+func (t *Table) ReplicatePartition(p int, buf []Record) []Record {
 	t.replicated.Store(true)
 	buf = buf[:0]
 	shards := t.shardsOf(p)

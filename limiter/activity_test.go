@@ -137,7 +137,7 @@ func TestUsualChecksAreInAllFigures(t *testing.T) {
 		if have := l.activityHere(); have.Checks != want {
 			t.Errorf("have %v, want %v", have.Checks, want)
 		}
-		l.Use(compile(t, 2, "version: 1\n"+doc))
+		l.SetRules(compile(t, 2, "version: 1\n"+doc))
 	}
 	if have := l.activityHere(); have.Checks != want || have.Rules != nil {
 		t.Errorf("have %v, want %v and no rules", have, want)

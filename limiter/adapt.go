@@ -10,9 +10,9 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.loadSteps = steps
 }
 
-// Adapt updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
+// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
 // in force when it began, on the node where it began.
-func (l *Limiter) Adapt() {
+func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if active := l.inForce.Load(); active != nil {
@@ -20,8 +20,8 @@ func (l *Limiter) Adapt() {
 	}
 }
 
-// Factor returns the factor that currently multiplies r's limits: 1 if no step is in force.
-func (l *Limiter) Factor(r *rules.Rule) float64 {
+// LimitFactor returns the factor that currently multiplies r's limits: 1 if no step is in force.
+func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	active := l.inForce.Load()
 	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index] != r {
 		return 1

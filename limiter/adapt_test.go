@@ -40,7 +40,7 @@ func TestAdapt(t *testing.T) {
 		{0, true, 50, 19, 0.5}, {1, false, 10, 0, 0.1}, {0, true, 50, 18, 0.5}, {-1, true, 100, 67, 1},
 	} {
 		step = tt.step
-		l.Adapt()
+		l.UpdateSteps()
 		if allowed, limit, remaining := ask("busy"); allowed != tt.allowed || limit != tt.limit || remaining != tt.remaining {
 			t.Errorf("step %d: have %v of %d, %d left, want %+v", tt.step, allowed, limit, remaining, tt)
 		}
@@ -48,13 +48,13 @@ func TestAdapt(t *testing.T) {
 			t.Errorf("step %d: the other rule has %d", tt.step, limit)
 		}
 		u, err := l.Locate(&Query{Rule: "busy", Key: []string{"a"}})
-		if err != nil || u.Limits[0].Limit.Amount != tt.limit || l.Factor(u.Rule) != tt.factor {
-			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.Factor(u.Rule), err, tt)
+		if err != nil || u.Limits[0].Limit.Amount != tt.limit || l.LimitFactor(u.Rule) != tt.factor {
+			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.LimitFactor(u.Rule), err, tt)
 		}
 	}
 	// New rules start with the step in force.
 	step = 1
-	l.Use(compile(t, 2, "version: 1\n"+adaptiveRules))
+	l.SetRules(compile(t, 2, "version: 1\n"+adaptiveRules))
 	if allowed, limit, _ := ask("busy"); allowed || limit != 10 {
 		t.Errorf("new rules: have %v of %d", allowed, limit)
 	}
@@ -64,7 +64,7 @@ func TestAdapt(t *testing.T) {
 func TestAdaptAllocatesNothing(t *testing.T) {
 	l := open(t, adaptiveRules)
 	l.FollowLoads(func(s *rules.Set) []int { return []int{-1, 0} })
-	l.Adapt()
+	l.UpdateSteps()
 	q, a := Query{Rule: "busy", Key: []string{"a"}, ByKey: true}, &Answer{}
 	if n := testing.AllocsPerRun(100, func() {
 		if err := l.CheckAt(after(time.Second), &q, a); err != nil || a.Limits[0].Limit.Amount != 50 {

@@ -203,9 +203,9 @@ var (
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 
-// InOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order of
+// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order of
 // the call.
-func (a *Answer) InOrder(n int) int {
+func (a *Answer) IndexInOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n
 	}
@@ -213,7 +213,7 @@ func (a *Answer) InOrder(n int) int {
 	for i := range a.scratch.match.Hits {
 		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
 		if n < next {
-			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first }))
+			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.CallIndex == n-first }))
 		}
 		first = next
 	}
@@ -239,5 +239,5 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 // comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
 // tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's Place may be higher.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
-	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
+	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }

@@ -125,12 +125,12 @@ func TestBlockKeepsOnWhenItsLengthChanges(t *testing.T) {
 		return "version: 1\nrules: [{name: r, key: [k], limits: [{limit: 1, per: 1s}], block: " + length + "}]"
 	}
 	l := open(t, "")
-	l.Use(compile(t, 2, text("10m")))
+	l.SetRules(compile(t, 2, text("10m")))
 	blocked{cost: 1, allowed: true}.ask(t, l, "r")
 	blocked{cost: 1, retry: 10 * time.Minute}.ask(t, l, "r")
-	l.Use(compile(t, 3, text("20m")))
+	l.SetRules(compile(t, 3, text("20m")))
 	blocked{after: 5 * time.Minute, cost: 1, retry: 15 * time.Minute}.ask(t, l, "r")
-	l.Use(compile(t, 4, text("6m")))
+	l.SetRules(compile(t, 4, text("6m")))
 	blocked{after: 5 * time.Minute, cost: 1, retry: time.Minute}.ask(t, l, "r")
 	blocked{after: 6 * time.Minute, cost: 1, allowed: true}.ask(t, l, "r")
 }

@@ -83,7 +83,7 @@ func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
 // notifyOwners notifies the owners of those subjects whose share is nearly used up.
 func (ls *loans) notifyOwners(q *Query, a *Answer) {
 	m := ls.limiter.member
-	if m.Far == nil || a.DecidedBy == ByFallback {
+	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
 	limits := a.Limits
@@ -128,7 +128,7 @@ func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
 // borrow requests loans for the limits of an owned subject that are short. It does not wait for them.
 func (ls *loans) borrow(ref *subjectRef) {
 	m := ls.limiter.member
-	if m.Far == nil {
+	if m.OtherRegions == nil {
 		return
 	}
 	now := ls.limiter.clock.Now()
@@ -165,19 +165,19 @@ func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now)
 	if want < 1 {
 		return
 	}
-	if loan.region, loan.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.Far); loan.borrower == nil {
+	if loan.region, loan.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions); loan.borrower == nil {
 		return
 	}
 	loan.request = LoanRequest{subjectRef: *ref, limit: d.limit.ID, Window: balance.Window, Want: min(want, algorithms.MaxAmount)}
 	loan.request.version = d.active.set.Version
-	m.Far.Go(loan.region, MethodLend, wire.Encode(nil, &loan.request), loanTimeout, func(body []byte, err error) { ls.handleReply(loan, body, err) })
+	m.OtherRegions.Go(loan.region, MethodLend, wire.Encode(nil, &loan.request), loanTimeout, func(body []byte, err error) { ls.handleReply(loan, body, err) })
 }
 
 // chooseLender picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not
 // reported yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have
 // borrowed more than it needs. choose returns a nil borrower if there is no region to ask, if a loan to the counter is already
 // in flight, or if too many loans are.
-func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far Far) (region string, _ *borrower) {
+func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRegions) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {

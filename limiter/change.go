@@ -168,7 +168,7 @@ func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 // list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not on this node.
 func (c *change) list(l *Limiter) error {
 	c.counters = c.counters[:0]
-	for _, op := range l.table.InlineOf(c.hi, maxListed) {
+	for _, op := range l.table.InlineOps(c.hi, maxListed) {
 		c.counters = append(c.counters, op.Key.Lo)
 	}
 	if !l.table.IsOpen(ring.PartitionOf(c.hi)) {

@@ -45,11 +45,11 @@ func (c *course) at(steady int64) int64 {
 }
 
 // NewClock returns a running clock. The caller must Close it.
-func NewClock() *Clock { return NewClockAhead(0) }
+func NewClock() *Clock { return NewClockWithOffset(0) }
 
-// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
+// NewClockWithOffset is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
 // negative. Tests use it to give the nodes in one process different clocks.
-func NewClockAhead(by time.Duration) *Clock {
+func NewClockWithOffset(by time.Duration) *Clock {
 	c := &Clock{start: time.Now(), offset: int64(by), stop: make(chan struct{})}
 	c.anchor = systemWall(c.start) + c.offset
 	c.course.Store(&course{steady: c.anchor, wall: c.anchor})

@@ -43,10 +43,10 @@ const (
 // Ownership knows which node decides a partition's counters, and records debts to its owner. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
-	// Wait returns when p is no longer frozen, or when ctx ends.
-	Wait(ctx context.Context, p int)
-	// Learn records that another node named owner as the owner of p at the given revision of the ring.
-	Learn(p int, revision int64, owner ring.NodeID)
+	// WaitUnfrozen returns when p is no longer frozen, or when ctx ends.
+	WaitUnfrozen(ctx context.Context, p int)
+	// LearnOwner records that another node named owner as the owner of p at the given revision of the ring.
+	LearnOwner(p int, revision int64, owner ring.NodeID)
 	// Lineage identifies p's counters on this node. What was taken in one lineage is never given back in another.
 	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
@@ -55,21 +55,21 @@ type Ownership interface {
 	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
 	// what it admits as debts to the owners.
 	DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict
-	// Forgive cancels the debt that DecideAlone recorded for op at the given time.
-	Forgive(at algorithms.Now, op *counters.Op)
+	// ForgiveDebt cancels the debt that DecideAlone recorded for op at the given time.
+	ForgiveDebt(at algorithms.Now, op *counters.Op)
 }
 
 // Backup confirms that changes in a partition would outlive this node. *partitions.Keeper implements it.
 type Backup interface {
-	// Backed reports whether Confirm is likely to succeed for p now.
-	Backed(p int) bool
+	// CanConfirm reports whether Confirm is likely to succeed for p now.
+	CanConfirm(p int) bool
 	// Confirm returns once every earlier change in p has reached the node or disk from which p would continue without this
 	// node.
 	Confirm(ctx context.Context, p int) error
 }
 
-// Far carries messages to other regions. *regions.Pool implements it.
-type Far interface {
+// OtherRegions carries messages to other regions. *regions.Pool implements it.
+type OtherRegions interface {
 	// Go calls a node that answers for the region, and runs done once. Bodies are as for Peers. A message that may have arrived
 	// is not sent again.
 	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
@@ -108,8 +108,8 @@ type ClusterConfig struct {
 	// Fallback holds the counters for what this node decides alone; see localcache.NewFallbackTable. The limiter does not close
 	// it.
 	Fallback *counters.Table
-	// Far reaches other regions. If it is nil, this node borrows nothing from them.
-	Far Far
+	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
+	OtherRegions OtherRegions
 	// Backup confirms loans to other regions. If it is nil, this node lends nothing.
 	Backup Backup
 	// Recorder may be nil.

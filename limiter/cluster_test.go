@@ -259,7 +259,7 @@ func TestFallback(t *testing.T) {
 		// A fallback that refuses gives back what it took from the fallback counters.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
 		_ = other
-		w.nodes[1].Use(compile(t, 2, `version: 1
+		w.nodes[1].SetRules(compile(t, 2, `version: 1
 rules:
   - {name: full, key: [own], on_partition: full, limits: [{limit: 10, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`))
@@ -355,7 +355,7 @@ func TestVersions(t *testing.T) {
 		w := newTestCluster(t, 2, fmt.Sprintf(text[11:], 10))
 		key := w.keyOf("r", w.nodes[0], nil)
 		newer := compile(t, 2, fmt.Sprintf(text, 20))
-		w.nodes[0].Use(newer)
+		w.nodes[0].SetRules(newer)
 		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
 			t.Errorf("the caller's version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}
@@ -367,7 +367,7 @@ func TestVersions(t *testing.T) {
 		w.mu.Lock()
 		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
 			if from == w.nodes[1].id && m == MethodAsk {
-				w.nodes[1].Use(newer) // after matching, before the owner answers
+				w.nodes[1].SetRules(newer) // after matching, before the owner answers
 			}
 		}
 		w.mu.Unlock()
@@ -378,7 +378,7 @@ func TestVersions(t *testing.T) {
 		w.detail = nil
 		w.mu.Unlock()
 		// The owner is behind.
-		w.nodes[1].Use(compile(t, 3, fmt.Sprintf(text, 30)))
+		w.nodes[1].SetRules(compile(t, 3, fmt.Sprintf(text, 30)))
 		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 3 || a.Limits[0].Remaining != 27 || a.DecidedBy != ByForward {
 			t.Errorf("an owner that is behind: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}

@@ -179,7 +179,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		c.setDeadlines(now)
 		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, ring.PartitionOf(s.hi)) })
+			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
 		if s.way = wayAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
@@ -405,13 +405,13 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	case a.status == noAuthority:
 		s.absence = partitions.WithoutAuthority
 	case a.status == unreachable:
-		c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
+		c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
 	case a.status == neverDecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.redirect(a.to, a.hint)
 		if !a.hint.IsZero() {
-			c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
+			c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
 		}
 	}
 }

@@ -19,7 +19,7 @@ envoy:
       - {key: closed, rate_limit: {unit: minute, requests_per_unit: 0}}
 `)
 	l.FollowLoads(func(*rules.Set) []int { return []int{-1, 1} })
-	l.Adapt()
+	l.UpdateSteps()
 	user := Query{Rule: "edge.path_/a*.user", Key: []string{"/ab", "u"}, ByKey: true}
 	for i, want := range []bool{true, true, true, false} {
 		if a := check(t, l, epoch, user); a.Allowed != want || a.Limits[0].Limit.Name != user.Rule {

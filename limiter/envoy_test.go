@@ -238,9 +238,9 @@ func TestEnvoyRefunds(t *testing.T) {
 func TestMatchedByOldRules(t *testing.T) {
 	l := New(counters.New(100), NewClock())
 	t.Cleanup(func() { l.clock.Close() })
-	l.Use(compile(t, 1, "version: 1\n"+envoyRules))
+	l.SetRules(compile(t, 1, "version: 1\n"+envoyRules))
 	q := descriptor(l, "few", "", counters.CheckMode, 1)
-	l.Use(compile(t, 2, "version: 1\n"+envoyRules))
+	l.SetRules(compile(t, 2, "version: 1\n"+envoyRules))
 	var a Answer
 	if err := l.Check(q, &a); !errors.Is(err, ErrRulesChanged) {
 		t.Errorf("have %v", err)

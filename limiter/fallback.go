@@ -80,7 +80,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		}
 		return false
 	}
-	share, ok := localcache.Scaled(op.Limit, nodes, rank)
+	share, ok := localcache.ScaleLimit(op.Limit, nodes, rank)
 	if !ok {
 		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 		return false
@@ -98,7 +98,7 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 		if isUncounted(op, aloneOp) {
 			continue // applyShare decided it
 		}
-		op.Decision, op.Full = localcache.Unscaled(aloneOp.Decision, op.Limit, c.now, op.Cost), aloneOp.Full
+		op.Decision, op.Full = localcache.UnscaleDecision(aloneOp.Decision, op.Limit, c.now, op.Cost), aloneOp.Full
 	}
 }
 
@@ -176,7 +176,7 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 		d.Remaining -= op.Cost
 	}
 	if op.Decision.Allowed && !d.Allowed {
-		op.Decision, op.Full = localcache.Unscaled(d, op.Limit, c.now, op.Cost), asked.Full
+		op.Decision, op.Full = localcache.UnscaleDecision(d, op.Limit, c.now, op.Cost), asked.Full
 	}
 	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
@@ -188,7 +188,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	for j := range ops {
 		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
 			if c.giveBackAlone(aloneOp, s.decidedAt); s.decidedBy == ByFallback {
-				c.limiter.member.Ownership.Forgive(s.decidedAt, &ops[j])
+				c.limiter.member.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func TestG4_FallbackOwes(t *testing.T) {
 				t.Errorf("%s: have %d owed, want %d", rule, have, want)
 			}
 		}
-		n.Use(compile(t, 2, `version: 1
+		n.SetRules(compile(t, 2, `version: 1
 rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 9, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 9, per: 1440h}]}

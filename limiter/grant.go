@@ -94,7 +94,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	c.Float(&t.Idle)
 	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
 	wire.Fixed(c, &r.Incarnation)
-	wire.Number(c, &r.Seen, math.MaxInt64)
+	wire.Number(c, &r.LastGrant, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
 	wire.List(c, &r.Held, localcache.MaxGrants, 2, func(h *localcache.HeldGrant) {
 		wire.Number(c, &h.ID, math.MaxInt64)

@@ -67,7 +67,7 @@ func TestChosenNamesLockNobodyOut(t *testing.T) {
 			defer table.Close()
 			l := New(table, NewClock())
 			defer l.Clock().Close()
-			l.Use(set)
+			l.SetRules(set)
 			var a Answer
 			check := func(tenant string) bool {
 				if err := l.Check(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}}}, &a); err != nil {

@@ -58,10 +58,10 @@ func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
 	a, b := &ticket{id: 0x1234_5678_9abc_def0, contentHash: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, contentHash: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
-	if !x.Key.Inline() || x.Key != y.Key || x.Body == y.Body || x.Body >= 1<<counters.BodyBits {
+	if !x.Key.IsInline() || x.Key != y.Key || x.BodyHash == y.BodyHash || x.BodyHash >= 1<<counters.BodyHashBits {
 		t.Errorf("have %+v and %+v", x, y)
 	}
-	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.contentHash {
+	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.BodyHash != a.contentHash {
 		t.Errorf("have %+v", plain)
 	}
 }
@@ -86,7 +86,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.noteKey(unit); n.Inline() != inline || n != r.noteKey(unit) || n.Hi != key.Hi || unit > 0 && n == r.noteKey(unit-1) {
+				if n := sent.noteKey(unit); n.IsInline() != inline || n != r.noteKey(unit) || n.Hi != key.Hi || unit > 0 && n == r.noteKey(unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}

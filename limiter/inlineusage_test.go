@@ -132,7 +132,7 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	clock := NewClock()
 	t.Cleanup(func() { clock.Close() })
 	l := New(table, clock)
-	l.Use(compile(t, 1, "rules: []"))
+	l.SetRules(compile(t, 1, "rules: []"))
 	u, err := l.Locate(inlineQuery("k"))
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	if u, err := l.Usage(inlineQuery("k")); err != nil || u.Unknown != 0 {
 		t.Errorf("have %+v, %v", u, err)
 	}
-	if left := l.table.InlineOf(u.Hash.Hi+1, 10); len(left) != 1 {
+	if left := l.table.InlineOps(u.Hash.Hi+1, 10); len(left) != 1 {
 		t.Errorf("of the other subject %d counters are left", len(left))
 	}
 }

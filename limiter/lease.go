@@ -67,7 +67,7 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags = flagIgnoreNewer
-	if !ops[0].Key.Inline() {
+	if !ops[0].Key.IsInline() {
 		a.q.version = ls.limiter.version()
 	}
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
@@ -103,7 +103,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			ls.held.Unanswered(at, a.q.ops)
+			ls.held.RenewalUnanswered(at, a.q.ops)
 		}
 		return
 	}
@@ -171,7 +171,7 @@ func (ls *leases) maintain() {
 	var ended []localcache.Ended
 	for {
 		at := m.Boottime()
-		ended = ls.held.Ended(at, ended[:0])
+		ended = ls.held.TakeEnded(at, ended[:0])
 		ls.returnEnded(ended)
 		ls.granted.Sweep(at)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
@@ -217,5 +217,5 @@ func (l *Limiter) UseLeases(yes bool) {
 	}
 	at := m.Boottime()
 	m.leases.held.Enable(at, yes)
-	m.leases.returnEnded(m.leases.held.Ended(at, nil))
+	m.leases.returnEnded(m.leases.held.TakeEnded(at, nil))
 }

@@ -130,7 +130,7 @@ func TestRenewalsAfterTermsCameBack(t *testing.T) {
 		nextWindow(10 * time.Second)
 		use := func(version int64, text string) {
 			for _, n := range w.nodes {
-				n.Use(compile(t, version, "version: 1\n"+text))
+				n.SetRules(compile(t, version, "version: 1\n"+text))
 			}
 		}
 		load := func(n int) {

@@ -94,7 +94,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		return LoanReply{status: loanUnknown}
 	}
 	lineage := m.Ownership.Lineage(d.partition)
-	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
+	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)

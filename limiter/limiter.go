@@ -60,14 +60,14 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// Use puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
+// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
 // its name.
-func (l *Limiter) Use(set *rules.Set) {
+func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
-	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
+	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
 	next.recordShares()
 	if old := l.inForce.Load(); old != nil {
 		next.overall = old.overall

@@ -44,7 +44,7 @@ func open(t testing.TB, text string) *Limiter {
 	clock := NewClock()
 	t.Cleanup(func() { clock.Close() })
 	l := New(table, clock)
-	l.Use(compile(t, 1, "version: 1\n"+text))
+	l.SetRules(compile(t, 1, "version: 1\n"+text))
 	return l
 }
 
@@ -268,7 +268,7 @@ rules:
 func TestReloadUnderLoad(t *testing.T) {
 	const text = "version: 1\nrules:\n  - {name: a, key: [k], limits: [{limit: %d, per: 1h}]}\n  - {name: b, key: [k], limits: [{limit: %d, per: 1h}]}"
 	l := open(t, "")
-	l.Use(compile(t, 1, fmt.Sprintf(text, 1_000_001, 1_000_001)))
+	l.SetRules(compile(t, 1, fmt.Sprintf(text, 1_000_001, 1_000_001)))
 	var stop atomic.Bool
 	var taken atomic.Int64
 	var wg sync.WaitGroup
@@ -292,7 +292,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		})
 	}
 	for v := int64(2); v < 300; v++ {
-		l.Use(compile(t, v, fmt.Sprintf(text, 1_000_000+v, 1_000_000+v)))
+		l.SetRules(compile(t, v, fmt.Sprintf(text, 1_000_000+v, 1_000_000+v)))
 	}
 	stop.Store(true)
 	wg.Wait()

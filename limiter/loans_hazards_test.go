@@ -71,7 +71,7 @@ func newLoneRegion(t *testing.T, n int, text string) (*testCluster, *stubFar) {
 	far := &stubFar{}
 	w := newRegion(t, n, text, far)
 	for _, node := range w.nodes {
-		node.Use(shared(compile(t, 1, "version: 1\n"+text), "eu", "ap", "eu", "us"))
+		node.SetRules(shared(compile(t, 1, "version: 1\n"+text), "eu", "ap", "eu", "us"))
 	}
 	return w, far
 }
@@ -128,10 +128,10 @@ func TestLoanComesTooLate(t *testing.T) {
 		"no authority":    func(w *testCluster, _ int) { w.nodes[0].authority.Store(false) },
 		"handed over":     func(w *testCluster, p int) { w.handOver(p, w.nodes[1]) },
 		"other rules": func(w *testCluster, _ int) {
-			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+			w.nodes[0].SetRules(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 		"other limit": func(w *testCluster, _ int) {
-			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+			w.nodes[0].SetRules(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -436,13 +436,13 @@ func TestStaleAskers(t *testing.T) {
 	// The newer version is not recorded yet: the owner uses the asker's rules.
 	next := compile(t, 2, "version: 1\n"+globalExact)
 	old := asker.Rules()
-	owner.Use(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
+	owner.SetRules(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
 		{Set: old, Names: []string{"ap", "eu", "us"}, At: 1}, {Set: next, Names: []string{"ap", "eu", "us"}},
 	}}))
 	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 1 {
 		t.Errorf("have %s by version %d, want forward by 1", a.DecidedBy, a.RulesVersion)
 	}
-	owner.Use(shared(next, "eu", "ap", "eu", "us"))
+	owner.SetRules(shared(next, "eu", "ap", "eu", "us"))
 	a := asker.check(q)
 	if a.DecidedBy != ByFallback || !a.Allowed || a.Limits[0].Remaining > 150 {
 		t.Errorf("have %s, %+v, want fallback within half of the share", a.DecidedBy, a.Limits[0])
@@ -450,7 +450,7 @@ func TestStaleAskers(t *testing.T) {
 	if used := owner.used("r", key); used != 2 {
 		t.Errorf("have %d used at the owner, want 2", used)
 	}
-	asker.Use(shared(next, "eu", "ap", "eu", "us"))
+	asker.SetRules(shared(next, "eu", "ap", "eu", "us"))
 	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 2 {
 		t.Errorf("have %s by version %d, want forward by 2", a.DecidedBy, a.RulesVersion)
 	}
@@ -466,13 +466,13 @@ func TestWholeLimits(t *testing.T) {
 		for i := range 4 {
 			for _, n := range e.all["ap"].nodes {
 				a := n.check(byKey(rule, fmt.Sprint("k", i)))
-				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.Whole != 900 || a.Limits[0].Remaining != 0 {
+				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.WholeCapacity != 900 || a.Limits[0].Remaining != 0 {
 					t.Errorf("ap: have %+v by %s", a.Limits[0], a.DecidedBy)
 				}
 			}
 			for _, n := range e.all["eu"].nodes {
 				a := n.check(byKey(rule, fmt.Sprint("k", i)))
-				if !a.Allowed || a.Limits[0].Limit.Whole != 900 || a.Limits[0].Remaining > 899 {
+				if !a.Allowed || a.Limits[0].Limit.WholeCapacity != 900 || a.Limits[0].Remaining > 899 {
 					t.Errorf("eu: have %+v", a.Limits[0])
 				}
 			}

@@ -40,13 +40,13 @@ func someQuestion() *question {
 }
 
 func someChange() *change {
-	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
+	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.BodyHashBits-1, 0)}
 }
 
 func someLeaseRequests() []leaseRequest {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
-		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
+		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
 			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
 		{hi: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
 	}

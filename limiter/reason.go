@@ -39,7 +39,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	b = append(b, t.Limit.Unit...)
 	b = append(b, " per "...)
 	b = append(b, t.Limit.Window...)
-	if t.Limit.Whole > 0 { // Amount may be far below the limit that the answer shows
+	if t.Limit.WholeCapacity > 0 { // Amount may be far below the limit that the answer shows
 		b = append(b, " in this region"...)
 	}
 	switch {

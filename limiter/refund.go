@@ -111,7 +111,7 @@ func (l *Limiter) refund(list []refund) {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
 		defer cancel()
 		for i := range frozen {
-			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].hi))
 		}
 		l.refund(frozen)
 	}) {

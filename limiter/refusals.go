@@ -115,7 +115,7 @@ func (s *ruleStats) recordDenial(a *Answer) {
 		return
 	}
 	var text []byte
-	a.Set.Seen(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
+	a.Set.UsedAttributes(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
 	f.first.Store(&Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
 }
 

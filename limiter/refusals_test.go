@@ -56,7 +56,7 @@ rules:
 	}
 	// A new version of the rules keeps the count. A Refusal names the tightest limit.
 	check(t, l, epoch, user)
-	l.Use(compile(t, 2, "version: 1\n"+`
+	l.SetRules(compile(t, 2, "version: 1\n"+`
 rules: [{name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: fixed-window}, {limit: 3, per: 1h, algorithm: fixed-window, unit: tokens}]}]`))
 	check(t, l, epoch, Query{Rule: "two", Key: []string{"c", "/"}, ByKey: true, Costs: []UnitCost{{"tokens", 4}}})
 	have = l.Refusals()

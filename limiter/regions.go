@@ -46,13 +46,13 @@ func (l *Limiter) askRegions(u *Usage) {
 		switch m := l.member; {
 		case name == division.Region:
 			u.Regions[i].Reachable, u.Regions[i].Limits = true, selectShares(u, ownShares(u))
-		case m != nil && m.Far != nil && m.Far.Reachable(name):
+		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
 			far = append(far, i)
 		}
 	}
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(far, func(i int, done func([]byte, error)) {
-		l.member.Far.Go(names[i], MethodShare, message, gatherTimeout, done)
+		l.member.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply
 		if err == nil {

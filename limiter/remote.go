@@ -42,7 +42,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.Wait(ctx, ring.PartitionOf(req.hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.hi))
 		default:
 			w, to := cands.next(m)
 			if w != wayAskOwner && w != wayAskStandby || req.hops >= maxHops {

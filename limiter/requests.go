@@ -74,10 +74,10 @@ func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= che
 // memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
-	if subject.Inline() {
+	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, BodyHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	if subject.IsInline() {
 		m.Key.Lo = counters.InlineNoteLo(t.id)
-		m.Body ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyBits) // including the note's bit
+		m.BodyHash ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyHashBits) // including the note's bit
 	}
 	return m
 }
@@ -85,14 +85,14 @@ func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 // Code implements wire.Message.
 func (t *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &t.id)
-	wire.Number(c, &t.contentHash, 1<<counters.BodyBits-1)
+	wire.Number(c, &t.contentHash, 1<<counters.BodyHashBits-1)
 	c.Millis(&t.life, answerLife)
 }
 
 // hashContent hashes a request's content.
 func hashContent(b []byte) uint64 {
 	h := sha256.Sum256(b)
-	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
+	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyHashBits)
 }
 
 // hashChange hashes a change of one subject. The order of costs does not matter.
@@ -164,10 +164,10 @@ func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *count
 		}
 	}
 	own := &r.kept[0]
-	if memo.Key.Inline() {
+	if memo.Key.IsInline() {
 		own = &r.kept[1]
 	}
-	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.Inline() && totals[1] >= maxKeptAnswers/2 {
+	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.IsInline() && totals[1] >= maxKeptAnswers/2 {
 		victims := &own[checkRequest]
 		if len(*victims) == 0 && kind != checkRequest {
 			victims = &own[nodeRequest]
@@ -286,7 +286,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 		}
 	}
 	for more := true; more; {
-		ops := l.table.InlineOf(c.hi, maxListed)
+		ops := l.table.InlineOps(c.hi, maxListed)
 		if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
 			return counters.ErrShut
 		}

@@ -147,7 +147,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	clock := NewClock()
 	t.Cleanup(func() { _ = clock.Close() })
 	l := New(table, clock)
-	l.Use(compile(t, 1, requestRules))
+	l.SetRules(compile(t, 1, requestRules))
 	var a Answer
 	q := byKey("r", "k")
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: 1}}, "first"
@@ -218,7 +218,7 @@ func FuzzReserveRequest(f *testing.F) {
 	clock := NewClock()
 	f.Cleanup(func() { _ = clock.Close() })
 	l := New(counters.New(1000), clock)
-	l.Use(compile(f, 1, requestRules))
+	l.SetRules(compile(f, 1, requestRules))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = read[reserveRequest](b)
 		var a Answer
@@ -326,7 +326,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				if err := n.Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
 					t.Errorf("node %d: have %v, %+v", i, err, a.Limits)
 				}
-				if same, err := n.Reserve(both(counters.CheckMode, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.InOrder(0)].Allowed {
+				if same, err := n.Reserve(both(counters.CheckMode, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.IndexInOrder(0)].Allowed {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
 			}

@@ -88,7 +88,7 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 // reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
-	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
+	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.IsInline() {
 		copy(r.nonce[:], inlineNonce)
 	}
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
@@ -116,7 +116,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			}
 			s.units = append(s.units, unit)
 		}
-		if rs.limiter.meter != nil && h.Rule.Monthly { // the node that settles may not know the subject
+		if rs.limiter.meter != nil && h.Rule.CountsMonthly { // the node that settles may not know the subject
 			key := billingKey(h, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); nameBytes+size <= maxNameBytes {
 				nameBytes += size

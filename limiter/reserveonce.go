@@ -257,7 +257,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	})
 	codeCosts(c, &q.Costs)
 	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
-		wire.Number(c, &q.Mode, int64(counters.Modes-1))
+		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
@@ -268,7 +268,7 @@ func (s *Subject) code(c *wire.Coder) {
 	c.Text(&s.Namespace, maxText)
 	c.Texts(&s.Key, rules.MaxAttributes, maxText)
 	c.Flags(&s.Exact, &s.Shadow)
-	wire.Number(c, &s.Mode, int64(counters.Modes-1))
+	wire.Number(c, &s.Mode, int64(counters.NumModes-1))
 	codeCosts(c, &s.Costs)
 	wire.List(c, &s.Limits, rules.MaxInlineLimits, 9, func(l *rules.InlineLimit) {
 		for _, n := range [...]*int64{&l.Limit, &l.PerMS, &l.Burst} {

@@ -206,7 +206,7 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 			}
 			return
 		}
-		m.Ownership.Wait(frozen, p)
+		m.Ownership.WaitUnfrozen(frozen, p)
 	}
 }
 
@@ -372,7 +372,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 		if ops[i].Block {
 			shares[i] = *ops[i].Limit // nodes don't divide a block
 		} else {
-			shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
+			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
 		}
 	}
 	asked := ops
@@ -394,7 +394,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 	m.figures.standbyDecisions.Add(1)
 	for i := range ops {
 		op := &ops[i]
-		op.Decision, op.Full = localcache.Unscaled(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
+		op.Decision, op.Full = localcache.UnscaleDecision(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
 		if !peek || op.Cost == 0 {
 			continue
 		}

@@ -181,10 +181,10 @@ func (s *settleRequest) costIndex(unit int) int {
 
 // homeChanges returns the changes to the home's counters, and the notes to record there. refundable says whether they may give
 // cost back.
-func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settling {
-	c := &counters.Settling{
-		Until: (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
-		Late:  now.Wall > s.until,
+func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settlement {
+	c := &counters.Settlement{
+		Until:   (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
+		TooLate: now.Wall > s.until,
 	}
 	for unit := range max(1, len(s.units)) {
 		n := counters.Note{Key: s.noteKey(unit)}
@@ -205,7 +205,7 @@ func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable b
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
 			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.Taken{Window: home.when[i]}, Rest: l.remainingLife(&home.debit, i, s.made, now),
-			Told: len(s.costs) == 0 || s.costIndex(home.units[i]) >= 0,
+			InTightest: len(s.costs) == 0 || s.costIndex(home.units[i]) >= 0,
 		})
 	}
 	return c
@@ -227,7 +227,7 @@ func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now)
 }
 
 // settlement returns the Settlement that c's notes record.
-func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlement {
+func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
 	out := &Settlement{Remaining: c.Tightest, Repeated: repeated}
 	for unit := range s.units {
 		if n := &c.Notes[unit]; n.At == noteNamed {

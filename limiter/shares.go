@@ -48,7 +48,7 @@ func (l *Limiter) isStale(version int64) bool {
 // isLoanable reports whether regions lend each other parts of their shares of a limit.
 func isLoanable(r *rules.Rule, limit *rules.Limit) bool {
 	kind := limit.Kind.Divisible()
-	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
+	return limit.WholeCapacity > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 
 // needsLoan reports whether so little of a share is left that the region should borrow.
@@ -58,7 +58,7 @@ func needsLoan(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
 
 // targetAmount returns how much of a limit a region tries to have at hand. It may exceed the share for a fixed window, which
 // loans can widen, but not for a bucket.
-func targetAmount(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
+func targetAmount(limit *rules.Limit) int64 { return max(limit.BorrowTarget, limit.Capacity()) }
 
 // dividedLimit is a subject's limit that regions divide, as in force here.
 type dividedLimit struct {

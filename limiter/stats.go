@@ -267,7 +267,7 @@ func (l *Limiter) billCheck(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
-			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
+			if h.Rule.CountsMonthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
 				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}

@@ -31,7 +31,7 @@ type testCluster struct {
 	nodes []*testNode
 	table *ring.Table
 	calls sync.WaitGroup
-	far   Far // nil if there are no other regions
+	far   OtherRegions // nil if there are no other regions
 
 	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]testPlace
@@ -67,7 +67,7 @@ func newTestCluster(t testing.TB, n int, text string) *testCluster {
 }
 
 // newRegion is newTestCluster for one of several regions, which reaches the others through far.
-func newRegion(t testing.TB, n int, text string, far Far) *testCluster {
+func newRegion(t testing.TB, n int, text string, far OtherRegions) *testCluster {
 	t.Helper()
 	w := &testCluster{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
 		owed: map[counters.Key]int64{}}
@@ -118,7 +118,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Ownership: n, Peers: n, Backup: n, Far: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
+		Self: id, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
@@ -136,7 +136,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	n.Use(compile(w.t, 1, "version: 1\n"+text))
+	n.SetRules(compile(w.t, 1, "version: 1\n"+text))
 	return n
 }
 
@@ -192,8 +192,8 @@ func (n *testNode) Route(p int) partitions.Route {
 	return r
 }
 
-// Wait implements Ownership.
-func (n *testNode) Wait(ctx context.Context, p int) {
+// WaitUnfrozen implements Ownership.
+func (n *testNode) WaitUnfrozen(ctx context.Context, p int) {
 	for {
 		n.w.mu.Lock()
 		moved := n.w.moved
@@ -209,8 +209,8 @@ func (n *testNode) Wait(ctx context.Context, p int) {
 	}
 }
 
-// Learn implements Ownership.
-func (n *testNode) Learn(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
+// LearnOwner implements Ownership.
+func (n *testNode) LearnOwner(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
 
 // Lineage implements Ownership.
 func (n *testNode) Lineage(p int) uint64 {
@@ -247,15 +247,15 @@ func (n *testNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.V
 	return v
 }
 
-// Forgive implements Ownership.
-func (n *testNode) Forgive(_ algorithms.Now, op *counters.Op) {
+// ForgiveDebt implements Ownership.
+func (n *testNode) ForgiveDebt(_ algorithms.Now, op *counters.Op) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	n.w.owed[op.Key] -= op.Cost
 }
 
-// Backed implements Backup.
-func (n *testNode) Backed(int) bool { return true }
+// CanConfirm implements Backup.
+func (n *testNode) CanConfirm(int) bool { return true }
 
 // Confirm implements Backup.
 func (n *testNode) Confirm(ctx context.Context, p int) error {

@@ -74,7 +74,7 @@ func (e *testRegions) use(version int64, text string, names []string) {
 func (e *testRegions) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
-		n.Use(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
+		n.SetRules(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
 	}
 }
 

@@ -87,7 +87,7 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	}
 	h := &m.Hits[0]
 	u.Rule, u.Hash = h.Rule, h.Subject
-	for _, limit := range slices.SortedFunc(slices.Values(h.Limits), func(a, b *rules.Limit) int { return cmp.Compare(a.Place, b.Place) }) {
+	for _, limit := range slices.SortedFunc(slices.Values(h.Limits), func(a, b *rules.Limit) int { return cmp.Compare(a.CallIndex, b.CallIndex) }) {
 		u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 	}
 	return u, nil

@@ -63,7 +63,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
 		if op.Mode != counters.CheckMode {
-			wire.Number(c, &op.Mode, int64(counters.Modes-1))
+			wire.Number(c, &op.Mode, int64(counters.NumModes-1))
 			c.Require(op.Mode != counters.CheckMode)
 		}
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
@@ -78,7 +78,7 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
 		op.Shadow, op.Block, op.Mode = flags&limitShadow != 0, flags&limitBlock != 0, counters.CheckMode
 		if flags&limitMode != 0 {
-			op.Mode = counters.Modes // until the byte is read
+			op.Mode = counters.NumModes // until the byte is read
 		}
 		l := op.Limit
 		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay == 0)

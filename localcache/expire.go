@@ -74,9 +74,9 @@ func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 // Next returns when to call Ended unless Wake signals before that.
 func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also
+// TakeEnded appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also
 // forgets subjects that were not used for a while.
-func (ls *Leases) Ended(at time.Duration, buf []Ended) []Ended {
+func (ls *Leases) TakeEnded(at time.Duration, buf []Ended) []Ended {
 	ls.alarm.Store(int64(never))
 	next := never
 	for i := range ls.shards {

@@ -69,7 +69,7 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	come(6)
 	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
-	if w.Seen != 6 || len(w.Held) != 1 {
+	if w.LastGrant != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
 	// The owner now believes that nothing of grant 5 is outstanding, but the grant was in transit.

@@ -37,7 +37,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 	if s.deliverLease(1, 9, fifth, 10) {
 		t.Error("a fifth set has a lease")
 	}
-	if back := s.Ended(1, nil); len(back) != 1 || back[0].Grant != 9 || back[0].Ops[0].Cost != 10 {
+	if back := s.TakeEnded(1, nil); len(back) != 1 || back[0].Grant != 9 || back[0].Ops[0].Cost != 10 {
 		t.Errorf("the grant of the fifth set: have %+v back", back)
 	}
 	for round := range 2 {
@@ -64,25 +64,25 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 		t.Errorf("have %d", o)
 	}
 	// There is room again, and then the counters are changed: both are about all of them.
-	if s.Forget(3, 5, true); s.Count() != maxSets {
-		t.Errorf("have %d grants", s.Count())
+	if s.Forget(3, 5, true); s.GrantCount() != maxSets {
+		t.Errorf("have %d grants", s.GrantCount())
 	}
 	if o, _ := s.Spend(3, someone, callerOps(5, 100, 20)); o != Unknown {
 		t.Errorf("have %d", o)
 	}
 	s.Forget(3, 5, false)
-	if back := s.Ended(3+returnPause, nil); len(back) != maxSets || s.Count() != 0 {
-		t.Errorf("have %d grants, and %+v back", s.Count(), back)
+	if back := s.TakeEnded(3+returnPause, nil); len(back) != maxSets || s.GrantCount() != 0 {
+		t.Errorf("have %d grants, and %+v back", s.GrantCount(), back)
 	}
 	// They are forgotten one by one.
 	if s.deliverLease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
 		t.Errorf("have %d leases", s.shards[5].inline)
 	}
-	s.Ended(time.Minute+1, nil)
+	s.TakeEnded(time.Minute+1, nil)
 	if o, _ := s.Spend(time.Minute+2, someone, callerOps(5, 200, 1)); o != Spent || s.shards[5].inline != 1 {
 		t.Errorf("have %d, and %d leases", o, s.shards[5].inline)
 	}
-	s.Ended(time.Hour, nil)
+	s.TakeEnded(time.Hour, nil)
 	if sh := &s.shards[5]; len(sh.leases)+len(sh.queue)+sh.inline != 0 {
 		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.leases), len(sh.queue), sh.inline)
 	}
@@ -107,7 +107,7 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	}
 	// The holder's report about the second set says nothing about the first one's grant.
 	r := inlineRequest(1, 10, 1100, 2000)
-	r.Lease.Seen, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
+	r.Lease.LastGrant, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
 	b.Grant(0, r, func([]counters.Op) bool { return false })
 	if n := b.Returnable(0, 7, lo); n != 10 {
 		t.Errorf("%d may come back, want 6 of the first and 4 of the second", n)
@@ -116,7 +116,7 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("granted although the holder's whole part is outstanding")
 	}
-	r.Lease.Seen = first
+	r.Lease.LastGrant = first
 	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
 		t.Errorf("the first is spent, 4 are outstanding to the other caller: have %v", amounts)
 	}
@@ -128,8 +128,8 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), debitAlways); id == 0 {
 		t.Error("a set with grants got no more")
 	}
-	if b.Forget(7); b.Out() != 0 {
-		t.Errorf("%d grants of changed counters are outstanding", b.Out())
+	if b.Forget(7); b.Outstanding() != 0 {
+		t.Errorf("%d grants of changed counters are outstanding", b.Outstanding())
 	}
 	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), debitAlways); id == 0 {
 		t.Error("nothing is outstanding, but a new set got nothing")
@@ -185,7 +185,7 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 			t.Errorf("inline %v: have %d leased, %d granted, want %d", want.inline, leased, granted, want.n)
 		}
 	}
-	s.Ended(time.Hour, nil)
+	s.TakeEnded(time.Hour, nil)
 	b.Sweep(time.Hour)
 	if leased, granted := count(false); leased != minSubjects || granted != minSubjects {
 		t.Errorf("rules alone: have %d leased, %d granted", leased, granted)
@@ -286,7 +286,7 @@ func TestCallersThatAgreeShareALease(t *testing.T) {
 			t.Errorf("have %d", o)
 		}
 	}
-	if o, _ := s.Spend(2, ring.NodeID{2}, callerOps(5, 100, 1)); o != Unknown || s.Count() != 0 {
-		t.Errorf("another owner: have %d, %d grants", o, s.Count())
+	if o, _ := s.Spend(2, ring.NodeID{2}, callerOps(5, 100, 1)); o != Unknown || s.GrantCount() != 0 {
+		t.Errorf("another owner: have %d, %d grants", o, s.GrantCount())
 	}
 }

@@ -79,7 +79,7 @@ type refusedOp struct {
 }
 
 // inline reports whether the lease belongs to an inline subject.
-func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.Inline() }
+func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.IsInline() }
 
 // matches reports whether ops use exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {

@@ -63,7 +63,7 @@ func TestSpend(t *testing.T) {
 	if o, _ := s.Spend(2, someone, opsOf(5)); o != Spent {
 		t.Errorf("four came back: have %d", o)
 	}
-	if n := s.Count(); n != 1 {
+	if n := s.GrantCount(); n != 1 {
 		t.Errorf("have %d grants", n)
 	}
 }
@@ -74,7 +74,7 @@ func TestTwoGrants(t *testing.T) {
 	s.deliverGrant(0, 1, 10)
 	s.deliverGrant(time.Second, 2, 20)
 	s.deliverGrant(time.Second, 3, 30)
-	if back := s.Ended(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
+	if back := s.TakeEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
 		t.Errorf("have %+v", back)
 	}
 	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != terms.TTL {
@@ -83,11 +83,11 @@ func TestTwoGrants(t *testing.T) {
 	if at := s.Next(); at != terms.TTL {
 		t.Errorf("the first one ends at %v", at)
 	}
-	back := s.Ended(terms.TTL, nil)
+	back := s.TakeEnded(terms.TTL, nil)
 	if len(back) != 0 || s.Next() != terms.TTL+returnPause {
 		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
 	}
-	back = s.Ended(terms.TTL+returnPause, nil)
+	back = s.TakeEnded(terms.TTL+returnPause, nil)
 	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
 		t.Errorf("have %+v", back)
 	}
@@ -101,10 +101,10 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("have %d, %+v", o, r)
 	}
 	s.Unspend(first, opsOf(3)) // into the ended grant
-	if back := s.Ended(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
+	if back := s.TakeEnded(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
-	if again := s.Ended(terms.TTL+returnPause, nil); len(again) != 0 {
+	if again := s.TakeEnded(terms.TTL+returnPause, nil); len(again) != 0 {
 		t.Errorf("handed out twice: %+v", again)
 	}
 }
@@ -122,8 +122,8 @@ func TestALeaseOfTwoLimits(t *testing.T) {
 	if o, _ := s.Spend(1, someone, opsOf(1, 0)); o != Spent {
 		t.Errorf("nothing is asked of the second: have %d", o)
 	}
-	s.Ended(terms.TTL, nil)
-	if back := s.Ended(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
+	s.TakeEnded(terms.TTL, nil)
+	if back := s.TakeEnded(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
 		t.Errorf("have %+v", back)
 	}
 }
@@ -154,8 +154,8 @@ func TestWhatEndsALease(t *testing.T) {
 		if o := spend(s); o != Unknown {
 			t.Errorf("%s: have %d", name, o)
 		}
-		if back := s.Ended(terms.TTL+returnPause, s.Ended(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.Count() != 0 {
-			t.Errorf("%s: have %+v back, %d left", name, back, s.Count())
+		if back := s.TakeEnded(terms.TTL+returnPause, s.TakeEnded(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
+			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	if n != minSubjects {
 		t.Errorf("have %d subjects, want %d", n, minSubjects)
 	}
-	s.Ended(time.Hour, nil)
+	s.TakeEnded(time.Hour, nil)
 	for i := range s.shards {
 		if len(s.shards[i].leases)+len(s.shards[i].queue) > 0 {
 			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].leases))

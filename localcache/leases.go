@@ -77,7 +77,7 @@ type HeldGrant struct {
 type LeaseRequest struct {
 	Terms       Terms
 	Incarnation uint64      // the owner's process that Seen and Held refer to
-	Seen        uint64      // ID of the last grant that arrived
+	LastGrant   uint64      // ID of the last grant that arrived
 	Held        []HeldGrant // grants that this node holds, with IDs up to Seen; at most two
 	Want        []int64
 }
@@ -90,7 +90,7 @@ type Grant struct {
 	Windows []int64       // by limit; the window in which the owner debited it
 }
 
-// Ended is a grant that has ended, with what is left of it.
+// TakeEnded is a grant that has ended, with what is left of it.
 type Ended struct {
 	Source Source
 	Grant  uint64
@@ -123,7 +123,7 @@ func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
 // that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	sh, le := ls.lockSubject(ops[0].Key.Hi)
-	for le != nil && ops[0].Key.Inline() && !le.matches(ops) {
+	for le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
 		le = le.nextSet
 	}
 	return sh, le
@@ -135,7 +135,7 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	for le := sh.leases[key.Hi]; le != nil; le = le.nextSet {
 		sets++
 	}
-	if len(sh.queue) >= bound || sets >= maxSets || key.Inline() && sh.inline >= bound/2 {
+	if len(sh.queue) >= bound || sets >= maxSets || key.IsInline() && sh.inline >= bound/2 {
 		return nil
 	}
 	le := &lease{hi: key.Hi, nextSet: sh.leases[key.Hi], index: -1}
@@ -248,7 +248,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.schedule(sh, le)
 		return LeaseRequest{}, false
 	}
-	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, Seen: le.lastGrant, Want: make([]int64, len(ops))}
+	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
@@ -374,8 +374,8 @@ func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl 
 	}
 }
 
-// Unanswered records that the renewal of ops' lease got no answer.
-func (ls *Leases) Unanswered(at time.Duration, ops []counters.Op) {
+// RenewalUnanswered records that the renewal of ops' lease got no answer.
+func (ls *Leases) RenewalUnanswered(at time.Duration, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le != nil {
@@ -398,8 +398,8 @@ func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
 	}
 }
 
-// Count returns the number of grants held.
-func (ls *Leases) Count() int64 { return ls.grantCount.Load() }
+// GrantCount returns the number of grants held.
+func (ls *Leases) GrantCount() int64 { return ls.grantCount.Load() }
 
 // leaseQueue is a heap with the lease that is due first in front.
 type leaseQueue []*lease

@@ -73,8 +73,8 @@ func NewLeaseLedger(bound int64) *LeaseLedger {
 	return b
 }
 
-// Out returns the number of outstanding grants.
-func (ll *LeaseLedger) Out() int64 { return ll.outstanding.Load() }
+// Outstanding returns the number of outstanding grants.
+func (ll *LeaseLedger) Outstanding() int64 { return ll.outstanding.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if it has no grants.
 func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *ledgerSubject) {
@@ -97,7 +97,7 @@ type GrantRequest struct {
 // limitSetOf identifies the set of limits of ops, amounts included. Holders have a lease for each set of an inline subject,
 // and report on each separately. A configured subject has one lease, whatever its limits, so its set is zero.
 func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
-	if !ops[0].Key.Inline() {
+	if !ops[0].Key.IsInline() {
 		return 0
 	}
 	var room [256]byte
@@ -138,7 +138,7 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 		ll.sweep(sh, at)
 	}
 	switch {
-	case s == nil && (len(sh.subjects) >= ll.perShard || key.Inline() && sh.inline >= ll.perShard/2):
+	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
 		return 0, nil
 	case s != nil && (len(s.grants) >= maxGrantsPerSubject || !s.hasRoomForSet(set)):
 		return 0, nil
@@ -148,7 +148,7 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 		return 0, nil
 	}
 	if s == nil {
-		s = &ledgerSubject{inline: key.Inline()}
+		s = &ledgerSubject{inline: key.IsInline()}
 		sh.subjects[key.Hi] = s
 		if s.inline {
 			sh.inline++
@@ -174,7 +174,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint
 	ll.outstanding.Add(int64(len(s.grants) - before))
 	for i := range s.grants {
 		e := &s.grants[i]
-		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.Seen {
+		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.LastGrant {
 			continue
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })

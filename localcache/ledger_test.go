@@ -82,8 +82,8 @@ func TestReturn(t *testing.T) {
 		t.Errorf("of counters that were changed: %d", have)
 	}
 	b.Sweep(time.Hour)
-	if b.Out() != 0 {
-		t.Errorf("%d grants are outstanding", b.Out())
+	if b.Outstanding() != 0 {
+		t.Errorf("%d grants are outstanding", b.Outstanding())
 	}
 	for i := range b.shards {
 		if len(b.shards[i].subjects) > 0 {
@@ -112,7 +112,7 @@ func TestHolderReport(t *testing.T) {
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("granted although the holder has its part")
 	}
-	r.Lease.Seen, r.Lease.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
+	r.Lease.LastGrant, r.Lease.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
 	second, amounts := b.Grant(0, r, debitAlways)
 	if second == 0 || amounts[0] != 4 {
 		t.Errorf("the holder has two left: have %v", amounts)
@@ -133,7 +133,7 @@ func TestHolderReport(t *testing.T) {
 
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
 	b := NewLeaseLedger(0)
-	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Out() != 0 {
+	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Outstanding() != 0 {
 		t.Error("granted without a debit")
 	}
 	r := request(1, 6, 100, &fixed)

@@ -45,7 +45,7 @@ func TestWithoutShare(t *testing.T) {
 		{"nothing asked", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 0, algorithms.Decision{Allowed: true}},
 	}
 	for _, tt := range tests {
-		if _, ok := Scaled(&tt.limit, 3, 2); ok {
+		if _, ok := ScaleLimit(&tt.limit, 3, 2); ok {
 			t.Errorf("%s: the third of three has a share of 2", tt.name)
 		}
 		if have := NoShare(&tt.limit, now, tt.cost); have != tt.want {
@@ -53,10 +53,10 @@ func TestWithoutShare(t *testing.T) {
 		}
 	}
 	window := tests[0].limit
-	if d := Unscaled(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
+	if d := UnscaleDecision(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
 		t.Errorf("above the share only: have %+v", d)
 	}
-	if d := Unscaled(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
+	if d := UnscaleDecision(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
 		t.Errorf("above the limit: have %+v", d)
 	}
 }

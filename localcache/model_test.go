@@ -162,7 +162,7 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 	})
 	nw.after(time.Second, func() {
 		if renewal && !came {
-			s.Unanswered(nw.at, ops)
+			s.RenewalUnanswered(nw.at, ops)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func (nw *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops [
 
 // returnEnded sends back grants that have ended.
 func (nw *network) returnEnded(h int) {
-	for _, e := range nw.holders[h].Ended(nw.at, nil) {
+	for _, e := range nw.holders[h].TakeEnded(nw.at, nil) {
 		nw.message(0, h, func() {
 			now := nw.now()
 			used := func(op *counters.Op) int64 {
@@ -395,9 +395,9 @@ func TestG3_ModelOfLeases(t *testing.T) {
 						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; terms %+v", kind, seed, ordered, used, sum, w.terms)
 					}
 				}
-				if n := w.book.Out(); n != 0 {
+				if n := w.book.Outstanding(); n != 0 {
 					w.book.Sweep(w.at + time.Second)
-					if n := w.book.Out(); n != 0 {
+					if n := w.book.Outstanding(); n != 0 {
 						t.Errorf("%s, seed %d: %d grants are outstanding", kind, seed, n)
 					}
 				}
@@ -608,11 +608,11 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		request.Seen = id // the holder has nothing left
+		request.LastGrant = id // the holder has nothing left
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.
-	if n := b.Out(); n > 30 {
+	if n := b.Outstanding(); n > 30 {
 		t.Errorf("the ledger has %d grants, but all except one were spent", n)
 	}
 }

@@ -23,8 +23,8 @@ func Share(amount int64, nodes, rank int) int64 {
 	return share
 }
 
-// Scaled returns a node's share of l as a limit of its own. It returns false if the share is zero.
-func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
+// ScaleLimit returns a node's share of l as a limit of its own. It returns false if the share is zero.
+func ScaleLimit(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
 		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank), MaxDelay: l.MaxDelay,
@@ -43,9 +43,9 @@ func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
-// Unscaled converts a decision under a share into one under the whole limit l: a cost that exceeds the share but not the
+// UnscaleDecision converts a decision under a share into one under the whole limit l: a cost that exceeds the share but not the
 // limit may be allowed once the owner is back.
-func Unscaled(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
 		d.RetryAfter = retryWithoutCounter(l, now)
 	}

@@ -25,7 +25,7 @@ func (n *Node) followLoads() {
 			}
 			continue // Measure signals Changed if the load changed
 		}
-		n.limiter.Adapt()
+		n.limiter.UpdateSteps()
 		if n.loads.Followed() {
 			tick.Reset(loads.Tick)
 		}

@@ -188,7 +188,7 @@ func (n *Node) openCluster() (err error) {
 	config.Self = cluster.Node{
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
-	config.Primary, config.Far = c.PrimaryRegion, n.wan
+	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
@@ -202,13 +202,13 @@ func (n *Node) openCluster() (err error) {
 		return text, c.initialRulesAuthor
 	}
 	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
-	config.OnRules = func(s *rules.Set) { n.limiter.Use(s) }
-	config.Settled = func() int64 { return n.keeper.Settled() }
-	config.Lagging = func() []ring.NodeID { return n.keeper.Lagging() }
+	config.OnRules = func(s *rules.Set) { n.limiter.SetRules(s) }
+	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }
+	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
 	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
-		config.Remember = func(list []string) { n.saveAddresses(gossipFile, list) }
-		config.Applied = persist.NewNote(n.dir, appliedFile)
+		config.OnAddresses = func(list []string) { n.saveAddresses(gossipFile, list) }
+		config.AppliedNote = persist.NewNote(n.dir, appliedFile)
 	}
 	tune(&config)
 	if n.cluster, err = cluster.New(config); err != nil {
@@ -232,7 +232,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closeOnRelease(n.keeper)
 	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
-		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
+		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
 		Level: func() int { return int(n.cluster.Last().Level) },

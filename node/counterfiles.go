@@ -64,8 +64,8 @@ func (n *Node) load() error {
 		if err != nil {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
-		if found.Bad > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
+		if found.DamagedFrames > 0 || found.NoRoom > 0 {
+			n.log.Warn("some "+f.what+" can't be restored and start afresh", "restored", found.Restored, "damaged_frames", found.DamagedFrames,
 				"no_room", found.NoRoom)
 		} else {
 			level := slog.LevelDebug

@@ -100,7 +100,7 @@ func (n *Node) notReady() error {
 	if err := n.cluster.Ready(); err != nil {
 		return err
 	}
-	if n.cluster.Authority() && (n.keeper.AdoptedRevision() < n.cluster.State().Revision || n.keeper.Recovering()) {
+	if n.cluster.Authority() && (n.keeper.AdoptedRevision() < n.cluster.State().Revision || n.keeper.IsRecovering()) {
 		return errRecovering
 	}
 	return nil

@@ -196,7 +196,7 @@ func TestReadyWithItsPartitions(t *testing.T) {
 			v.startProcess()
 			seen, began := 0, time.Now()
 			p.eventually("the node is ready", func() bool {
-				recovering, ready := v.node.keeper.Recovering(), v.ready.Load()
+				recovering, ready := v.node.keeper.IsRecovering(), v.ready.Load()
 				if recovering {
 					seen++
 				}

@@ -344,10 +344,10 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	}
 	p.net.DelayBetween(owner.ip, standby.ip, 30*time.Millisecond)
 	owner.startProcess()
-	p.eventually("the owner is recovering its counters", owner.node.keeper.Recovering)
+	p.eventually("the owner is recovering its counters", owner.node.keeper.IsRecovering)
 	time.Sleep(after)
 	p.net.Isolate(standby.ip) // leave no other path
-	p.eventually("the owner continues without the copy", func() bool { return !owner.node.keeper.Recovering() })
+	p.eventually("the owner continues without the copy", func() bool { return !owner.node.keeper.IsRecovering() })
 	p.net.Rejoin(standby.ip)
 	p.awaitWhole()
 	time.Sleep(5 * time.Second)

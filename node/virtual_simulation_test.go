@@ -461,7 +461,7 @@ func (tr *simTrial) ask(node, subject int, cost int64) {
 			return // either window may have counted the check
 		}
 		// The acting node's ring may have had one member fewer.
-		tr.ledger.Acts = append(tr.ledger.Acts, simulation.Act{
+		tr.ledger.StandbyActs = append(tr.ledger.StandbyActs, simulation.StandbyAct{
 			At: c.Ended, Node: tr.partitions[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
 		})
 	}
@@ -526,14 +526,14 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 		tr.begunAnew++
 	}
 	for _, i := range tr.hotSubjectsOf[q] {
-		loss := simulation.Loss{At: now, Subject: i, Anew: anew}
+		loss := simulation.OwnerLoss{At: now, Subject: i, Anew: anew}
 		if have := tr.samples[i]; len(have) > 0 {
 			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
 			last, known := have[len(have)-1].r, counters.Record{}
 			if n = min(n, len(have)-1); n > 0 {
 				known = have[n-1].r
 			}
-			loss.Amount = simulation.Lacks(&last, known)
+			loss.Amount = simulation.MissingInCopy(&last, known)
 		}
 		tr.ledger.Losses = append(tr.ledger.Losses, loss)
 	}
@@ -544,7 +544,7 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 func (tr *simTrial) lacksBackup(owner *testNode, q int) bool {
 	h := &tr.partitions[q]
 	switch {
-	case owner.node.keeper.Backed(q):
+	case owner.node.keeper.CanConfirm(q):
 		h.unbackedSince = 0
 		return false
 	case h.unbackedSince == 0 || h.by == nil || h.by.v != owner:

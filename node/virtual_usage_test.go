@@ -23,7 +23,7 @@ rules:
 func (v *testNode) month() (rows map[string]int64, missing []string) {
 	t := v.planet.t
 	t.Helper()
-	s, err := v.node.usage.Open(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
+	s, err := v.node.usage.Read(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
 	if err != nil {
 		t.Fatal(err)
 	}

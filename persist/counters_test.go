@@ -33,7 +33,7 @@ func TestCountersComeBack(t *testing.T) {
 	again := newTable()
 	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return later }))
 	defer mustClose(t, c)
-	if stats.Restored != 25_000 || stats.Bad+stats.Older+stats.Expired+stats.NoRoom != 0 {
+	if stats.Restored != 25_000 || stats.DamagedFrames+stats.Older+stats.Expired+stats.NoRoom != 0 {
 		t.Fatalf("have %+v", stats)
 	}
 	shift := later.Steady - clk.Now().Steady

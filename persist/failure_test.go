@@ -297,7 +297,7 @@ func TestDamagedFrames(t *testing.T) {
 			cfg := testConfig(dir, again, clk.Now)
 			cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 			c, stats := openLoaded(t, cfg)
-			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.Bad != 2 || stats.SetAside || log.count("damaged frames") != 1 {
+			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 || stats.SetAside || log.count("damaged frames") != 1 {
 				t.Errorf("have %+v, %+v, %s", s, stats, log.text.String())
 			}
 			for i, want := range all {
@@ -308,7 +308,7 @@ func TestDamagedFrames(t *testing.T) {
 			}
 			mustClose(t, c)
 			c, stats = openLoaded(t, testConfig(dir, newTable(), clk.Now))
-			if stats.Bad != 0 || stats.Restored != each*(many-1) {
+			if stats.DamagedFrames != 0 || stats.Restored != each*(many-1) {
 				t.Errorf("in the next base: have %+v", stats)
 			}
 			mustClose(t, c)

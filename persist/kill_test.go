@@ -199,7 +199,7 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 		damaged += loseOneFrame(t, filepath.Join(dir, countersFile))
 		src := newTable()
 		c, stats := openLoaded(t, testConfig(dir, src, wallClock))
-		if s := c.Status(); s.SetAside != 0 || stats.Bad != 0 {
+		if s := c.Status(); s.SetAside != 0 || stats.DamagedFrames != 0 {
 			t.Fatalf("a kill damaged the file: %+v, %+v", s, stats)
 		}
 		before := first
@@ -266,7 +266,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 			t.Error(err)
 		}
 	}()
-	if stats.Bad != int64(damaged) || stats.SetAside || len(again.all) != len(want) {
+	if stats.DamagedFrames != int64(damaged) || stats.SetAside || len(again.all) != len(want) {
 		t.Fatalf("with one damaged frame: %+v; %d counters, want %d", stats, len(again.all), len(want))
 	}
 	for k, n := range want {
@@ -331,7 +331,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 		}
 		found, stats := openLoaded(t, testConfig(copied, again, clk.Now))
 		defer mustClose(t, found)
-		if stats.Bad > 0 || stats.SetAside {
+		if stats.DamagedFrames > 0 || stats.SetAside {
 			t.Fatalf("have %+v", stats)
 		}
 		for k, least := range saved {

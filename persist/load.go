@@ -17,12 +17,12 @@ import (
 
 // LoadStats describes what Load found.
 type LoadStats struct {
-	Restored int64 // counters put back into the table
-	Expired  int64 // records skipped because their counters are fresh by now
-	Older    int64 // records skipped in favour of a newer one
-	Bad      int64 // frames skipped because they were damaged
-	NoRoom   int64 // records skipped because the table was full
-	Duration time.Duration
+	Restored      int64 // counters put back into the table
+	Expired       int64 // records skipped because their counters are fresh by now
+	Older         int64 // records skipped in favour of a newer one
+	DamagedFrames int64 // frames skipped because they were damaged
+	NoRoom        int64 // records skipped because the table was full
+	Duration      time.Duration
 	// SetAside: the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
@@ -57,7 +57,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	}
 	c.loaded, c.wallLead = true, now.Wall-now.Steady
 	c.statusMu.Lock()
-	c.status.Damaged += stats.Bad
+	c.status.Damaged += stats.DamagedFrames
 	c.statusMu.Unlock()
 	stats.Duration = time.Since(begin)
 	return stats, nil
@@ -82,9 +82,9 @@ func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 		live += r.liveBytes
 	}
 	c.base = base{size: live, logSize: total - live}
-	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
+	if stats.DamagedFrames = readers[0].DamagedFrames; stats.DamagedFrames > 0 {
 		c.cfg.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
-			"path", c.path, "frames", stats.Bad)
+			"path", c.path, "frames", stats.DamagedFrames)
 		c.beginBase() // rewrite the file without the damaged frames
 	}
 	return errors.Join(errs...)
@@ -114,7 +114,7 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	cursor, forgotten := frames.Cursor(), int64(0)
 	for number, frame := cursor.Last(); number != nil; number, frame = cursor.Prev() {
 		if !readFrame(number, frame, f.now, f.collect) {
-			f.Bad++
+			f.DamagedFrames++
 		}
 		if f.bytes >= restoreBytes {
 			f.restore()

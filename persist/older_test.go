@@ -43,7 +43,7 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	cfg := testConfig(dir, again, clk.Now)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	c, stats := openLoaded(t, cfg)
-	if stats.Restored != 0 || stats.Bad != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "rename the file back") {
+	if stats.Restored != 0 || stats.DamagedFrames != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "rename the file back") {
 		t.Errorf("have %+v, %d set aside, logged %s", stats, c.Status().SetAside, log.String())
 	}
 	aside, _ := filepath.Glob(path + ".older-*")

@@ -78,7 +78,7 @@ func TestDamagedFile(t *testing.T) {
 		src.set(sample(clk.Now(), n+1)[n])
 		mustCheckpoint(t, c)
 		set := c.Status().SetAside
-		if set == 0 && stats.Restored < n-frameOf*stats.Bad {
+		if set == 0 && stats.Restored < n-frameOf*stats.DamagedFrames {
 			t.Errorf("round %d, %s: %+v from a file that was not set aside", round, what, stats)
 		}
 		aside += int(set)
@@ -89,7 +89,7 @@ func TestDamagedFile(t *testing.T) {
 		again := newTable()
 		c, stats = openLoaded(t, testConfig(dir, again, clk.Now))
 		mustClose(t, c)
-		if stats.Bad == 0 && again.len() != src.len() && set == 0 || again.len() == 0 {
+		if stats.DamagedFrames == 0 && again.len() != src.len() && set == 0 || again.len() == 0 {
 			t.Errorf("round %d, %s: %d counters after reopening, want %d", round, what, again.len(), src.len())
 		}
 		if err := os.Remove(filepath.Join(dir, countersFile)); err != nil {

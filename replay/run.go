@@ -139,7 +139,7 @@ func (p *replayer) decideAll() error {
 	table := counters.New(p.MaxCounters)
 	defer table.Close()
 	l := limiter.New(table, nil)
-	l.Use(p.Rules)
+	l.SetRules(p.Rules)
 
 	var decisions *decisionWriter
 	if p.Decisions != nil {

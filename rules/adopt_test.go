@@ -59,11 +59,11 @@ func TestAdoptedVersions(t *testing.T) {
 
 // A version without a change has the same document under a new number.
 func TestSameDocumentAgain(t *testing.T) {
-	if _, err := NewHistory().Again("x", "y", noon); !errors.Is(err, ErrConflict) {
+	if _, err := NewHistory().Renumber("x", "y", noon); !errors.Is(err, ErrConflict) {
 		t.Errorf("have %v", err)
 	}
 	h := mustWrite(t, mustWrite(t, NewHistory(), wholeChange(1)), tierChange(2))
-	next, err := h.Again("region us joins", "us", noon)
+	next, err := h.Renumber("region us joins", "us", noon)
 	if err != nil {
 		t.Fatal(err)
 	}

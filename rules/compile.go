@@ -92,7 +92,7 @@ func (c *compiler) compileRules() error {
 
 func (c *compiler) compileRule(spec *RuleSpec) *Rule {
 	r := &Rule{
-		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Monthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
+		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
 		fallbackTier: -1, bySubject: spec.Tiered,
 	}

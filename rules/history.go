@@ -124,9 +124,9 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// Again returns the history with one more version of the same document. Something else that is committed together with
+// Renumber returns the history with one more version of the same document. Something else that is committed together with
 // the rules has changed; what and by describe that change.
-func (h *History) Again(what, by string, when time.Time) (*History, error) {
+func (h *History) Renumber(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
 	}

@@ -332,7 +332,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	}
 	r.Index, r.Inline, r.inlineSeed = name.index, true, s.inlineSeed
 	for i, l := range r.ownLimits {
-		l.Place = i
+		l.CallIndex = i
 		if q.Limits[i].From == fromFirst {
 			id := doc.identity(spec.Limits[i], "")
 			id.kind, l.Kind, r.Consistency = algorithms.FirstWindow, algorithms.FirstWindow, Exact

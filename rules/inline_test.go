@@ -170,7 +170,7 @@ func TestInlineIdentity(t *testing.T) {
 	there := with(func(q *InlineSubject) { q.Limits = []InlineLimit{a, b} })
 	back := with(func(q *InlineSubject) { q.Limits = []InlineLimit{b, a} })
 	for i := range there.Limits {
-		if there.Limits[i].ID != back.Limits[i].ID || there.Limits[i].Place == back.Limits[i].Place {
+		if there.Limits[i].ID != back.Limits[i].ID || there.Limits[i].CallIndex == back.Limits[i].CallIndex {
 			t.Errorf("limit %d: sets in another order differ: %+v, %+v", i, there.Limits[i], back.Limits[i])
 		}
 	}

@@ -34,7 +34,7 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].loweredCache, all[i].shareCache = nil, nil
-		all[i].Amount, all[i].Whole, all[i].Aim = scaled(l.Amount, factor), scaled(l.Whole, factor), scaled(l.Aim, factor)
+		all[i].Amount, all[i].WholeCapacity, all[i].BorrowTarget = scaled(l.Amount, factor), scaled(l.WholeCapacity, factor), scaled(l.BorrowTarget, factor)
 		if l.Kind.Bucket() {
 			all[i].Burst = scaled(l.Burst, factor)
 		}

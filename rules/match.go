@@ -163,8 +163,8 @@ func (m *Match) value(attribute int) *value {
 	return nil
 }
 
-// Seen calls yield for each attribute of the check last matched with m that any part of s uses.
-func (s *Set) Seen(m *Match, yield func(name, value string)) {
+// UsedAttributes calls yield for each attribute of the check last matched with m that any part of s uses.
+func (s *Set) UsedAttributes(m *Match, yield func(name, value string)) {
 	for i := range m.values {
 		yield(s.attributes.named[m.values[i].number].name, m.values[i].text)
 	}

@@ -112,26 +112,26 @@ type Lease struct {
 
 // Rule is a compiled rule.
 type Rule struct {
-	Name        string
-	Index       int      // in Set.Rules; for a rule that is not in there, in Set.Names
-	Key         []string // names of the key attributes, in order
-	Shadow      bool
-	Monthly     bool // admitted cost is counted by month, for bills; never set for a shadow rule
-	Tiered      bool
-	Consistency Consistency
-	OnPartition OnPartition
-	Scope       Scope
-	Regions     []Region // parts of a global rule; equal if empty
-	Lease       Lease
-	OnLimit     OnLimit
-	MaxDelay    time.Duration // if OnLimit is DelayCheck
-	Block       time.Duration // 0 if it has none
-	IPv6Prefix  int           // number of bits of an IPv6 address that tell subjects apart
-	Adaptive    *Adaptive     // nil if it has none
-	Inline      bool          // made from limits that came with a call; not in Set.Rules
-	Envoy       bool          // made from a node of Envoy's descriptors; not in Set.Rules
-	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
-	inlineSeed  hashState     // that of the set that compiled it, if Inline
+	Name          string
+	Index         int      // in Set.Rules; for a rule that is not in there, in Set.Names
+	Key           []string // names of the key attributes, in order
+	Shadow        bool
+	CountsMonthly bool // admitted cost is counted by month, for bills; never set for a shadow rule
+	Tiered        bool
+	Consistency   Consistency
+	OnPartition   OnPartition
+	Scope         Scope
+	Regions       []Region // parts of a global rule; equal if empty
+	Lease         Lease
+	OnLimit       OnLimit
+	MaxDelay      time.Duration // if OnLimit is DelayCheck
+	Block         time.Duration // 0 if it has none
+	IPv6Prefix    int           // number of bits of an IPv6 address that tell subjects apart
+	Adaptive      *Adaptive     // nil if it has none
+	Inline        bool          // made from limits that came with a call; not in Set.Rules
+	Envoy         bool          // made from a node of Envoy's descriptors; not in Set.Rules
+	Uninterned    bool          // Inline, and compiled for its call alone: it takes no lease
+	inlineSeed    hashState     // that of the set that compiled it, if Inline
 
 	key       []keyAttribute
 	match     []condition
@@ -156,13 +156,13 @@ type Limit struct {
 	// subject's hash it identifies the counter. Amounts and names are not part of it, so they can change without losing
 	// what was used.
 	ID uint64
-	// Whole is the capacity of the undivided limit if this is a region's share; otherwise 0.
-	Whole int64
-	// Aim is the amount that a region tries to have available by borrowing, for a fixed window divided among regions: its
+	// WholeCapacity is the capacity of the undivided limit if this is a region's share; otherwise 0.
+	WholeCapacity int64
+	// BorrowTarget is the amount that a region tries to have available by borrowing, for a fixed window divided among regions: its
 	// share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
-	Aim int64
-	// Place is the index of an inline limit in its call. Inline limits are sorted by ID.
-	Place int
+	BorrowTarget int64
+	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.
+	CallIndex int
 
 	inWindow     *windowDivision // how regions divide it in the current window; nil if as in the version in force
 	undivided    *Limit          // the limit of which this is a share; nil if it is no share
@@ -172,8 +172,8 @@ type Limit struct {
 
 // UndividedCapacity returns the capacity that answers show: that of all regions together if regions divide the limit.
 func (l *Limit) UndividedCapacity() int64 {
-	if l.Whole > 0 {
-		return l.Whole
+	if l.WholeCapacity > 0 {
+		return l.WholeCapacity
 	}
 	return l.Capacity()
 }

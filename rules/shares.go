@@ -322,13 +322,13 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
-		all[i].undivided, all[i].Whole = l, l.Capacity()
+		all[i].undivided, all[i].WholeCapacity = l, l.Capacity()
 		all[i].shareCache = nil
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}
 		}
 		all[i].Amount = rooms[i].amount
-		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))
+		all[i].BorrowTarget = s.aim(l, max(rooms[i].amount, newest[i].amount))
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
@@ -339,7 +339,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 }
 
 // aim returns the amount of a fixed window that a region tries to have available by borrowing, given its share; see
-// [Limit.Aim]. It is 0 if the region is not committed.
+// [Limit.BorrowTarget]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {

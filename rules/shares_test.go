@@ -145,16 +145,16 @@ func TestShareOfOneView(t *testing.T) {
 	} {
 		shared := s.WithShares(&Shares{Region: tt.region, Views: []View{{Set: s, Names: names}}})
 		limits := shareOf(t, shared, wall, tenant(tt.tenant))
-		if l := limits[0]; l.Amount != tt.amount || l.Whole != tt.whole {
-			t.Errorf("%s of %s: have %d of %d, want %+v", tt.region, tt.tenant, l.Amount, l.Whole, tt)
+		if l := limits[0]; l.Amount != tt.amount || l.WholeCapacity != tt.whole {
+			t.Errorf("%s of %s: have %d of %d, want %+v", tt.region, tt.tenant, l.Amount, l.WholeCapacity, tt)
 		}
-		if len(limits) > 1 && (limits[1].Burst != tt.burst || limits[1].Whole != 7) {
-			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant, limits[1].Burst, limits[1].Whole, tt)
+		if len(limits) > 1 && (limits[1].Burst != tt.burst || limits[1].WholeCapacity != 7) {
+			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant, limits[1].Burst, limits[1].WholeCapacity, tt)
 		}
 		if again := shareOf(t, shared, wall.Add(time.Hour), tenant(tt.tenant)); again[0] != limits[0] {
 			t.Errorf("%s of %s: the share was built again", tt.region, tt.tenant)
 		}
-		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole || plain[0].Whole != 0 || plain[0].ID != limits[0].ID {
+		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole || plain[0].WholeCapacity != 0 || plain[0].ID != limits[0].ID {
 			t.Errorf("%s of %s: without shares have %+v", tt.region, tt.tenant, plain[0])
 		}
 		rule := s.Rule("w")
@@ -181,13 +181,13 @@ func TestShareOfFew(t *testing.T) {
 	wall := time.Unix(1_800_000_000, 0)
 	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
 	alone := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu"}}}})
-	if l := shareOf(t, alone, wall)[0]; l.Amount != 5 || l.Whole != 10 {
-		t.Errorf("alone, with parts: have %d of %d, want 5 of 10", l.Amount, l.Whole)
+	if l := shareOf(t, alone, wall)[0]; l.Amount != 5 || l.WholeCapacity != 10 {
+		t.Errorf("alone, with parts: have %d of %d, want 5 of 10", l.Amount, l.WholeCapacity)
 	}
 	s = compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 2, per: 1m, algorithm: token-bucket, burst: 9}]}\n")
 	names := []string{"ap", "eu", "us"}
 	us := s.WithShares(&Shares{Region: "us", Views: []View{{Set: s, Names: names}}})
-	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.Whole != 9 {
+	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.WholeCapacity != 9 {
 		t.Errorf("have %+v", l.Limit)
 	}
 	if have := us.SharesOf(s.Rule("w"), s.Rules[0].ownLimits[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
@@ -345,8 +345,8 @@ func TestSharesAreLowered(t *testing.T) {
 		shared := s.WithShares(&Shares{Region: region, Views: []View{{Set: s, Names: []string{"ap", "eu", "us"}}}})
 		limits := shareOf(t, shared, time.Unix(1_800_000_000, 0))
 		low := s.Rules[0].Lowered(limits, 0)
-		if low[0].Amount != want || low[0].Burst != want || low[0].Whole != 50 {
-			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount, low[0].Burst, low[0].Whole, want)
+		if low[0].Amount != want || low[0].Burst != want || low[0].WholeCapacity != 50 {
+			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount, low[0].Burst, low[0].WholeCapacity, want)
 		}
 		if again := s.Rules[0].Lowered(shareOf(t, shared, time.Unix(1_800_000_000, 0)), 0); again[0] != low[0] {
 			t.Errorf("%s: the share was built again", region)

@@ -61,7 +61,7 @@ func (c *testCluster) Call(_ context.Context, to ring.NodeID, m peer.Method, bod
 // read reads a month at a node.
 func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {
 	c.t.Helper()
-	s, err := at.Open(c.t.Context(), q)
+	s, err := at.Read(c.t.Context(), q)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (m *Meter) rows(t testing.TB, month string) map[string][2]int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Open(t.Context(), Query{Month: id, Here: true})
+	s, err := c.Read(t.Context(), Query{Month: id, Here: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,9 +31,9 @@ type ledgerReader struct {
 	more   bool
 }
 
-// Open begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
+// Read begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
 // no rows.
-func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
+func (c *Cluster) Read(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, cluster: c, query: q}
 	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
 	members := []Member{self}

@@ -67,7 +67,7 @@ func TestCatchUp(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				l.Use(set)
+				l.SetRules(set)
 				return nil
 			case 1:
 				return cluster.ErrNoLeader

@@ -26,8 +26,8 @@ type Subjects interface {
 	// TopRecent returns the n subjects that were refused most in the last five minutes, then those refused most before, and
 	// the nodes that have reported them, this one first.
 	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
-	// Factor returns the factor by which the limits of an adaptive rule are currently multiplied.
-	Factor(*rules.Rule) float64
+	// LimitFactor returns the factor by which the limits of an adaptive rule are currently multiplied.
+	LimitFactor(*rules.Rule) float64
 	// Feedback counts a refusal as a false positive, and returns the subject and the rule's count at this node.
 	// Errors are those of Locate.
 	Feedback(rule string, key []string) (*limiter.Usage, int64, error)

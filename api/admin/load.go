@@ -95,7 +95,7 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 		report.Sources = append(report.Sources, one)
 	}
 	for _, r := range s.adaptiveRules() {
-		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.Factor(r)})
+		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
 	}
 	return s.reply(w, report)
 }
@@ -112,7 +112,7 @@ func (s *Server) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	} else {
 		b = append(b, `,"load":null`...)
 	}
-	return append(appendDecimal(append(b, `,"factor":`...), s.config.Subjects.Factor(r)), '}')
+	return append(appendDecimal(append(b, `,"factor":`...), s.config.Subjects.LimitFactor(r)), '}')
 }
 
 func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }

@@ -44,7 +44,7 @@ func startLoads(t *testing.T) *apitest.Node {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			follow.Adapt()
+			follow.UpdateSteps()
 			select {
 			case <-ctx.Done():
 				return

@@ -82,7 +82,7 @@ func (s *Server) figures(sink figures.Sink) {
 func (s *Server) loadFigures(sink figures.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
 	for _, r := range s.adaptiveRules() {
-		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.Factor(r), "rule", r.Name)
+		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.LimitFactor(r), "rule", r.Name)
 		followed[r.Adaptive.Source] = true
 	}
 	for _, l := range s.config.Loads.Sources() {

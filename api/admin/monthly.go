@@ -20,8 +20,8 @@ import (
 
 // Months reports what was admitted by subject and calendar month. *usage.Cluster is one.
 type Months interface {
-	// Open starts to read a month. The stream's Missing lists the nodes that can't be reached.
-	Open(ctx context.Context, q usage.Query) (*usage.Stream, error)
+	// Read starts to read a month. The stream's Missing lists the nodes that can't be reached.
+	Read(ctx context.Context, q usage.Query) (*usage.Stream, error)
 }
 
 const (
@@ -92,7 +92,7 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	default:
 		return api.Errorf(api.Overloaded, "%d exports are under way; try again when one is done", maxExports)
 	}
-	stream, err := s.config.Months.Open(r.Context(), q.Query)
+	stream, err := s.config.Months.Read(r.Context(), q.Query)
 	if err != nil {
 		return api.Errorf(api.Timeout, "reading took too long")
 	}

@@ -23,7 +23,7 @@ rules:
 		t.Fatal(err)
 	}
 	n := startNode(t, func(c *apitest.Config) {
-		c.Decider.(*limiter.Limiter).Use(set.WithShares(&rules.Shares{
+		c.Decider.(*limiter.Limiter).SetRules(set.WithShares(&rules.Shares{
 			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},
 		}))
 	})

@@ -51,7 +51,7 @@ func (m *MemoryRules) Use(doc *rules.Document) (int64, error) {
 		return 0, err
 	}
 	m.docs = append(m.docs, doc)
-	m.Limiter.Use(set)
+	m.Limiter.SetRules(set)
 	return set.Version, nil
 }
 

@@ -144,7 +144,7 @@ func (t *limitText) set(rule, unit string, capacity int64, window time.Duration)
 func appendLimits(b []byte, a *limiter.Answer) []byte {
 	b = append(b, `,"limits":[`...)
 	for n := range a.Limits {
-		i := a.InOrder(n)
+		i := a.IndexInOrder(n)
 		l := &a.Limits[i]
 		if n > 0 {
 			b = append(b, ',')

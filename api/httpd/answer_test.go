@@ -161,7 +161,7 @@ Retry-After: 2
 			change: func(f *fixed) {
 				f.refuse(1, 1_000_000_001)
 				share := *f.answer.Limits[1].Limit
-				share.Amount, share.Whole = 300, 900
+				share.Amount, share.WholeCapacity = 300, 900
 				f.answer.Limits[1].Limit = &share
 				f.answer.Set = &rules.Set{}
 			},

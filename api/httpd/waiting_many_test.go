@@ -65,7 +65,7 @@ func TestTwentyThousandWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Use(set)
+	l.SetRules(set)
 	plane := planeOf(l)
 	ln := newPipes()
 	s := start(plane, ln, 0)

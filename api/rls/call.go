@@ -387,8 +387,8 @@ func (c *Call) addRateHeaders() {
 // back. The hits of the other descriptors stay taken, so an error would make the caller retry and be charged twice; and an
 // Envoy that lets requests pass on errors would let a refused one pass.
 func (c *Call) giveBack(d *api.Doors) *api.Error {
-	giver, _ := d.Decider.(Returner)
-	if giver == nil {
+	returner, _ := d.Decider.(Returner)
+	if returner == nil {
 		return nil
 	}
 	var group sync.WaitGroup
@@ -411,7 +411,7 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		group.Go(func() {
-			u, err := giver.GiveBack(&limiter.Query{Subjects: subjects})
+			u, err := returner.GiveBack(&limiter.Query{Subjects: subjects})
 			if errs[i] = err; err == nil && desc.givesBack {
 				desc.setGivenStatus(u)
 			}

@@ -241,7 +241,7 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 	if e.When == 0 {
 		when = last.When
 	}
-	history, err := s.History.Again(what, e.By, when)
+	history, err := s.History.Renumber(what, e.By, when)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}

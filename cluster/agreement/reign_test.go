@@ -56,7 +56,7 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 			t.Errorf("process %d: have %v, want it rejected", boot, r.Err)
 		}
 	}
-	if have.WasFormer(all) || have.WasFormer(1) || (Booted{}).WasFormer(0) {
+	if have.WasFormer(all) || have.WasFormer(1) || (Process{}).WasFormer(0) {
 		t.Error("a process is called a former one that isn't among the last")
 	}
 	// Repeating it changes nothing, not even the index that must be applied.

@@ -535,7 +535,7 @@ func TestSharesSettle(t *testing.T) {
 			set := primary.SetFor("eu")
 			want := set.SharesOf(set.Rules[0], share)[r.name]
 			if have := share.Capacity(); have != want {
-				t.Errorf("seed %d: %s has %d of %d, want %d", seed, r.name, have, share.Whole, want)
+				t.Errorf("seed %d: %s has %d of %d, want %d", seed, r.name, have, share.WholeCapacity, want)
 			}
 		}
 	}

@@ -84,12 +84,12 @@ func TestContradictorySnapshots(t *testing.T) {
 		"not settled":   func(s *State) { s.To = s.From },
 		"last ended":    func(s *State) { s.LastEnded = s.Index + 1 },
 		"revision":      func(s *State) { s.Revision = s.Index + 1 },
-		"no process":    func(s *State) { s.Boots[node(1)] = Booted{Index: 1} },
-		"later process": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Index: s.Index + 1} },
+		"no process":    func(s *State) { s.Boots[node(1)] = Process{Index: 1} },
+		"later process": func(s *State) { s.Boots[node(1)] = Process{Boot: 1, Index: s.Index + 1} },
 		"too many processes": func(s *State) {
-			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, maxFormer+1)}
+			s.Boots[node(1)] = Process{Boot: 1, Former: make([]uint64, maxFormer+1)}
 		},
-		"a process twice": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Former: []uint64{2, 1}} },
+		"a process twice": func(s *State) { s.Boots[node(1)] = Process{Boot: 1, Former: []uint64{2, 1}} },
 		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
 		"generation":      func(s *State) { s.Generations[node(2)] = 0 },
 		"hidden stranger": func(s *State) { s.Strangers = nil },

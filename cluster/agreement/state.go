@@ -45,10 +45,10 @@ type State struct {
 	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
 	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
 	// Boots are the processes that may have authority. Everything that earlier processes held in memory is gone.
-	Boots   map[ring.NodeID]Booted `json:"boots"`
-	Reign   uint64                 `json:"reign"` // the current reign; 0 before the first
-	History *rules.History         `json:"-"`     // never nil
-	Regions *Regions               `json:"regions"`
+	Boots   map[ring.NodeID]Process `json:"boots"`
+	Reign   uint64                  `json:"reign"` // the current reign; 0 before the first
+	History *rules.History          `json:"-"`     // never nil
+	Regions *Regions                `json:"regions"`
 
 	memory
 }
@@ -64,8 +64,8 @@ type memory struct {
 	Removed []uint64 `json:"removed"`
 }
 
-// Booted describes a node's process.
-type Booted struct {
+// Process describes a node's process.
+type Process struct {
 	Boot  uint64 `json:"boot"`
 	Index uint64 `json:"index"` // of the entry that registered it
 	// Former are the last processes before it, oldest first.
@@ -82,7 +82,7 @@ type Booted struct {
 func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
-		Boots:   map[ring.NodeID]Booted{},
+		Boots:   map[ring.NodeID]Process{},
 		History: rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
 	}
 }

@@ -252,7 +252,7 @@ func TestBoots(t *testing.T) {
 		rejects(t, s, encoded(t, e), "is zero")
 	}
 	for i := range MaxBoots { // this state is not shared
-		s.Boots[node(10+i)] = Booted{Boot: 1, Index: 1}
+		s.Boots[node(10+i)] = Process{Boot: 1, Index: 1}
 	}
 	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "the most allowed")
 	do(t, s, Boot{Node: node(10), Boot: 2})

@@ -51,7 +51,7 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 	return nil
 }
 
-// detectStall detects whether the giver's loop has stalled. After a stall, requests may be waiting unread, so it discards all
+// detectStall detects whether the granter's loop has stalled. After a stall, requests may be waiting unread, so it discards all
 // evidence against nodes and cancels every pending end.
 func (l *authorityLedger) detectStall(now time.Duration) {
 	if now-l.lastTick > tickEvery+loopSlack {

@@ -61,7 +61,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.ledger.floor = index // as Giver.handleOutcome does
+	d.ledger.floor = index // as Granter.handleOutcome does
 	begun := d.now
 	if r := d.ask(old); r.Granted || r.Why != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
@@ -85,7 +85,7 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 		s := newSequence()
 		behind := s.request(1)
 		s.set(func() { s.ruled = behind.Applied + 1 })
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -98,10 +98,10 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 	})
 }
 
-func TestGiverTellsWhatIsHonoured(t *testing.T) {
+func TestGranterReportsWhatIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if g.RequireApplied(ctx, 1) {

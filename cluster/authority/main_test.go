@@ -10,8 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newTestGiver fills in defaults that a test doesn't care about.
-func newTestGiver(c GiverConfig) *Giver {
+// newTestGranter fills in defaults that a test doesn't care about.
+func newTestGranter(c GranterConfig) *Granter {
 	if c.Now == nil {
 		start := time.Now()
 		c.Now = func() time.Duration { return time.Since(start) }
@@ -20,7 +20,7 @@ func newTestGiver(c GiverConfig) *Giver {
 		c.RulesIndex = func() uint64 { return 0 }
 	}
 	c.TransferLead, c.Logger = func() {}, slog.New(slog.DiscardHandler)
-	return NewGiver(c)
+	return NewGranter(c)
 }
 
 // newTestHolder fills in defaults that a test doesn't care about.

@@ -50,7 +50,7 @@ type process struct {
 	id     ring.NodeID
 	boot   uint64
 	holder *Holder
-	giver  *Giver
+	granter  *Granter
 	mono   float64 // pace of its monotonic clock and its Boottime
 	orders chan order
 	done   chan struct{}
@@ -113,7 +113,7 @@ func (w *world) spawn(id ring.NodeID) *process {
 	p.applied = len(w.states) - 1
 	w.all = append(w.all, p)
 	w.mu.Unlock()
-	p.giver = newTestGiver(GiverConfig{
+	p.granter = newTestGranter(GranterConfig{
 		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
 	})
 	p.holder = newTestHolder(HolderConfig{
@@ -202,7 +202,7 @@ func (p *process) apply() {
 	}
 }
 
-// follow passes changes of leadership on to the giver, with a delay.
+// follow passes changes of leadership on to the granter, with a delay.
 func (p *process) follow() {
 	for {
 		select {
@@ -216,9 +216,9 @@ func (p *process) follow() {
 			}
 			p.gate()
 			if o.lead {
-				p.giver.Lead()
+				p.granter.Lead()
 			} else {
-				p.giver.Follow()
+				p.granter.Follow()
 			}
 			p.holder.Poke()
 		}
@@ -362,7 +362,7 @@ func (p *process) ask(ctx context.Context, r Request) (Reply, error) {
 			time.Sleep(w.delay() + time.Duration(i)*w.delay())
 			to.gate()
 			bound, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-			reply := to.giver.Answer(bound, r)
+			reply := to.granter.Answer(bound, r)
 			cancel()
 			to.gate()
 			time.Sleep(w.delay())
@@ -531,7 +531,7 @@ func (w *world) run(span time.Duration) {
 	for _, p := range w.all {
 		close(p.done)
 		w.group.Go(func() { p.holder.Close() })
-		w.group.Go(func() { p.giver.Close() })
+		w.group.Go(func() { p.granter.Close() })
 	}
 	w.group.Wait()
 }

@@ -508,8 +508,8 @@ type stuck struct {
 }
 
 func (stuck) Packets(int, int) [][]byte { return nil }
-func (stuck) Hear([]byte) error         { return nil }
-func (s stuck) Whole() []byte {
+func (stuck) Receive([]byte) error      { return nil }
+func (s stuck) FullState() []byte {
 	s.asked.Add(1)
 	<-s.release
 	return nil

@@ -14,10 +14,10 @@ type News interface {
 	// Packets returns messages to some members. With overhead bytes added to each, they take at most limit bytes. It is
 	// called every GossipInterval.
 	Packets(overhead, limit int) [][]byte
-	// Whole returns the complete data. It is called for each member that joins, and every SyncInterval for one member.
-	Whole() []byte
-	// Hear handles a message from Packets or Whole. The bytes are valid only until it returns.
-	Hear([]byte) error
+	// FullState returns the complete data. It is called for each member that joins, and every SyncInterval for one member.
+	FullState() []byte
+	// Receive handles a message from Packets or Whole. The bytes are valid only until it returns.
+	Receive([]byte) error
 }
 
 // stateFormat is the first byte of the state that is sent with a list of members:
@@ -51,7 +51,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 func (e events) LocalState(bool) []byte {
 	var news []byte
 	if e.config.News != nil {
-		news = e.config.News.Whole()
+		news = e.config.News.FullState()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,7 +80,7 @@ func (e events) NotifyMsg(b []byte) {
 	if e.config.News == nil {
 		return
 	}
-	if err := e.config.News.Hear(b); err != nil {
+	if err := e.config.News.Receive(b); err != nil {
 		e.config.Logger.Debug("malformed news", "error", err)
 	}
 }

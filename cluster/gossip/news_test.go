@@ -27,7 +27,7 @@ func (b *board) Packets(_, limit int) (out [][]byte) {
 	return out
 }
 
-func (b *board) Whole() (out []byte) {
+func (b *board) FullState() (out []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for w := range b.words {
@@ -36,7 +36,7 @@ func (b *board) Whole() (out []byte) {
 	return out
 }
 
-func (b *board) Hear(p []byte) error {
+func (b *board) Receive(p []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(p) == 0 {
@@ -73,7 +73,7 @@ func TestNewsReachAll(t *testing.T) {
 			w.nodes[i] = w.start(i, with(i))
 		}
 		w.agree(15*time.Second, summaryOf(n, nil))
-		if err := boards[3].Hear([]byte("hello")); err != nil {
+		if err := boards[3].Receive([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
 		took := until(t, 2*time.Second, "all have heard", func() bool {

@@ -246,8 +246,8 @@ func (g *Gossip) NamedNodes() int {
 	return g.namedCount
 }
 
-// Missing returns the seeds in Config.Join, as written there, whose addresses have no live member.
-func (g *Gossip) Missing() (missing []string) {
+// MissingSeeds returns the seeds in Config.Join, as written there, whose addresses have no live member.
+func (g *Gossip) MissingSeeds() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	there := map[netip.AddrPort]bool{g.self.gossipAddress(): true}

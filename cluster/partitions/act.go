@@ -157,10 +157,10 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	}
 }
 
-// Forgive takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
+// ForgiveDebt takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
 // refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
 // never make any.
-func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
+func (k *Keeper) ForgiveDebt(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.debts.forgive(at, op)

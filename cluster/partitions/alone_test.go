@@ -136,7 +136,7 @@ func TestForgiven(t *testing.T) {
 		for range 3 {
 			c.keeper.DecideAlone(now(), []counters.Op{op})
 		}
-		c.keeper.Forgive(now(), &op)
+		c.keeper.ForgiveDebt(now(), &op)
 		f.net.Heal(a.ip, c.ip)
 		time.Sleep(4 * time.Second)
 		if used, _ := a.table.Usage(now(), keyOf(i), &bucket); used != 10 {

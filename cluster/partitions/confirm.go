@@ -36,8 +36,8 @@ type confirmation struct {
 // errNoFollowers ends a confirmation of a partition without followers.
 var errNoFollowers = errors.New("the partition has no followers")
 
-// Backed reports whether Confirm can succeed for p now, as far as this node knows.
-func (k *Keeper) Backed(p int) bool {
+// CanConfirm reports whether Confirm can succeed for p now, as far as this node knows.
+func (k *Keeper) CanConfirm(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.parts[p].phase != owning {

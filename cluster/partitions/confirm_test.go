@@ -144,7 +144,7 @@ func TestConfirmAlone(t *testing.T) {
 		f.bring(n)
 		f.ring(n)
 		f.settle()
-		if !n.keeper.Backed(1) {
+		if !n.keeper.CanConfirm(1) {
 			t.Error("a node with a disk is not backed")
 		}
 		var wg sync.WaitGroup
@@ -186,14 +186,14 @@ func TestNotConfirmed(t *testing.T) {
 		for n.keeper.Route(p).Place != Here {
 			p++
 		}
-		if !n.keeper.Backed(p) {
+		if !n.keeper.CanConfirm(p) {
 			t.Error("not backed despite a standby")
 		}
 		if err := f.nodes[1].keeper.Confirm(context.Background(), p); !errors.Is(err, ErrNotOwner) {
 			t.Errorf("have %v, want ErrNotOwner", err)
 		}
 		f.byID(n.keeper.Route(p).Standby).kill()
-		f.eventually("the standby is missed", func() bool { return !n.keeper.Backed(p) })
+		f.eventually("the standby is missed", func() bool { return !n.keeper.CanConfirm(p) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := n.keeper.Confirm(ctx, p); !errors.Is(err, ErrUnconfirmed) {
@@ -207,8 +207,8 @@ func TestNotConfirmed(t *testing.T) {
 		f.bring(n)
 		f.ring(n)
 		f.settle()
-		if err := n.keeper.Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.Backed(1) {
-			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.Backed(1))
+		if err := n.keeper.Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.CanConfirm(1) {
+			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.CanConfirm(1))
 		}
 	})
 }

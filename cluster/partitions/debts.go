@@ -133,7 +133,7 @@ func newDebtLedger(cfg *Config) debtLedger {
 func (l *debtLedger) hasRoom(ops []counters.Op) bool {
 	inline := 0
 	for i := range ops {
-		if ops[i].Key.Inline() {
+		if ops[i].Key.IsInline() {
 			inline++
 		}
 	}
@@ -159,14 +159,14 @@ func (l *debtLedger) findOrAdd(key counters.Key) *debt {
 // addToTotals adds n to the number of debts, and for an inline counter to the number of inline ones.
 func (l *debtLedger) addToTotals(key counters.Key, n int) {
 	l.total += n
-	if key.Inline() {
+	if key.IsInline() {
 		l.inlineTotal += n
 	}
 }
 
 // isFull reports whether key's counter can't have a new debt, given a bound on all debts.
 func (l *debtLedger) isFull(key counters.Key, bound int) bool {
-	return l.total >= bound || key.Inline() && l.inlineTotal >= bound/inlineDebts
+	return l.total >= bound || key.IsInline() && l.inlineTotal >= bound/inlineDebts
 }
 
 func (l *debtLedger) remove(key counters.Key) {

@@ -244,7 +244,7 @@ func (f *fleet) waitSettled() {
 	f.eventually("the epoch is settled", func() bool {
 		for _, n := range f.all() {
 			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
-				(n.keeper.AdoptedRevision() < f.state.Revision || n.keeper.Settled() < f.state.Epoch) {
+				(n.keeper.AdoptedRevision() < f.state.Revision || n.keeper.SettledEpoch() < f.state.Epoch) {
 				return false
 			}
 		}

@@ -23,7 +23,7 @@ func (k *Keeper) handOver() {
 		return
 	}
 	for _, p := range k.freeze(v) {
-		k.pushTo(p, k.cfg.Table.ReplicateOne(p, nil))
+		k.pushTo(p, k.cfg.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
 	k.sendTokens(k.prepareFlips(v))

@@ -91,7 +91,7 @@ func TestLacking(t *testing.T) {
 		f.bring(b)
 		f.eventually("it lacks copies", func() bool { return b.keeper.LacksCopies() })
 		f.eventually("its copies are there", func() bool {
-			return b.keeper.AdoptedRevision() == f.state.Revision && !b.keeper.Recovering() && !b.keeper.LacksCopies()
+			return b.keeper.AdoptedRevision() == f.state.Revision && !b.keeper.IsRecovering() && !b.keeper.LacksCopies()
 		})
 		for p := range ring.Partitions {
 			if f.state.From.Standby(p) == b.id && !b.keeper.holdsCopy(p) {

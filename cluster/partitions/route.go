@@ -13,7 +13,7 @@ type Place uint8
 const (
 	Nowhere   Place = iota // no ring is known
 	Here                   // here, with the gate open
-	Frozen                 // here, but being handed over or still without its counters: see [Keeper.Wait]
+	Frozen                 // here, but being handed over or still without its counters: see [Keeper.WaitUnfrozen]
 	Elsewhere              // at Route.Owner
 )
 
@@ -64,8 +64,8 @@ func (k *Keeper) Route(p int) Route {
 	return r
 }
 
-// Learn records the reply of another node that owner has the token of p. Replies for another revision are ignored.
-func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
+// LearnOwner records the reply of another node that owner has the token of p. Replies for another revision are ignored.
+func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 	v := k.view.Load()
 	from, to := v.Owner(p)
 	switch {
@@ -77,8 +77,8 @@ func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// Wait returns once p is not frozen, or ctx ends.
-func (k *Keeper) Wait(ctx context.Context, p int) {
+// WaitUnfrozen returns once p is not frozen, or ctx ends.
+func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
@@ -105,9 +105,9 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 // Lineage returns the lineage of p's counters. It is current while their token is here.
 func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
 
-// Settled returns the last epoch that this node has settled: every token that the ring moves to or from this node has
+// SettledEpoch returns the last epoch that this node has settled: every token that the ring moves to or from this node has
 // moved, and the standby of each of its partitions has a whole copy.
-func (k *Keeper) Settled() int64 {
+func (k *Keeper) SettledEpoch() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()
@@ -133,9 +133,9 @@ func (k *Keeper) unsettled(v *view) bool {
 // AdoptedRevision returns the revision of the adopted state: the Raft index of its last change of owners.
 func (k *Keeper) AdoptedRevision() uint64 { return k.view.Load().Revision }
 
-// Recovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
+// IsRecovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
 // by itself: see Config.Patience.
-func (k *Keeper) Recovering() bool {
+func (k *Keeper) IsRecovering() bool {
 	for p := range k.phases {
 		if phase(k.phases[p].Load()) == recovering {
 			return true

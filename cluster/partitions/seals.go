@@ -261,7 +261,7 @@ const noteSeed = 0x6465627473 // hashes notes apart from subjects
 // notedNumber returns the number of node's last seal that the counters of p include, and whether there is one.
 func (l *debtLedger) notedNumber(p int, node ring.NodeID, now algorithms.Now) (last sealNumber, found bool) {
 	n := counters.Note{Key: noteKey(p, node)}
-	found = l.table.Noted(now, &n)
+	found = l.table.ReadNote(now, &n)
 	return sealNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, found
 }
 

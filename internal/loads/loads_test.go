@@ -96,7 +96,7 @@ func TestStepsOfTheProcessors(t *testing.T) {
 	if have := l.Sources(); len(have) != 1 || have[0].Name != NodeCPU {
 		t.Errorf("have %v", have)
 	}
-	if b := l.Whole(); len(b) != 1 {
+	if b := l.FullState(); len(b) != 1 {
 		t.Errorf("have %d bytes about a source that must not spread", len(b))
 	}
 	if steps := l.Steps(set(t, "\n  - {name: r, key: [], limits: [{limit: 1, per: 1m}]}\n")); steps != nil {
@@ -123,7 +123,7 @@ func TestStepsOutliveOtherRules(t *testing.T) {
 func exchange(t *testing.T, from, to *Loads) {
 	t.Helper()
 	for _, b := range from.Packets(2, 1400) {
-		if err := to.Hear(b); err != nil {
+		if err := to.Receive(b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,13 +152,13 @@ func TestReportsTravel(t *testing.T) {
 	if have := third.Sources(); len(have) != 1 || have[0].Left != 6*time.Second {
 		t.Errorf("have %v, want 6 s left", have)
 	}
-	if err := b.Hear(first[0]); err != nil || b.Sources()[0].Left != 6*time.Second {
+	if err := b.Receive(first[0]); err != nil || b.Sources()[0].Left != 6*time.Second {
 		t.Errorf("have %v, %v after a repetition", b.Sources(), err)
 	}
 	// A later report counts wherever it is made. An earlier one that arrives after it does not.
 	tell(t, b, "api", 0.2, time.Second)
 	exchange(t, b, a)
-	if err := b.Hear(first[0]); err != nil {
+	if err := b.Receive(first[0]); err != nil {
 		t.Fatal(err)
 	}
 	for i, l := range []*Loads{a, b} {
@@ -168,7 +168,7 @@ func TestReportsTravel(t *testing.T) {
 	}
 	// Nor after the later one has expired.
 	other.now, c.now = other.now+2*time.Second, c.now+2*time.Second
-	if err := b.Hear(first[0]); err != nil {
+	if err := b.Receive(first[0]); err != nil {
 		t.Fatal(err)
 	}
 	if load, known := b.Load("api"); known {
@@ -177,7 +177,7 @@ func TestReportsTravel(t *testing.T) {
 	// A joining node learns what is in force, and nothing else.
 	tell(t, a, "cache", 7, time.Minute)
 	fresh := newLoads(4, other)
-	if err := fresh.Hear(a.Whole()); err != nil {
+	if err := fresh.Receive(a.FullState()); err != nil {
 		t.Fatal(err)
 	}
 	if have := fresh.Sources(); len(have) != 1 || have[0].Name != "cache" || have[0].Load != 7 {
@@ -191,8 +191,8 @@ func TestToldAtOnce(t *testing.T) {
 	a, b := newLoads(1, c), newLoads(2, c)
 	tell(t, a, "api", 0.1, time.Minute)
 	tell(t, b, "api", 0.9, time.Minute)
-	fromA, fromB := a.Whole(), b.Whole()
-	if err := errors.Join(a.Hear(fromB), b.Hear(fromA)); err != nil {
+	fromA, fromB := a.FullState(), b.FullState()
+	if err := errors.Join(a.Receive(fromB), b.Receive(fromA)); err != nil {
 		t.Fatal(err)
 	}
 	x, _ := a.Load("api")
@@ -258,19 +258,19 @@ func FuzzHear(f *testing.F) {
 	c := &clock{now: time.Minute}
 	l := newLoads(1, c)
 	_ = l.Tell("api", 0.5, time.Second)
-	f.Add(l.Whole())
+	f.Add(l.FullState())
 	f.Add([]byte{messageFormat})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l := newLoads(2, c)
-		_ = l.Hear(b)
+		_ = l.Receive(b)
 		for _, s := range l.Sources() {
 			if err := Check(s.Name, s.Load, MaxTTL); err != nil || s.Left <= 0 || s.Left > MaxTTL {
 				t.Errorf("have %+v: %v", s, err)
 			}
 		}
 		again := newLoads(3, c)
-		if err := again.Hear(l.Whole()); err != nil {
+		if err := again.Receive(l.FullState()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -53,8 +53,8 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 	return out
 }
 
-// Whole returns one message with all known reports.
-func (l *Loads) Whole() []byte {
+// FullState returns one message with all known reports.
+func (l *Loads) FullState() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := []byte{messageFormat}
@@ -65,8 +65,8 @@ func (l *Loads) Whole() []byte {
 	return b
 }
 
-// Hear accepts a message from another node.
-func (l *Loads) Hear(b []byte) error {
+// Receive accepts a message from another node.
+func (l *Loads) Receive(b []byte) error {
 	d := wire.NewDecoder(b)
 	if d.Byte() != messageFormat {
 		return fmt.Errorf("read loads: %w", errMessage)

@@ -95,7 +95,7 @@ func newOwnCheck(count int) (func(int) bool, error) {
 		return nil, fmt.Errorf("compile the rules: %w", err)
 	}
 	l := limiter.New(counters.New(tableBound(count)), limiter.NewClock()) // lives as long as the process
-	l.Use(set)
+	l.SetRules(set)
 	keys := keysUpTo(count)
 	query := limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
 	var answer limiter.Answer

@@ -53,7 +53,7 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 		if op.Decision.Allowed && op.Cost > 0 {
 			p.addDebt(op, now, false)
 			if i, known := w.subjectByKey[op.Key]; known {
-				w.ledger.Acts = append(w.ledger.Acts, Act{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.ownShare(&w.ledger.Subjects[i])})
+				w.ledger.StandbyActs = append(w.ledger.StandbyActs, StandbyAct{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.ownShare(&w.ledger.Subjects[i])})
 			}
 		}
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
@@ -116,8 +116,8 @@ func (p *process) hasCounters(q int) bool {
 	return p.phases[q] == held || p.phases[q] == away && p.copies[q].whole
 }
 
-// Forgive implements limiter.Ownership.
-func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
+// ForgiveDebt implements limiter.Ownership.
+func (p *process) ForgiveDebt(_ algorithms.Now, op *counters.Op) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	if d := p.debts[op.Key]; d != nil {

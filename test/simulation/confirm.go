@@ -7,8 +7,8 @@ import (
 
 var errUnconfirmed = errors.New("simulation: no follower can confirm")
 
-// Backed implements limiter.Backup.
-func (p *process) Backed(q int) bool {
+// CanConfirm implements limiter.Backup.
+func (p *process) CanConfirm(q int) bool {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 	w.mu.Lock()
 	lineage := p.lineages[q]
 	if p.phases[q] == held {
-		p.pushOne(q, p.table.ReplicateOne(q, nil))
+		p.pushOne(q, p.table.ReplicatePartition(q, nil))
 	}
 	var buf [3]int
 	marks := map[*progress]uint64{}

@@ -108,17 +108,17 @@ func TestJudgeWhole(t *testing.T) {
 			a.admit(11*time.Second, 1, 61, limiter.ByOwner)
 		}, "G8"},
 		{"forgotten in one region", func(_, a, b *Ledger) {
-			a.Losses = append(a.Losses, Loss{At: 5 * time.Second, Amount: 30})
+			a.Losses = append(a.Losses, OwnerLoss{At: 5 * time.Second, Amount: 30})
 			a.admit(time.Second, 1, 50, limiter.ByOwner)
 			b.admit(time.Second, 1, 80, limiter.ByOwner)
 		}, ""},
 		{"more than forgotten", func(_, a, b *Ledger) {
-			a.Losses = append(a.Losses, Loss{At: 5 * time.Second, Amount: 30})
+			a.Losses = append(a.Losses, OwnerLoss{At: 5 * time.Second, Amount: 30})
 			a.admit(time.Second, 1, 51, limiter.ByOwner)
 			b.admit(time.Second, 1, 80, limiter.ByOwner)
 		}, "G5"},
 		{"a standby", func(_, a, b *Ledger) {
-			a.Acts = append(a.Acts, Act{At: time.Second, Node: 3, Cost: 5, Share: 5})
+			a.StandbyActs = append(a.StandbyActs, StandbyAct{At: time.Second, Node: 3, Cost: 5, Share: 5})
 			a.admit(time.Second, 1, 55, limiter.ByStandby)
 			b.admit(time.Second, 1, 50, limiter.ByOwner)
 		}, ""},
@@ -168,12 +168,12 @@ func TestJudgeFlow(t *testing.T) {
 		{"forgotten", func(l, a, b *Ledger) {
 			steady(a, b)
 			b.admit(21*time.Second, 5, 36, limiter.ByForward)
-			a.Losses = append(a.Losses, Loss{At: 20 * time.Second, Amount: 5})
+			a.Losses = append(a.Losses, OwnerLoss{At: 20 * time.Second, Amount: 5})
 		}, ""},
 		{"more than forgotten", func(l, a, b *Ledger) {
 			steady(a, b)
 			b.admit(21*time.Second, 5, 37, limiter.ByForward)
-			a.Losses = append(a.Losses, Loss{At: 20 * time.Second, Amount: 5})
+			a.Losses = append(a.Losses, OwnerLoss{At: 20 * time.Second, Amount: 5})
 		}, "G5"},
 	}
 	for _, tt := range tests {

@@ -97,7 +97,7 @@ func (g *globe) build() error {
 		if g.plan.IntN(2) == 0 {
 			skew /= 20 // as with synchronized clocks
 		}
-		w := newWorld(cfg, g.start, limiter.NewClockAhead(skew))
+		w := newWorld(cfg, g.start, limiter.NewClockWithOffset(skew))
 		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()
 		w.ledger.Start = g.start.Add(skew)
 		w.workers, w.schedule = g.workers, g.schedule
@@ -126,7 +126,7 @@ func (g *globe) listSubjects() error {
 	table := counters.New(1)
 	defer table.Close()
 	l := limiter.New(table, nil)
-	l.Use(set.Keyed(newState().Secret))
+	l.SetRules(set.Keyed(newState().Secret))
 	total := max(g.cfg.Subjects, hotKeys*len(g.writes.rules))
 	for i := range total {
 		s := Subject{Rule: g.writes.rules[i%len(g.writes.rules)].name, Key: fmt.Sprint("k", i/len(g.writes.rules))}

@@ -37,7 +37,7 @@ func (p *process) loadRules() error {
 	}
 	p.noteMaxShares(p.rules)
 	if set := p.w.setWithShares(p.rules); set != nil {
-		p.limiter.Use(set)
+		p.limiter.SetRules(set)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (p *process) applyRules(s *agreement.State) {
 			return
 		}
 		if set := w.setWithShares(s); set != nil {
-			p.limiter.Use(set)
+			p.limiter.SetRules(set)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -56,8 +56,8 @@ func (l *Ledger) Judge() (broken []Violation) {
 // subjectHistory is what happened to one subject.
 type subjectHistory struct {
 	checks []*Check
-	acts   []*Act
-	losses []*Loss
+	acts   []*StandbyAct
+	losses []*OwnerLoss
 	undone []*Check // refused joint checks: the cost may have been taken for a while
 }
 
@@ -73,8 +73,8 @@ func (l *Ledger) index() []subjectHistory {
 		}
 		s[c.Subject].checks = append(s[c.Subject].checks, c)
 	}
-	for i := range l.Acts {
-		s[l.Acts[i].Subject].acts = append(s[l.Acts[i].Subject].acts, &l.Acts[i])
+	for i := range l.StandbyActs {
+		s[l.StandbyActs[i].Subject].acts = append(s[l.StandbyActs[i].Subject].acts, &l.StandbyActs[i])
 	}
 	for i := range l.Losses {
 		s[l.Losses[i].Subject].losses = append(s[l.Losses[i].Subject].losses, &l.Losses[i])

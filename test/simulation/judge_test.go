@@ -50,7 +50,7 @@ func (c *madeCase) try(t *testing.T) {
 func TestJudgeWindows(t *testing.T) {
 	lose := func(amount int64, anew bool) func(*Ledger) {
 		return func(l *Ledger) {
-			l.Losses = append(l.Losses, Loss{At: 5 * time.Second, Amount: amount, Anew: anew})
+			l.Losses = append(l.Losses, OwnerLoss{At: 5 * time.Second, Amount: amount, Anew: anew})
 		}
 	}
 	both := func(fs ...func(*Ledger)) func(*Ledger) {
@@ -75,11 +75,11 @@ func TestJudgeWindows(t *testing.T) {
 		{"begun anew", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 100), lose(0, true)), ""},
 		{"more than anew", algorithms.FixedWindow, both(owner(time.Second, 100), owner(7*time.Second, 101), lose(0, true)), "G5"},
 		{"a standby", algorithms.FixedWindow, both(owner(time.Second, 100), func(l *Ledger) {
-			l.Acts = append(l.Acts, Act{At: 2 * time.Second, Node: 3, Cost: 10, Share: 10})
+			l.StandbyActs = append(l.StandbyActs, StandbyAct{At: 2 * time.Second, Node: 3, Cost: 10, Share: 10})
 			l.admit(2*time.Second-ms/2, 2, 10, limiter.ByStandby)
 		}), ""},
 		{"a standby above its share", algorithms.FixedWindow, func(l *Ledger) {
-			l.Acts = append(l.Acts, Act{At: 2 * time.Second, Node: 3, Cost: 7, Share: 10}, Act{At: 3 * time.Second, Node: 3, Cost: 4, Share: 10})
+			l.StandbyActs = append(l.StandbyActs, StandbyAct{At: 2 * time.Second, Node: 3, Cost: 7, Share: 10}, StandbyAct{At: 3 * time.Second, Node: 3, Cost: 4, Share: 10})
 		}, "G4"},
 	}
 	for _, tt := range tests {
@@ -119,17 +119,17 @@ func TestJudgeSpans(t *testing.T) {
 			{"forgotten", kind, func(l *Ledger) {
 				steady(l)
 				l.admit(21*time.Second, 5, 36, limiter.ByForward)
-				l.Losses = append(l.Losses, Loss{At: 20 * time.Second, Amount: 5})
+				l.Losses = append(l.Losses, OwnerLoss{At: 20 * time.Second, Amount: 5})
 			}, ""},
 			{"more than forgotten", kind, func(l *Ledger) {
 				steady(l)
 				l.admit(21*time.Second, 5, 37, limiter.ByForward)
-				l.Losses = append(l.Losses, Loss{At: 20 * time.Second, Amount: 5})
+				l.Losses = append(l.Losses, OwnerLoss{At: 20 * time.Second, Amount: 5})
 			}, "G5"},
 			{"forgotten, long ago", kind, func(l *Ledger) {
 				steady(l)
 				l.admit(121*time.Second, 5, 106, limiter.ByForward)
-				l.Losses = append(l.Losses, Loss{At: 20 * time.Second, Amount: 5})
+				l.Losses = append(l.Losses, OwnerLoss{At: 20 * time.Second, Amount: 5})
 			}, "G5"},
 			{"alone: the share and its rate", kind, func(l *Ledger) {
 				l.admit(time.Second, 1, 10, limiter.ByFallback)

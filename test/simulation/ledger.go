@@ -12,24 +12,24 @@ import (
 
 // Ledger is the record of a run. The checkers use nothing else.
 type Ledger struct {
-	Config   Config
-	Start    time.Time // all other times count from here
-	End      time.Duration
-	Subjects []Subject
-	Checks   []Check // in the order in which they ended
-	Acts     []Act
-	Losses   []Loss
-	Cuts     []Cut
-	Owners   []Owner
-	Troubles []Trouble
-	Failures []string // mistakes that need no checker
-	Counts   Counts
-	Events   int64
-	Regions  []*Ledger // one per region, if there are several; the fields below are then those of all regions
-	Versions []Version // of the rules
-	Loans    []Loan
-	Holds    []Hold   // of one region
-	TooSoon  []string // loans reported before they were confirmed
+	Config      Config
+	Start       time.Time // all other times count from here
+	End         time.Duration
+	Subjects    []Subject
+	Checks      []Check // in the order in which they ended
+	StandbyActs []StandbyAct
+	Losses      []OwnerLoss
+	Cuts        []Cut
+	Owners      []Owner
+	Troubles    []Trouble
+	Failures    []string // mistakes that need no checker
+	Counts      Counts
+	Events      int64
+	Regions     []*Ledger // one per region, if there are several; the fields below are then those of all regions
+	Versions    []Version // of the rules
+	Loans       []Loan
+	Holds       []Hold   // of one region
+	TooSoon     []string // loans reported before they were confirmed
 
 	mu sync.Mutex // guards Checks and Failures
 }
@@ -57,8 +57,8 @@ type Check struct {
 	By           limiter.DecidedBy
 }
 
-// Act is cost that a standby admitted in its owner's place.
-type Act struct {
+// StandbyAct is cost that a standby admitted in its owner's place.
+type StandbyAct struct {
 	At      time.Duration
 	Node    int // the standby
 	Subject int
@@ -66,8 +66,8 @@ type Act struct {
 	Share   int64
 }
 
-// Loss is a change of a subject's owner without a hand-over.
-type Loss struct {
+// OwnerLoss is a change of a subject's owner without a hand-over.
+type OwnerLoss struct {
 	At      time.Duration
 	Subject int
 	Amount  int64 // debits of the old owner, leases included, that the new one does not have

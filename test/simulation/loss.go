@@ -20,7 +20,7 @@ func (p *process) countUnacked() {
 			copied := w.nodes[node].process.records(q)
 			for key, r := range own {
 				i, known := w.subjectByKey[key]
-				if n := Lacks(&r, copied[key]) - missingLent(own, copied, key); known && n > w.unacked[q][i] {
+				if n := MissingInCopy(&r, copied[key]) - missingLent(own, copied, key); known && n > w.unacked[q][i] {
 					if w.unacked[q] == nil {
 						w.unacked[q] = map[int]int64{}
 					}
@@ -35,7 +35,7 @@ func (p *process) countUnacked() {
 func (w *World) noteLoss(q int, anew bool) {
 	now := w.now()
 	for _, i := range w.subjectsIn[q] {
-		l := Loss{Subject: i, At: now, Amount: w.unacked[q][i], Anew: anew}
+		l := OwnerLoss{Subject: i, At: now, Amount: w.unacked[q][i], Anew: anew}
 		w.ledger.Losses = append(w.ledger.Losses, l)
 	}
 	w.unacked[q] = nil
@@ -63,11 +63,11 @@ func missingLent(own, copied map[counters.Key]counters.Record, key counters.Key)
 	if !lent || r.Kind != algorithms.FixedWindow {
 		return 0
 	}
-	return Lacks(&r, copied[key.LentKey()])
+	return MissingInCopy(&r, copied[key.LentKey()])
 }
 
-// Lacks returns how much of a counter's cost its copy does not have, or an upper bound where that is unknown.
-func Lacks(own *counters.Record, copied counters.Record) int64 {
+// MissingInCopy returns how much of a counter's cost its copy does not have, or an upper bound where that is unknown.
+func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {
 	case own.Kind == algorithms.SlidingLog:

@@ -128,7 +128,7 @@ func (p *process) pushChanges() {
 		if !all && len(p.w.subjectsIn[q]) == 0 {
 			continue // an empty partition, and its followers know
 		}
-		if records = p.table.ReplicateOne(q, records); len(records) > 0 || all {
+		if records = p.table.ReplicatePartition(q, records); len(records) > 0 || all {
 			left = p.pushOne(q, records) || left
 		}
 	}

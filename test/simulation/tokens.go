@@ -120,8 +120,8 @@ func (p *process) route(q int) partitions.Route {
 	return r
 }
 
-// Wait implements limiter.Ownership.
-func (p *process) Wait(ctx context.Context, q int) {
+// WaitUnfrozen implements limiter.Ownership.
+func (p *process) WaitUnfrozen(ctx context.Context, q int) {
 	for {
 		p.w.mu.Lock()
 		changed, place := p.changed, p.route(q).Place
@@ -137,8 +137,8 @@ func (p *process) Wait(ctx context.Context, q int) {
 	}
 }
 
-// Learn implements limiter.Ownership.
-func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
+// LearnOwner implements limiter.Ownership.
+func (p *process) LearnOwner(q int, revision int64, owner ring.NodeID) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	v := p.view

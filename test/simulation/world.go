@@ -174,7 +174,7 @@ func (w *World) boot(n *node) (err error) {
 	p.tokens.init()
 	c := limiter.ClusterConfig{
 		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Fallback: n.fallback,
-		Boottime: func() time.Duration { return w.now() + time.Second }, Far: farSide{p}, Backup: p,
+		Boottime: func() time.Duration { return w.now() + time.Second }, OtherRegions: farSide{p}, Backup: p,
 	}
 	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
 		return fmt.Errorf("start a limiter: %w", err)

@@ -55,7 +55,7 @@ func (o *options) open(bound int64, text string) (*node, error) {
 	clock := limiter.NewClock()
 	n := &node{limiter.New(o.table(bound), clock)}
 	o.opened = append(o.opened, func() { clock.Close() })
-	n.Use(set)
+	n.SetRules(set)
 	return n, nil
 }
 

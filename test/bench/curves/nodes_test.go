@@ -90,9 +90,9 @@ func (m *member) Route(p int) partitions.Route {
 func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
 // Wait, Learn, DecideAsStandby, DecideAlone and Forgive implement limiter.Ownership. Without moves and faults, they do nothing.
-func (m *member) Wait(context.Context, int)                                  {}
-func (m *member) Learn(int, int64, ring.NodeID)                              {}
-func (m *member) Forgive(algorithms.Now, *counters.Op)                       {}
+func (m *member) WaitUnfrozen(context.Context, int)                          {}
+func (m *member) LearnOwner(int, int64, ring.NodeID)                         {}
+func (m *member) ForgiveDebt(algorithms.Now, *counters.Op)                   {}
 func (m *member) Reachable(ring.NodeID) bool                                 { return true }
 func (m *member) await(context.Context, int64, int64) bool                   { return true }
 func (m *member) authority() bool                                            { return true }
@@ -174,7 +174,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Use(set)
+		m.SetRules(set)
 		m.close = func() { m.Limiter.Close(); own.Close(); fallback.Close(); clock.Close() }
 		all, peers[id] = append(all, m), m
 	}

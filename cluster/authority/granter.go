@@ -45,8 +45,8 @@ type Node struct {
 	Supports bool
 }
 
-// GiverConfig configures a Giver. Every field is required.
-type GiverConfig struct {
+// GranterConfig configures a Granter. Every field is required.
+type GranterConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
 	// Expect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
@@ -61,7 +61,7 @@ type GiverConfig struct {
 	// Nodes returns gossip's nodes, including this node.
 	Nodes func() []Node
 	// RulesIndex returns an index at which the newest rules that this node has applied were in force: a node that has applied it
-	// uses these rules or newer ones. The Giver's loop calls it, so it must not block.
+	// uses these rules or newer ones. The Granter's loop calls it, so it must not block.
 	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
@@ -70,9 +70,9 @@ type GiverConfig struct {
 	Logger *slog.Logger
 }
 
-// Giver grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
-type Giver struct {
-	config      GiverConfig
+// Granter grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
+type Granter struct {
+	config      GranterConfig
 	leadChanges chan bool // true: this node leads; false: it follows
 	questions   chan *question
 	outcomes    chan outcome
@@ -122,9 +122,9 @@ type outcome struct {
 	err    error
 }
 
-// NewGiver returns a Giver that starts as a follower.
-func NewGiver(c GiverConfig) *Giver {
-	g := &Giver{
+// NewGranter returns a Granter that starts as a follower.
+func NewGranter(c GranterConfig) *Granter {
+	g := &Granter{
 		config: c, leadChanges: make(chan bool), questions: make(chan *question),
 		outcomes: make(chan outcome),
 	}
@@ -133,14 +133,14 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead tells the Giver that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
+// Lead tells the Granter that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
 // lost the lead and won it back, call Follow and Lead, or just Lead.
-func (g *Giver) Lead() { g.setLeading(true) }
+func (g *Granter) Lead() { g.setLeading(true) }
 
-// Follow tells the Giver that this node has lost the lead. After it returns, the Giver grants nothing.
-func (g *Giver) Follow() { g.setLeading(false) }
+// Follow tells the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
+func (g *Granter) Follow() { g.setLeading(false) }
 
-func (g *Giver) setLeading(lead bool) {
+func (g *Granter) setLeading(lead bool) {
 	select {
 	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
@@ -148,7 +148,7 @@ func (g *Giver) setLeading(lead bool) {
 }
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
-func (g *Giver) Answer(ctx context.Context, r Request) Reply {
+func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 	return g.submit(ctx, &question{request: &r, buildReply: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
 		reply.Failing = l.failing
@@ -158,7 +158,7 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 
 // Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
-func (g *Giver) Committed(ctx context.Context) (uint64, error) {
+func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 	reply := g.submit(ctx, &question{buildReply: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
@@ -172,19 +172,19 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 // have applied. If so, no node that has not applied it will get authority: not from this leader, and not from a later one,
 // because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
 // a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
-func (g *Giver) RequireApplied(ctx context.Context, index uint64) bool {
+func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &question{buildReply: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.requireApplied(now, index)}
 	}}).Granted
 }
 
 // AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
-func (g *Giver) AwaitMajority(ctx context.Context, index uint64) bool {
+func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &question{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
 
 // submit submits a question and waits for the reply. If ctx ends first, it returns a refusal.
-func (g *Giver) submit(ctx context.Context, q *question) Reply {
+func (g *Granter) submit(ctx context.Context, q *question) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
 	case g.questions <- q:
@@ -203,14 +203,14 @@ func (g *Giver) submit(ctx context.Context, q *question) Reply {
 }
 
 // Close stops the loop and everything that it has started.
-func (g *Giver) Close() error {
+func (g *Granter) Close() error {
 	g.cancel()
 	g.group.Wait()
 	return nil
 }
 
 // run is the loop that owns the reign.
-func (g *Giver) run() {
+func (g *Granter) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	defer g.endReign()
@@ -243,7 +243,7 @@ func (g *Giver) run() {
 }
 
 // beginReign begins a reign by proposing its mark.
-func (g *Giver) beginReign() {
+func (g *Granter) beginReign() {
 	r := &reign{lastConfirmAt: never, pausedUntil: never, restartAt: never}
 	var number [8]byte
 	rand.Read(number[:]) // never fails
@@ -254,7 +254,7 @@ func (g *Giver) beginReign() {
 }
 
 // endReign ends the reign, if there is one.
-func (g *Giver) endReign() {
+func (g *Granter) endReign() {
 	r := g.reign
 	if r == nil {
 		return
@@ -273,7 +273,7 @@ func (r *reign) refuseAll() {
 }
 
 // propose starts a proposal of the current reign.
-func (g *Giver) propose(e agreement.Entry) {
+func (g *Granter) propose(e agreement.Entry) {
 	g.startTask(func(ctx context.Context, o *outcome) {
 		o.entry = e
 		o.result, o.err = g.config.Propose(ctx, e)
@@ -282,7 +282,7 @@ func (g *Giver) propose(e agreement.Entry) {
 
 // startTask starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
 // of earlier reigns.
-func (g *Giver) startTask(task func(context.Context, *outcome)) {
+func (g *Granter) startTask(task func(context.Context, *outcome)) {
 	r := g.reign
 	g.group.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, proposeTimeout)
@@ -297,7 +297,7 @@ func (g *Giver) startTask(task func(context.Context, *outcome)) {
 }
 
 // accept answers a question or queues it. A question that arrives before the reign's mark has been applied waits for that.
-func (g *Giver) accept(q *question) {
+func (g *Granter) accept(q *question) {
 	r := g.reign
 	switch {
 	case r == nil:
@@ -325,7 +325,7 @@ func (g *Giver) accept(q *question) {
 
 // answerMajority answers questions whose index a majority of the ring has applied, and drops those whose callers have stopped
 // waiting.
-func (g *Giver) answerMajority() {
+func (g *Granter) answerMajority() {
 	r := g.reign
 	if r.ledger == nil {
 		return
@@ -347,7 +347,7 @@ func (g *Giver) answerMajority() {
 
 // startConfirmation begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a
 // question waits, it returns how long to wait.
-func (g *Giver) startConfirmation() (wait time.Duration, needed bool) {
+func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
@@ -365,7 +365,7 @@ func (g *Giver) startConfirmation() (wait time.Duration, needed bool) {
 // handleOutcome handles the outcome of a proposal or a confirmation. After an error, or if another leader's mark is the last
 // one in the log, this leader may not know the agreed state. It then starts over with a new mark, which fails if this leader
 // has been deposed.
-func (g *Giver) handleOutcome(o outcome) {
+func (g *Granter) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
 		return // outdated, or the second outcome after the first one was a failure
@@ -404,7 +404,7 @@ func (g *Giver) handleOutcome(o outcome) {
 }
 
 // answerConfirmed answers the questions that waited for the confirmation.
-func (g *Giver) answerConfirmed(state *agreement.State) {
+func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.ledger.leadConfirmedAt = g.config.Now()
 	for _, q := range r.inConfirmation {
@@ -414,7 +414,7 @@ func (g *Giver) answerConfirmed(state *agreement.State) {
 }
 
 // proposeNext proposes the next entry, unless one is pending. Without a ledger, it starts a new reign when it is time.
-func (g *Giver) proposeNext() {
+func (g *Granter) proposeNext() {
 	r := g.reign
 	if r == nil {
 		return

@@ -26,9 +26,9 @@ type sequence struct {
 	ruled   uint64        // the index as of which the newest rules are in force
 }
 
-func (s *sequence) giver(t *testing.T, n int) *Giver {
+func (s *sequence) granter(t *testing.T, n int) *Granter {
 	t.Helper()
-	g := newTestGiver(GiverConfig{
+	g := newTestGranter(GranterConfig{
 		Self: id(byte(n)), Boot: 100 + uint64(n), Expect: 1,
 		State: func() *agreement.State {
 			s.mu.Lock()
@@ -146,7 +146,7 @@ func (s *sequence) request(n byte) Request {
 func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		one, two := s.giver(t, 1), s.giver(t, 2)
+		one, two := s.granter(t, 1), s.granter(t, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Why != whyNotLeading {
@@ -180,7 +180,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		s.mu.Lock()
@@ -210,7 +210,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		s := newSequence()
 		held := make(chan struct{})
 		s.held = held
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		s.mu.Lock()
@@ -234,7 +234,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		before, began := s.confirmations(), time.Now()
@@ -263,7 +263,7 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		s.mu.Lock()
@@ -285,7 +285,7 @@ func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		s.mu.Lock()
@@ -311,7 +311,7 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
 		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.Boot); return ok }
@@ -338,7 +338,7 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 }
 
 // leading reports whether g's first entry has been applied.
-func leading(g *Giver) bool {
+func leading(g *Granter) bool {
 	synctest.Wait()
 	leads := g.reign != nil && g.reign.ledger != nil
 	// The loop must accept the question before it can change the fields read here.
@@ -348,12 +348,12 @@ func leading(g *Giver) bool {
 	return leads
 }
 
-// TestFollowed: AwaitMajority returns when a majority of the ring has applied an index. The giver forgets callers that have
+// TestFollowed: AwaitMajority returns when a majority of the ring has applied an index. The granter forgets callers that have
 // stopped waiting.
 func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		for range 40 { // the first ring
 			g.Answer(t.Context(), s.request(1))
@@ -387,7 +387,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		s.took = time.Hour
-		g := s.giver(t, 1)
+		g := s.granter(t, 1)
 		g.Lead()
 		var group sync.WaitGroup
 		group.Go(func() {
