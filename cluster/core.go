@@ -18,7 +18,7 @@ import (
 type core struct {
 	cfg     Config
 	machine *machine
-	granter   *authority.Granter
+	granter *authority.Granter
 	holder  *authority.Holder
 	opened  time.Time
 

@@ -46,14 +46,14 @@ type world struct {
 
 // process is one process of a node. While it is stopped, it does nothing, but its Boottime advances.
 type process struct {
-	w      *world
-	id     ring.NodeID
-	boot   uint64
-	holder *Holder
-	granter  *Granter
-	mono   float64 // pace of its monotonic clock and its Boottime
-	orders chan order
-	done   chan struct{}
+	w       *world
+	id      ring.NodeID
+	boot    uint64
+	holder  *Holder
+	granter *Granter
+	mono    float64 // pace of its monotonic clock and its Boottime
+	orders  chan order
+	done    chan struct{}
 
 	// guarded by world.mu
 	stopped   time.Time     // until when
