@@ -127,7 +127,7 @@ const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If together is set, the question may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
-	v := l.member.newServedAsk()
+	v := l.member.newServedQuestion()
 	defer l.member.release(v)
 	v.key = a.q.appendBody(append(v.key[:0], a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
@@ -157,7 +157,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 
 // post sends one message for asks, which are identical. f is nil if no other ask can queue up behind them.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
-	v := l.member.newServedAsk()
+	v := l.member.newServedQuestion()
 	defer l.member.release(v)
 	now := time.Now()
 	q := &asks[0].q
@@ -177,7 +177,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 
 // handleReply delivers the answer to asks and sends the questions that have queued up.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
-	v := l.member.newServedAsk()
+	v := l.member.newServedQuestion()
 	defer l.member.release(v)
 	ops := asks[0].q.ops
 	if err == nil {

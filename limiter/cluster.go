@@ -139,7 +139,7 @@ func (c *ClusterConfig) Validate() error {
 type member struct {
 	ClusterConfig
 	flights flights
-	askPool sync.Pool // holds *servedAsk
+	askPool sync.Pool // holds *servedQuestion
 	figures tallies
 	leases  leases
 	loans   loans // between regions

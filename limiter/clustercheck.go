@@ -232,7 +232,7 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
+		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedQuestion.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)

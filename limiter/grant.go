@@ -11,7 +11,7 @@ import (
 )
 
 // grantRequests grants the lease requests in v's question as far as the limits allow. It debits each grant first.
-func (ls *leases) grantRequests(v *servedAsk, now algorithms.Now) {
+func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, ls.limiter.member
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {

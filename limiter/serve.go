@@ -26,26 +26,26 @@ type Responder interface {
 	Fail(code peer.Code, detail string)
 }
 
-// servedAsk is a question from another node, with buffers for the answer. servedAsks are pooled; this node's own questions use
+// servedQuestion is a question from another node, with buffers for the answer. servedAsks are pooled; this node's own questions use
 // their buffers too.
-type servedAsk struct {
+type servedQuestion struct {
 	from     ring.NodeID
 	question question
 	reply    reply
 	out, key []byte
 }
 
-// maxPooledOps and maxPooledBytes bound the buffers of a servedAsk that goes back to the pool.
+// maxPooledOps and maxPooledBytes bound the buffers of a servedQuestion that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
-func (m *member) newServedAsk() *servedAsk {
-	if v, ok := m.askPool.Get().(*servedAsk); ok {
+func (m *member) newServedQuestion() *servedQuestion {
+	if v, ok := m.askPool.Get().(*servedQuestion); ok {
 		return v
 	}
-	return &servedAsk{}
+	return &servedQuestion{}
 }
 
-func (m *member) release(v *servedAsk) {
+func (m *member) release(v *servedQuestion) {
 	if cap(v.question.ops) <= maxPooledOps && cap(v.reply.results) <= maxPooledOps && cap(v.out)+cap(v.key) <= maxPooledBytes {
 		m.askPool.Put(v)
 	}
@@ -72,7 +72,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	}
 	switch method {
 	case MethodAsk:
-		l.serveAsk(from, body, to)
+		l.serveQuestion(from, body, to)
 	case MethodRefund:
 		var refunds refundList
 		if wire.Decode(body, &refunds, "refunds") == nil {
@@ -128,10 +128,10 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	}
 }
 
-// serveAsk answers a question at once if it can, and otherwise in a goroutine of its own.
-func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
+// serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
+func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	m := l.member
-	v := m.newServedAsk()
+	v := m.newServedQuestion()
 	v.from = from
 	if err := v.question.read(body); err != nil {
 		m.release(v)
@@ -153,7 +153,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	}
 }
 
-func (s *servedAsk) sendReply(to Responder) {
+func (s *servedQuestion) sendReply(to Responder) {
 	s.out = s.reply.append(s.out[:0])
 	to.Reply(s.out)
 }
@@ -169,7 +169,7 @@ func (l *Limiter) version() int64 {
 // refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
 // has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
 // don't depend on the rules.
-func (s *servedAsk) refuseOldRules(l *Limiter) bool {
+func (s *servedQuestion) refuseOldRules(l *Limiter) bool {
 	q := &s.question
 	if q.version == 0 || !l.isStale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
@@ -179,7 +179,7 @@ func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 }
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
-func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
+func (s *servedQuestion) waitAndAnswer(l *Limiter, to Responder) {
 	m, q := l.member, &s.question
 	defer m.release(s)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
@@ -228,7 +228,7 @@ func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
 
 // passOn answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
 // this node as the standby, it acts for the owner. If it returns false, it has not answered, and s's reply says why.
-func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
+func (s *servedQuestion) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
 	m, q := l.member, &s.question
 	s.reply.reset()
 	s.reply.revision, s.reply.version = r.Revision, l.version()
@@ -267,7 +267,7 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 }
 
 // relay passes s's question on to owner, and the answer back. If it returns false, it has not answered, and s's reply says why.
-func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
+func (s *servedQuestion) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
 	m := l.member
 	next := s.question
 	next.hops++
@@ -290,7 +290,7 @@ func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to
 
 // decideAsOwner decides s's question as the owner. It returns false if this node does not own all of its subjects, or has no
 // authority. It then keeps anything already taken: ownership can no longer be proved.
-func (s *servedAsk) decideAsOwner(l *Limiter) bool {
+func (s *servedQuestion) decideAsOwner(l *Limiter) bool {
 	m, q, r := l.member, &s.question, &s.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
@@ -324,7 +324,7 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 
 // decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
 // remaining checks ask again. It returns false if it decided none.
-func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
+func (s *servedQuestion) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &s.question, &s.reply
 	for range q.count {
 		verdict := decide(now, q.ops)
@@ -345,7 +345,7 @@ func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, [
 
 // decideAsStandby decides s's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
-func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
+func (s *servedQuestion) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &s.question, &s.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
