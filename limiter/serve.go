@@ -26,7 +26,7 @@ type Responder interface {
 	Fail(code peer.Code, detail string)
 }
 
-// servedQuestion is a question from another node, with buffers for the answer. servedAsks are pooled; this node's own questions use
+// servedQuestion is a question from another node, with buffers for the answer. They are pooled; this node's own questions use
 // their buffers too.
 type servedQuestion struct {
 	from     ring.NodeID
