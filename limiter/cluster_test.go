@@ -258,7 +258,6 @@ func TestFallback(t *testing.T) {
 		}
 		// A fallback that refuses gives back what it took from the fallback counters.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
-		_ = other
 		w.nodes[1].SetRules(compile(t, 2, `version: 1
 rules:
   - {name: full, key: [own], on_partition: full, limits: [{limit: 10, per: 1440h}]}

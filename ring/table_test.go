@@ -323,6 +323,7 @@ func clearCache() {
 
 // A recently computed table is not computed again; one that has dropped out of the cache is equal when computed again.
 func TestNewCachesTables(t *testing.T) {
+	clearCache()
 	first := build(t, nodes(20))
 	if again := build(t, nodes(20)); again != first {
 		t.Error("a table was computed twice")
