@@ -38,3 +38,21 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 	}
 	addsUp(t, again)
 }
+
+// Expired records take no room, and their shards don't grow for them.
+func TestRestoreMakesNoRoomForExpired(t *testing.T) {
+	const n = 100_000
+	table := newTable(t, 2*n)
+	records := make([]Record, n)
+	for i := range records {
+		records[i] = Record{Key: key(uint64(i)), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady / 1e9, State: algorithms.State{Count: 1, At: epoch.Steady}}
+	}
+	records[0].FreshAt++
+	if restored, noRoom := table.Restore(epoch, records); restored != 1 || noRoom != 0 {
+		t.Fatalf("have %d, %d, want 1, 0", restored, noRoom)
+	}
+	if have := table.Stats().Bytes; have > int64(groupBytes+pageBytes) {
+		t.Errorf("the table takes %d bytes for one counter", have)
+	}
+	addsUp(t, table)
+}
