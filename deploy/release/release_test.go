@@ -167,7 +167,7 @@ func TestReleaseRefuses(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	refuses("v1.2.3", "changes that are not in the commit")
+	refuses("v1.2.3", "uncommitted changes")
 }
 
 func read(t *testing.T, path string) string {
