@@ -45,7 +45,7 @@ func (s *Server) newArrival() *arrival {
 func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.incomplete.Add(-1)
-	if s.incomplete.Add(1) > maxIncomplete {
+	if s.incomplete.Add(1) > maxIncomplete && !s.stalled.abortOne() {
 		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d requests are incomplete", maxIncomplete))
 	}
@@ -65,6 +65,9 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 func (a *arrival) end() {
 	a.timer.Stop() // check may be running
 	a.mu.Lock()
+	if a.checks > 0 {
+		a.server.stalled.remove(a)
+	}
 	charged := a.charged
 	a.conn, a.abort, a.charged = nil, nil, 0
 	a.mu.Unlock()
@@ -84,16 +87,66 @@ func (a *arrival) check() {
 		return
 	}
 	s := a.server
-	a.checks++
+	if a.checks++; a.checks == 1 {
+		s.stalled.add(a)
+	}
 	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.startBytes, maxHeld)) {
 		a.timer.Reset(checkInterval)
 		return
 	}
+	a.abortWait()
+}
+
+// abortWait ends the wait with an error. The caller holds a.mu.
+func (a *arrival) abortWait() {
 	if a.abort != nil {
 		a.abort()
 		return
 	}
 	_ = a.conn.tracked.Conn.Close() // grpc-go gets an error and stops
+}
+
+// stalledArrivals are the waits that have lasted for at least checkInterval. Of a caller that is well, hardly any last that long. So
+// when too many messages are incomplete, a new one takes the place of one of these: half-sent messages keep nobody from asking.
+type stalledArrivals struct {
+	mu  sync.Mutex // guards set; locked after arrival.mu
+	set map[*arrival]struct{}
+}
+
+func (s *stalledArrivals) add(a *arrival) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.set == nil {
+		s.set = make(map[*arrival]struct{})
+	}
+	s.set[a] = struct{}{}
+}
+
+func (s *stalledArrivals) remove(a *arrival) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.set, a)
+}
+
+// abortOne aborts any one of the stalled waits. It reports false if there is none.
+func (s *stalledArrivals) abortOne() bool {
+	s.mu.Lock()
+	var victim *arrival
+	for victim = range s.set {
+		delete(s.set, victim)
+		break
+	}
+	s.mu.Unlock()
+	if victim == nil {
+		return false
+	}
+	victim.mu.Lock()
+	defer victim.mu.Unlock()
+	if victim.conn != nil && victim.checks > 0 { // otherwise its wait has just ended
+		victim.server.overloads.Add(1)
+		victim.abortWait()
+	}
+	return true
 }
 
 // charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.

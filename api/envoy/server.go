@@ -70,8 +70,9 @@ type Server struct {
 	server      *grpc.Server
 	health      *health.Server
 	latency     api.Latency
-	calls       atomic.Int64  // calls in progress
-	incomplete  atomic.Int64  // incomplete messages
+	calls       atomic.Int64 // calls in progress
+	incomplete  atomic.Int64 // incomplete messages
+	stalled     stalledArrivals
 	openStreams atomic.Int64  // long-lived streams: reflection and health watches
 	opened      chan struct{} // capacity 1: signals followReadiness that a stream was opened
 	overloads   atomic.Int64  // requests refused or cut off because of overload
