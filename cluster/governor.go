@@ -55,7 +55,7 @@ type governor struct {
 	// mu guards the fields below.
 	mu                  sync.Mutex
 	leadingSince        time.Time     // when governRegions saw this node begin to lead; zero while it doesn't
-	leaderChangesSeen   uint64        // leaderChanges as of since
+	leaderChangesSeen   uint64        // leaderChanges as of leadingSince
 	reports             regionReports // from the regions, on the primary's leader
 	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
 	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never

@@ -237,7 +237,7 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 }
 
 // comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
-// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's Place may be higher.
+// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's CallIndex may be higher.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }

@@ -32,7 +32,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and refusals.taken
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards steps, notHonoured and refusals.taken
 	loadSteps   func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
@@ -51,8 +51,8 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before Use. If clock
-// is nil, callers may only use the methods that take the time as an argument.
+// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before SetRules. If
+// clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
 	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})
@@ -106,7 +106,7 @@ func (l *Limiter) authorityAt() int64 {
 	return now
 }
 
-// Rules returns the rules in force, or nil before the first Use.
+// Rules returns the rules in force, or nil before the first SetRules.
 func (l *Limiter) Rules() *rules.Set {
 	if active := l.inForce.Load(); active != nil {
 		return active.set

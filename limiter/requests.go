@@ -147,9 +147,9 @@ type keptRequest struct {
 	until int64
 }
 
-// makeRoom makes room for m among the answers that this node keeps, by dropping another one if necessary. At most half of them
+// makeRoom makes room for memo among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
-// it can drop none: only answers to writes are left or, if m is for a check, no answers to checks.
+// it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks.
 func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

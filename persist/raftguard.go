@@ -410,7 +410,7 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 type workers struct {
 	closing chan struct{} // closed when the store begins to close
 
-	mu     sync.Mutex // guards ended, so that nothing starts after it is set
+	mu     sync.Mutex // guards closed, so that nothing starts after it is set
 	closed bool
 	wg     sync.WaitGroup
 	closer sync.WaitGroup

@@ -73,7 +73,7 @@ type Stats struct {
 	InMemory     bool  // counts are in no file: a crash would lose them
 }
 
-// Read returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
+// Open returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
 // without it.
 func Open(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {

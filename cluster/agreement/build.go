@@ -71,7 +71,7 @@ func (b *Build) appendSignature(to []byte, needs Level) []byte {
 
 var errSignature = errors.New("its signature is invalid")
 
-// decodeSignature is the inverse of signature.
+// decodeSignature is the inverse of appendSignature.
 func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {
 	needs, release = Level(d.UpTo(1<<31)), d.Text(MaxRelease)
 	if d.Failed() || needs == 0 || strings.ContainsFunc(release, func(r rune) bool { return r <= ' ' || r > '~' }) {

@@ -91,7 +91,7 @@ type authorityLedger struct {
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed
 	lastRing    *ring.Table   // State.To as last seen
-	ringSince   time.Duration // when to last changed
+	ringSince   time.Duration // when lastRing last changed
 
 	alarm        func(msg string, id ring.NodeID) // alerts an operator
 	transferLead func()                           // transfers the lead to another node
@@ -105,14 +105,14 @@ type pendingFloor struct {
 
 // record is a leader's record of one node.
 type record struct {
-	boot        uint64        // the registered process, which the fields up to without describe
+	boot        uint64        // the registered process, which the fields up to withoutAuthority describe
 	lastAsked   time.Duration // when it last asked; never if it has not
 	lastGranted time.Duration // when the leader last granted it authority
 	gaveUp      bool
 	settled     int64  // from its last request with the current generation
 	applied     uint64 // from the same request
 	leaving     bool
-	// unreachable and relayed are from the last request. without is how long the process had been without authority then.
+	// unreachable, relayed and withoutAuthority, how long the process had been without authority, are from the last request.
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 
@@ -128,7 +128,7 @@ type record struct {
 	// healthySince is since when the node has had authority and been directly reachable, or never.
 	healthySince time.Duration
 	// ending means that the node is granted nothing, and is ended once its authority has expired. endingSince is when the
-	// leader decided that, and why is the reason.
+	// leader decided that, and endingReason why.
 	ending       bool
 	endingSince  time.Duration
 	endingReason agreement.Reason
@@ -140,7 +140,7 @@ type record struct {
 	nextBoot  uint64
 	nextSince time.Duration
 	nextAsked time.Duration
-	nextUnfit bool // newer is stuck, or doesn't know the agreed feature level: don't register it
+	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
 	nextBuild agreement.Boot
 	// bootProposed means that an entry that registers nextBoot has been proposed and its outcome is unknown.
 	bootProposed bool

@@ -123,7 +123,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		e.logRefusal(n, m, err)
 		return err
 	}
-	if m.State == Left { // memberlist may drop this as old, if the message that the node is gone has overtaken it
+	if m.State == Left { // memberlist drops this as stale if the message that the node is dead has overtaken it
 		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil

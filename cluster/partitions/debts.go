@@ -106,8 +106,8 @@ func (d *debt) reduce(cost int64) {
 	d.uncounted = min(d.uncounted, d.cost)
 }
 
-// debtLedger holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: n is the
-// number of debts, at most maxDebts; inline of them are for inline counters.
+// debtLedger holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: total is
+// the number of debts, at most maxDebts; inlineTotal of them are for inline counters.
 type debtLedger struct {
 	self      ring.NodeID
 	table     *counters.Table
@@ -119,7 +119,7 @@ type debtLedger struct {
 	lastSealNumber uint64          // the last number assigned to a seal
 	total          int
 	inlineTotal    int
-	changes        uint64 // rises with every change, so debts are written to disk only after changes
+	changes        uint64 // rises with every change; debts are written to disk only if it has
 }
 
 func newDebtLedger(cfg *Config) debtLedger {

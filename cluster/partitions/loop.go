@@ -64,7 +64,7 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
 	s.Level("partitions_behind", "Owned partitions that some standby has no whole copy of.", st.Behind)
-	s.Level("standbys_lagging", "Nodes that can be reached but have accepted no copies from this one for five seconds.", st.Lagging)
+	s.Level("standbys_lagging", "Nodes that can be reached but have answered none of this node's copies for five seconds.", st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)

@@ -127,7 +127,7 @@ func (k *Keeper) pruneDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, full
+// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, noRoom
 // those of single debts that it has no room for.
 func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()

@@ -25,7 +25,7 @@ const (
 	relaysAsked = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
-	// hearWait is how long such a node may take to answer.
+	// hearWait is how long a node may take to answer whether it can be the relay.
 	hearWait = 100 * time.Millisecond
 )
 

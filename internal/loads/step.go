@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// Settle is how long a load must stay at or below a step in force before the step goes out of force, if the load is not
-	// clearly below it.
+	// Settle is how long a load must stay at or only slightly below a step in force before the step goes out of force.
 	Settle = 10 * time.Second
 	// Tick is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
 	Tick = 200 * time.Millisecond
