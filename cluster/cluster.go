@@ -143,7 +143,7 @@ func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
-		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, this is cluster %s", ErrRefused,
+		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, but this node belongs to %s", ErrRefused,
 			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(own))
 	}
 	return nil

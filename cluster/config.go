@@ -20,7 +20,7 @@ import (
 // Errors returned by a Cluster.
 var (
 	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
-	ErrNoLeader = errors.New("the cluster has no leader")
+	ErrNoLeader = errors.New("no leader can do this now")
 	// ErrOutcomeUnknown means that it is unknown whether a change was made.
 	ErrOutcomeUnknown = errors.New("it is unknown whether the change was made")
 	// ErrNoPrimary means that the primary region, where rules are written, can't be reached, and that nothing was changed.

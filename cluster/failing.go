@@ -124,7 +124,7 @@ func (c *crew) setElectionTimeouts(late bool) bool {
 		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	message := "this node stands for election without a delay again"
+	message := "this node no longer delays its elections"
 	if late {
 		message = "this node delays its elections: its store fails, or it is stuck"
 	}

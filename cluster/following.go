@@ -36,7 +36,7 @@ func (s rulesPosition) isBefore(o rulesPosition) bool {
 type followRequest struct {
 	Region string `json:"region"`
 	rulesPosition
-	Honoured int64           `json:"honoured"` // see honoured
+	Honoured int64           `json:"honoured"` // see honourProgress.honoured
 	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
 	Level    agreement.Level `json:"level"`    // the region's feature level
 }

@@ -135,7 +135,7 @@ func (f *founder) foundCluster() {
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+lastReason)
+			f.cfg.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
 		}
 		return false
 	})

@@ -49,7 +49,7 @@ const (
 type governor struct {
 	*core
 	wake     chan struct{}  // capacity 1: governRegions may have work
-	writing  chan struct{}  // holds a token while a write of rules is being proposed
+	writing  chan struct{}  // holds an element while a write of rules is being proposed
 	progress honourProgress // of this region; only governRegions uses it
 
 	// mu guards the fields below.
@@ -280,7 +280,7 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 	case !slices.Contains(g.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
-		return nil, fmt.Errorf("%w that knows which regions follow: it was elected just now", ErrNoLeader)
+		return nil, fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow", ErrNoLeader)
 	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}

@@ -28,7 +28,7 @@ type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that does not
+	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
 	// know the level being agreed on.
 	changing chan struct{}
 }

@@ -209,7 +209,7 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 	case leader == c.cfg.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
 	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
-		return nil, fmt.Errorf("%w that this node can reach", ErrNoLeader)
+		return nil, fmt.Errorf("%w: this node reaches no leader", ErrNoLeader)
 	}
 	b, err := c.cfg.Peers.Call(ctx, leader, m, body)
 	return b, callError(err)

@@ -17,7 +17,7 @@ const (
 	noteBytes = 6 + 6 + 4 // bytes of an answer that fit into the Count, Detail and At of a note
 )
 
-// ErrRequestIDReused: the memo belongs to a request with the same id but another body.
+// ErrRequestIDReused means that the memo belongs to a request with the same id but another body.
 var ErrRequestIDReused = errors.New("a request with this id had another body")
 
 // Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes. The first note

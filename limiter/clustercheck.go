@@ -27,7 +27,7 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
-	isLook         bool      // its peeks are looks; see Query.Looks
+	isLook         bool      // its peeks count as looks; see Query.Looks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question

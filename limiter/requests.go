@@ -248,8 +248,8 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it; if there is
-// none, it returns a nil memo, or ErrTooManyRequestIDs if c must have one. The error is or wraps counters.ErrShut,
+// recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it. If there
+// is no room, the memo is nil, or the error is ErrTooManyRequestIDs if the ticket is a write's. The error is or wraps counters.ErrShut,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
 	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)

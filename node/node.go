@@ -295,7 +295,7 @@ func (n *Node) leaveCluster(ctx context.Context) error {
 		return err
 	}
 	if err := n.wan.Leave(ctx); err != nil {
-		n.log.Info("could not tell other regions that this node leaves", "error", err)
+		n.log.Info("could not tell other regions that this node is leaving", "error", err)
 	}
 	n.leftForGood.Store(true)
 	return nil

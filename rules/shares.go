@@ -338,7 +338,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// aim returns the amount of a fixed window that a region tries to have available by borrowing, given its share; see
+// aim returns how much of a fixed window a region tries to keep available by borrowing, given its share; see
 // [Limit.BorrowTarget]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names

@@ -50,7 +50,7 @@ type Cluster struct {
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
-	callSlots chan struct{} // holds a token for each call being answered
+	callSlots chan struct{} // holds an element for each call being answered
 	calls     sync.WaitGroup
 	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
 	closed    bool

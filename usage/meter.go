@@ -28,8 +28,16 @@ type Config struct {
 
 // Validate returns an error if a required field is missing.
 func (c *Config) Validate() error {
-	if c.Dir == "" || c.Self.IsZero() || c.Now == nil || c.Months < 1 || c.Rows < 1 || c.Logger == nil {
-		return errors.New("usage: Dir, Self, Now, Logger, Months or Rows is missing")
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Dir", c.Dir == ""}, {"Self", c.Self.IsZero()}, {"Now", c.Now == nil}, {"Months", c.Months < 1}, {"Rows", c.Rows < 1},
+		{"Logger", c.Logger == nil},
+	} {
+		if field.missing {
+			return errors.New("usage: " + field.name + " is missing")
+		}
 	}
 	return nil
 }
@@ -41,7 +49,7 @@ type Meter struct {
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
-	wake    chan struct{} // holds a token when writeLoop should write again
+	wake    chan struct{} // holds an element when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 

@@ -338,5 +338,5 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Printf(format string, args ...any) {
-	l.log.Debug("data plane: " + fmt.Sprintf(format, args...))
+	l.log.Debug("data plane: a message of the HTTP library", "message", fmt.Sprintf(format, args...))
 }

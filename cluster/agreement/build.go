@@ -69,7 +69,7 @@ func (b *Build) appendSignature(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
-var errSignature = errors.New("its signature is invalid")
+var errSignature = errors.New("invalid signature")
 
 // decodeSignature is the inverse of appendSignature.
 func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {

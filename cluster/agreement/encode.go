@@ -149,12 +149,12 @@ func (b *Build) decode(entry []byte) (signedEntry, error) {
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
 		if w.transition = decodeTransition(d); d.Failed() {
-			err = fmt.Errorf("%w: its transition is truncated or unknown", ErrEntry)
+			err = fmt.Errorf("%w: truncated or unknown transition", ErrEntry)
 		} else {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
 		if err == nil && neededLevel(w.Entry) > level {
-			err = fmt.Errorf("%w: it needs level %d, but states %d", ErrEntry, neededLevel(w.Entry), level)
+			err = fmt.Errorf("%w: level %d needed, but %d stated", ErrEntry, neededLevel(w.Entry), level)
 		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {

@@ -17,7 +17,7 @@ const (
 	askEvery = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
-	// maxAsks bounds the concurrent attempts: one, and a second that doesn't wait for the first.
+	// maxAsks bounds the concurrent attempts. There are two, so that a second can start while the first hangs.
 	maxAsks = 2
 	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
 	giveUpPause = Term / 40

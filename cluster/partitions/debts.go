@@ -258,7 +258,7 @@ func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[count
 	for key, d := range l.byPartition[p] {
 		if cost := d.toDebit(elsewhere[key]); cost > 0 {
 			if err := l.table.ForceCapped(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
-				l.log.Warn("debt lost", "partition", p, "error", err)
+				l.log.Warn("a debt could not be debited and is lost", "partition", p, "cost", cost, "error", err)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ type Stats struct {
 	Copies      int           // partitions with a whole copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
-	Begun       int64         // lineages begun
+	Begun       int64         // lineages started
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // owned partitions that some follower has no whole copy of
@@ -69,7 +69,7 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
 	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.", st.HandOffs, st.Frozen.Seconds())
-	s.Count("lineages_begun_total", "Partitions whose counters began anew.", st.Begun)
+	s.Count("lineages_begun_total", "Partitions whose counters started afresh.", st.Begun)
 	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
 	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, for lack of room.", st.Dropped)
 }

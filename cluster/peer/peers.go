@@ -37,8 +37,13 @@ type Config struct {
 
 // validate checks c and fills in defaults.
 func (c *Config) validate() error {
-	if c.Self == nil || c.Listen == nil || c.Dial == nil {
-		return errors.New("peer: Self, Listen or Dial is nil")
+	switch {
+	case c.Self == nil:
+		return errors.New("peer: Self is nil")
+	case c.Listen == nil:
+		return errors.New("peer: Listen is nil")
+	case c.Dial == nil:
+		return errors.New("peer: Dial is nil")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }

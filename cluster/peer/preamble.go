@@ -68,7 +68,7 @@ var (
 	ErrRefused = errors.New("refused")
 
 	errPreamble = errors.New("the remote does not speak this protocol")
-	errKind     = errors.New("no such kind of connection")
+	errKind     = errors.New("unknown purpose of a connection")
 	errTheirTLS = errors.New("the remote uses TLS here, and this node does not")
 )
 

@@ -17,7 +17,7 @@ func (p *Peers) checkRemote(k kind, remote Identity) error {
 	own := p.config.Self()
 	if k != kindFar {
 		if own.Region != remote.Region && own.Region != "" && remote.Region != "" {
-			return fmt.Errorf("it is in region %q, this node in %q", remote.Region, own.Region)
+			return fmt.Errorf("it is in region %q, but this node is in %q", remote.Region, own.Region)
 		}
 		return p.config.Accept(remote)
 	}

@@ -42,7 +42,7 @@ func (s *socket) Close() (err error) {
 func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tls.Config) error {
 	c := side(s.Conn, config)
 	if err := c.Handshake(); err != nil {
-		return fmt.Errorf("shake hands in TLS: %w", err)
+		return fmt.Errorf("TLS handshake: %w", err)
 	}
 	s.Conn, s.tlsConfig = c, config
 	return nil
