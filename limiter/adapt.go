@@ -10,8 +10,8 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.loadSteps = steps
 }
 
-// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
-// in force when it began, on the node where it began.
+// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the
+// limits in force when it began, on the node where it began.
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

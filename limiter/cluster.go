@@ -146,11 +146,11 @@ func (c *ClusterConfig) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	ClusterConfig
-	flights flights
-	askPool sync.Pool // holds *servedQuestion
-	figures tallies
-	leases  leases
-	loans   loans // between regions
+	flights    flights
+	servedPool sync.Pool // holds *servedQuestion
+	figures    tallies
+	leases     leases
+	loans      loans // between regions
 
 	handlerSlots chan struct{} // holds an element for each question being served in a goroutine
 	ctx          context.Context

@@ -60,8 +60,8 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
-// its name.
+// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it
+// keeps its name.
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +220,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.isLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.Looks, false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.peekIsLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
 	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)

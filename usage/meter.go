@@ -43,7 +43,7 @@ func (c *Config) Validate() error {
 }
 
 // Meter counts what this node answers as allowed. Counting never waits for the disk. All methods may be called concurrently;
-// Add and Enter also after Close.
+// Add and AddNamed also after Close.
 type Meter struct {
 	cfg     Config
 	file    *persist.Buckets
@@ -105,7 +105,7 @@ func Open(cfg Config) (*Meter, error) {
 }
 
 // Add adds cost and checks to a subject's row, in the month of wall (Unix nanoseconds). It returns false if there is no such
-// row; then the caller must call Enter. cost may be negative.
+// row; then the caller must call AddNamed. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
 	if l == nil || !l.contains(wall) {
@@ -115,9 +115,9 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	return l.add(hi, lo, cost, checks)
 }
 
-// Enter is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row among
-// the others of rule and unit if there is no room, or if key is nil, which means unknown.
-func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+// AddNamed is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row
+// among the others of rule and unit if there is no room, or if key is nil, which means unknown.
+func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := rowHash(subject, unit)
 	for {
 		l := m.ledgerOf(wall)

@@ -98,11 +98,11 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		e, most = x, maxHead
 	case Adopt:
 		var err error
-		if tail, err = packTexts(x.Held); err != nil {
+		if tail, err = packDocuments(x.Held); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 		}
 		x.InForce.When = inMillis(x.InForce.When)
-		e, most = x, MaxFollow-len(tail)
+		e, most = x, MaxAdopt-len(tail)
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -198,7 +198,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 		e.Change.Body, e.When = tail, inMillis(e.When)
 	case *Adopt:
 		e.InForce.When = inMillis(e.InForce.When)
-		if err := unpackTexts(tail, e.Held); err != nil {
+		if err := unpackDocuments(tail, e.Held); err != nil {
 			return nil, fmt.Errorf("%w: rules to adopt: %w", ErrEntry, err)
 		}
 	default:

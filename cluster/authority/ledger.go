@@ -35,8 +35,8 @@ const (
 	maxRecords = 8192
 	// recordTTL is how long the leader remembers a node that is not in the ring and sends no requests.
 	recordTTL = 10 * time.Minute
-	// alarmEvery is the minimum interval between two alarms about one node.
-	alarmEvery = 10 * time.Second
+	// alarmInterval is the minimum interval between two alarms about one node.
+	alarmInterval = 10 * time.Second
 
 	// never is a moment before all others, far enough from the minimum that differences don't overflow.
 	never = time.Duration(math.MinInt64 / 4)
@@ -63,10 +63,10 @@ const (
 	whyGaveUp     = "the process has given up its authority"
 )
 
-// authorityLedger is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
+// ledger is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
 // and gossip's nodes as arguments: it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic
 // clock.
-type authorityLedger struct {
+type ledger struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
@@ -147,8 +147,8 @@ type record struct {
 	lastAlarm    time.Duration
 }
 
-func newAuthorityLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *authorityLedger {
-	return &authorityLedger{
+func newLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *ledger {
+	return &ledger{
 		self: self, boot: boot, expect: expect, reign: reign,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
@@ -164,7 +164,7 @@ func newRecord(boot uint64) *record {
 
 // record returns the record of id. It resets the record if another process has been registered. It returns nil if the ledger
 // is full.
-func (l *authorityLedger) record(s *agreement.State, id ring.NodeID) *record {
+func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	r := l.records[id]
 	if r == nil {
 		if len(l.records) >= maxRecords {
@@ -187,18 +187,18 @@ func (l *authorityLedger) record(s *agreement.State, id ring.NodeID) *record {
 
 // hasAuthority reports whether this leader has granted id authority that may still be valid. Authority from an earlier leader
 // doesn't count.
-func (l *authorityLedger) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+func (l *ledger) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := l.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Term &&
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 
 // expired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
-func (l *authorityLedger) expired(now time.Duration, r *record) bool {
+func (l *ledger) expired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(l.reignBegan, r.lastGranted) >= EndingWait
 }
 
 // silence returns how long a node that last asked at asked has been silent, as far as this leader can tell.
-func (l *authorityLedger) silence(now, asked time.Duration) time.Duration {
+func (l *ledger) silence(now, asked time.Duration) time.Duration {
 	return now - max(l.silenceFrom, asked)
 }

@@ -259,8 +259,8 @@ func (c *conn) serve(m message) error {
 	if c.peers.finishing.Load() {
 		return nil
 	}
-	if Method(m.methodOrCode) == methodHear && c.socket.kind == kindPeer {
-		c.peers.answerHear(&Call{Method: methodHear, Body: m.body, conn: c, id: m.id})
+	if Method(m.methodOrCode) == methodReceivesFrom && c.socket.kind == kindPeer {
+		c.peers.answerReceivesFrom(&Call{Method: methodReceivesFrom, Body: m.body, conn: c, id: m.id})
 		return nil
 	}
 	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}

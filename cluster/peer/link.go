@@ -30,7 +30,7 @@ type link struct {
 	peers   *Peers
 	node    ring.NodeID
 	address string
-	kind    kind            // kindPeer or kindFar
+	kind    connKind        // kindPeer or kindFar
 	ctx     context.Context // ends when the node is no longer known here
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now

@@ -18,7 +18,7 @@ type socket struct {
 	peers          *Peers
 	accepted       bool
 	tlsConfig      *tls.Config // used for the handshake; nil without TLS. Set before handshakeDone
-	kind           kind        // set before handshakeDone
+	kind           connKind    // set before handshakeDone
 	remote         Identity    // set before handshakeDone
 	version        uint8       // of the protocol that both ends use. Set before handshakeDone
 	relay          ring.NodeID // the relay, if this node dialled through a tunnel; zero otherwise

@@ -67,7 +67,7 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 // setFailed records whether an operation failed, signals if that has changed, and returns err.
 func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
-		poke(w.changed)
+		signal(w.changed)
 	}
 	return err
 }
