@@ -46,7 +46,7 @@ type followKind byte
 
 const (
 	followUpToDate   followKind = iota // the caller is up to date
-	followState                        // the newer state follows, for agreement.ParseFollow
+	followState                        // the newer state follows, for agreement.ParseAdopt
 	followNotPrimary                   // this region is not the primary; the name of the region that it follows comes next
 )
 

@@ -26,7 +26,7 @@ const (
 	proposeTimeout = 2 * time.Second
 	// restartPause is how long to pause after a proposal was rejected or failed, or a confirmation failed.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the questions that wait for the next confirmation or for a majority of the ring.
+	// maxWaiting bounds the requests that wait for the next confirmation or for a majority of the ring.
 	maxWaiting = 8192
 )
 
@@ -102,7 +102,7 @@ type reign struct {
 	restartAt        time.Duration     // without a ledger: when to start over; never while the mark is pending
 }
 
-// pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting questions
+// pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting requests
 // are in reign.waiting and reign.awaitingMajority.
 type pendingRequest struct {
 	request *Request // nil if the question is not about authority
