@@ -47,8 +47,8 @@ type Config struct {
 	Checkpoints func() persist.Status // nil: counters are not saved
 	// Health reports the node's state in the cluster. It must return at once, and must not wait for a disk.
 	Health func() ClusterHealth
-	// Condition returns why the node is not ready, once Ready has been called; nil if it is ready.
-	Condition func() error
+	// CheckReady returns why the node is not ready, once Ready has been called; nil if it is ready.
+	CheckReady func() error
 
 	Logger *slog.Logger // nil: slog.Default
 
@@ -61,14 +61,14 @@ type Config struct {
 // Validate returns an error that lists the missing fields.
 func (c *Config) Validate() error {
 	return errors.Join(
-		Need((c.CertFile == "") == (c.KeyFile == ""), "api: one of CertFile and KeyFile"),
-		Need(c.Node != "", "api: Node"),
-		Need(c.Decider != nil, "api: Decider"),
+		Require((c.CertFile == "") == (c.KeyFile == ""), "api: one of CertFile and KeyFile"),
+		Require(c.Node != "", "api: Node"),
+		Require(c.Decider != nil, "api: Decider"),
 	)
 }
 
-// Need returns an error that names the missing field of a configuration, unless ok is set.
-func Need(ok bool, field string) error {
+// Require returns an error that names the missing field of a configuration, unless ok is set.
+func Require(ok bool, field string) error {
 	if ok {
 		return nil
 	}

@@ -27,7 +27,7 @@ func Open(config Config) (*Doors, error) {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 	d := &Doors{Config: config}
-	d.Readiness.checkReady, d.Readiness.drain = config.Condition, make(chan struct{})
+	d.Readiness.checkReady, d.Readiness.drain = config.CheckReady, make(chan struct{})
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}

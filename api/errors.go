@@ -150,7 +150,7 @@ var causes = []struct {
 	{rules.ErrConflict, Conflict, ""},
 	{cluster.ErrOutcomeUnknown, Timeout, ""},
 	{cluster.ErrNoPrimary, NoPrimary, ""},
-	{cluster.ErrNoLeader, NoLeader, ""},
+	{cluster.ErrLeaderUnavailable, NoLeader, ""},
 	{cluster.ErrNotFound, NotFound, ""},
 	{cluster.ErrRefused, MemberThere, ""},
 	{ErrOnlyMember, OnlyMember, ""},

@@ -96,5 +96,5 @@ func IsProbesOnly(c net.Conn) bool {
 
 // CrowdedError returns the error for a request, other than a probe, on a spare place.
 func CrowdedError() *Error {
-	return Errorf(Overloaded, "too many connections are open, in all or from one address; this one is only answered probes")
+	return Errorf(Overloaded, "too many connections are open, in all or from one address; on this one, only probes are answered")
 }

@@ -258,7 +258,7 @@ func checkTokenName(name string) error {
 func (t *tokens) follow() {
 	defer close(t.done)
 	for range tick.Every(t.stop, tokensInterval) {
-		t.files.Look()
+		t.files.Check()
 	}
 }
 

@@ -155,7 +155,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	}
 	looks := func() {
 		for range 3 {
-			k.files.Look()
+			k.files.Check()
 		}
 	}
 	for _, bad := range []string{"", "tokens: []\n", "tokens:\n- {name: a", "tokens:\n" + a + a, "\x00\xff"} {
@@ -195,11 +195,11 @@ func TestTokensFollowTheirFile(t *testing.T) {
 
 	// A half-written file may be valid on its own, but is not what its writer intends.
 	writeFile(t, file, "tokens:\n"+b)
-	k.files.Look()
+	k.files.Check()
 	writeFile(t, file, "tokens:\n"+b+a)
-	k.files.Look()
+	k.files.Check()
 	knows("while the file is written", "ta", "adm")
-	k.files.Look()
+	k.files.Check()
 	knows("after that", "ta", "tb", "adm")
 	if have := out.String(); strings.Contains(have, "ta\n") || strings.Contains(have, "Bearer") {
 		t.Errorf("the log has %s", have)

@@ -44,7 +44,7 @@ func (f *fake) sizes() (n []int) {
 // own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
+	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Timeout}, f)
 	release := f.holdAnswers()
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
@@ -97,14 +97,14 @@ func TestLoneCallsGoAlone(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: process.Patience, OnError: Open}, f)
+	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: process.Timeout, OnError: Open}, f)
 	release := f.holdAnswers()
 	_, errs, wait := checkConcurrently(c, 4, eachIP)
 	process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
 	began := time.Now()
 	d, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrQueueFull)
-	if d.Allowed || d.DecidedBy != ByError || time.Since(began) > process.Patience/2 {
+	if d.Allowed || d.DecidedBy != ByError || time.Since(began) > process.Timeout/2 {
 		t.Errorf("have %+v after %v", d, time.Since(began))
 	}
 	w := get(Middleware(c, MiddlewareOptions{})(ok), "/")
@@ -133,7 +133,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestOpenWhenFull(t *testing.T) {
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Patience, OnError: policy, OpenWhenFull: true}, f)
+		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Timeout, OnError: policy, OpenWhenFull: true}, f)
 		release := f.holdAnswers()
 		_, _, wait := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 1 })
@@ -221,7 +221,7 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 // TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent. The others are.
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Timeout}, f)
 	release := f.holdAnswers()
 	_, errs, wait := checkConcurrently(c, 3, eachIP)
 	process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
@@ -282,7 +282,7 @@ func TestDeadlinesOfABatch(t *testing.T) {
 func TestBadBatches(t *testing.T) {
 	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Patience}, f)
+		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Timeout}, f)
 		release := f.holdAnswers()
 		ds, errs, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
@@ -339,7 +339,7 @@ func TestCloseEndsCalls(t *testing.T) {
 // TestRush: many callers make calls repeatedly. Each gets an answer, and nothing is left behind.
 func TestRush(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{Timeout: process.Patience}, f)
+	c := connect(t, Options{Timeout: process.Timeout}, f)
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
 			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+q["attributes"].(map[string]any)["ip"].(string)+`"`, 1)

@@ -97,7 +97,7 @@ func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
 }
 
-// beginCall records a call in progress if the client is open. After a successful begin, the caller must call c.running.Done.
+// beginCall records a call in progress if the client is open. If it returns true, the caller must call c.running.Done.
 func (c *Client) beginCall() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -186,7 +186,7 @@ func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantE
 func TestDeniedIsDecided(t *testing.T) {
 	for _, policy := range []OnError{Open, Closed} {
 		f, other := newFake(t), newFake(t)
-		c := connect(t, Options{OnError: policy, OpenWhenFull: true, MaxInFlight: 1, Timeout: process.Patience}, f, other)
+		c := connect(t, Options{OnError: policy, OpenWhenFull: true, MaxInFlight: 1, Timeout: process.Timeout}, f, other)
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
 		decided := func(what string, d Decision, err error) {
 			t.Helper()

@@ -165,7 +165,7 @@ const over = `{"allowed":false,"rule":"inline","limit":5,"used":8,"remaining":0,
 func TestCountsAreDecided(t *testing.T) {
 	f := newFake(t)
 	f.decide = func(map[string]any) (int, string) { return 200, over }
-	c := connect(t, Options{OnError: Open, MaxInFlight: 1, Timeout: process.Patience}, f)
+	c := connect(t, Options{OnError: Open, MaxInFlight: 1, Timeout: process.Timeout}, f)
 	count := func(i int) Request {
 		return Request{Key: []string{fmt.Sprint(i)}, Limits: perMinute(5), Mode: CountMode}
 	}
@@ -212,7 +212,7 @@ func TestCountsAreDecided(t *testing.T) {
 // whether the counts were taken.
 func TestMixturesGoAlone(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Timeout}, f)
 	release := f.holdAnswers()
 	_, _, wait := checkConcurrently(c, 1, eachIP)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })

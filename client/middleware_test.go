@@ -317,7 +317,7 @@ func TestHeadersOfABatch(t *testing.T) {
 		"x": only("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"),
 	} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
+		c := connect(t, Options{MaxInFlight: 1, Timeout: process.Timeout}, f)
 		f.sendHeaders(sent)
 		f.set(func() {
 			f.decide = func(q map[string]any) (int, string) {

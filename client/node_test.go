@@ -100,7 +100,7 @@ func TestOverloadedIsNotAway(t *testing.T) {
 // TestSettleWaitsForTheOwner: Settle is retried, and no node is skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b := newFake(t), newFake(t)
-	c := connect(t, Options{Timeout: process.Patience}, a, b)
+	c := connect(t, Options{Timeout: process.Timeout}, a, b)
 	away := says(503, `{"status":503,"code":"no-owner"}`)
 	a.set(func() { a.answer = away })
 	b.set(func() { b.answer = away })
@@ -179,7 +179,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 // TestWhoLeavesBlamesNobody: if a caller's context ends, the node does not count as silent.
 func TestWhoLeavesBlamesNobody(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{Timeout: process.Patience}, f)
+	c := connect(t, Options{Timeout: process.Timeout}, f)
 	release := f.holdAnswers()
 	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
@@ -205,7 +205,7 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 // TestNodesComeAndGo: under load, two nodes in turn stop answering and come back. Every check is decided by a node.
 func TestNodesComeAndGo(t *testing.T) {
 	a, b := newFake(t), newFake(t)
-	c := connect(t, Options{Timeout: process.Patience}, a, b)
+	c := connect(t, Options{Timeout: process.Timeout}, a, b)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	var done [8]atomic.Int64 // checks made by each caller

@@ -83,7 +83,7 @@ rules:
 // TestRealNode makes every kind of call to a real node.
 func TestRealNode(t *testing.T) {
 	n := start(t, nodeRules, "--api-token", "secret", "--name", "n1")
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Token: "secret", Timeout: process.Patience})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Token: "secret", Timeout: process.Timeout})
 	ctx := context.Background()
 	by := func(attributes ...string) client.Request {
 		m := map[string]string{}
@@ -135,7 +135,7 @@ func TestRealNode(t *testing.T) {
 // TestRealNodeCrowd: through batches, 10,000 concurrent callers get exactly what the limit allows.
 func TestRealNodeCrowd(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	var admitted, wrong atomic.Int64
 	var all sync.WaitGroup
 	for i := range 10_000 {
@@ -167,7 +167,7 @@ var checks = flag.Int("checks", 30_000, "how many checks TestRealNodeMemory make
 // TestRealNodeMemory: neither memory nor goroutines grow with the number of checks.
 func TestRealNodeMemory(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout})
 	limits := []client.Limit{{Limit: 1_000_000_000, Per: "1h"}}
 	const callers = 100
 	var heaps []float64 // in MiB
@@ -204,7 +204,7 @@ func TestRealNodeComesBack(t *testing.T) {
 	n := start(t, nodeRules, "--http-port", port)
 	clients := map[client.OnError]*client.Client{}
 	for _, o := range []client.OnError{client.Open, client.Closed, client.Local} {
-		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Timeout: process.Patience})
+		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Timeout: process.Timeout})
 	}
 	check := func(o client.OnError) (client.Decision, error) {
 		q := client.Request{Key: []string{fmt.Sprint(o)}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}}
@@ -238,7 +238,7 @@ func TestRealNodeComesBack(t *testing.T) {
 // TestRealNodeLimits: a real node accepts inline limits in every mode, for several subjects, and in batches.
 func TestRealNodeLimits(t *testing.T) {
 	n := start(t, nodeRules+"inline: {namespaces: [shop, inline]}\n")
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	ctx := context.Background()
 	few := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}, Detail: true}
 	for i := range 4 {
@@ -323,7 +323,7 @@ func TestRealNodeLimits(t *testing.T) {
 // TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for a rule and for inline limits.
 func TestRealNodeUsage(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	ctx := context.Background()
 	limits := []client.Limit{{Limit: 10, Per: "365d"}, {Limit: 700, Per: "365d", Unit: "tokens", Name: "t"}}
 	for _, q := range []client.Request{
@@ -372,7 +372,7 @@ func TestRealNodeUsage(t *testing.T) {
 // TestRealNodeDelays: Wait and the middleware observe the delays of a leaky bucket.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout})
 	ctx := context.Background()
 	began := time.Now()
 	q := client.Request{Rule: "queue", Key: []string{"u"}, Wait: true}
@@ -392,7 +392,7 @@ func TestRealNodeDelays(t *testing.T) {
 // TestRealNodeHeaders: the middleware's headers are those of the node, whether a check was sent alone or in a batch.
 func TestRealNodeHeaders(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, MaxInFlight: 1})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, MaxInFlight: 1})
 	server := httptest.NewServer(client.Middleware(c, client.MiddlewareOptions{
 		Attributes: func(r *http.Request) map[string]string {
 			return map[string]string{"plan": "llm", "user": r.URL.Query().Get("user"), "ip": r.URL.Query().Get("user")}
@@ -455,7 +455,7 @@ func TestRealNodeHeaders(t *testing.T) {
 // TestRealNodesStop: under load, one node shuts down cleanly and another is killed. Every check is decided.
 func TestRealNodesStop(t *testing.T) {
 	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
-	o := client.Options{OnError: client.Closed, Timeout: process.Patience}
+	o := client.Options{OnError: client.Closed, Timeout: process.Timeout}
 	for _, n := range nodes {
 		o.Nodes = append(o.Nodes, n.Data)
 	}
@@ -500,7 +500,7 @@ func BenchmarkRealNode(b *testing.B) {
 		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight}, {"64-each-its-own", 64, 1, 64},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			c := connect(b, client.Options{Nodes: []string{n.Data}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: process.Patience})
+			c := connect(b, client.Options{Nodes: []string{n.Data}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: process.Timeout})
 			var all sync.WaitGroup
 			for i := range test.callers {
 				all.Go(func() {

@@ -20,10 +20,10 @@ import (
 const (
 	// maxTasks bounds the calls that are answered concurrently. Further calls are refused as busy.
 	maxTasks = 1024
-	// closeBound bounds each step of Close.
-	closeBound = 5 * time.Second
-	// drainBound is how long Close waits for pending entries: longer than a leader needs to notice that it lost its majority.
-	drainBound = 2 * time.Second
+	// closeTimeout bounds each step of Close.
+	closeTimeout = 5 * time.Second
+	// drainTimeout is how long Close waits for pending entries: longer than a leader needs to notice that it lost its majority.
+	drainTimeout = 2 * time.Second
 )
 
 // Cluster is this node's part in the cluster.
@@ -57,7 +57,7 @@ func New(cfg Config) (*Cluster, error) {
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { poke(core.stateApplied) })
+	core.machine = newMachine(cfg.Build, func() { signal(core.stateApplied) })
 	core.memory.noMajority = make(chan struct{}, 1)
 	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
@@ -143,7 +143,7 @@ func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
-		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, this is cluster %s", ErrRefused,
+		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, but this node belongs to %s", ErrRefused,
 			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(own))
 	}
 	return nil
@@ -192,8 +192,8 @@ func (c *Cluster) updateAddresses() {
 			c.cfg.OnAddresses(addresses)
 		}
 	}
-	poke(c.gossipChanged)
-	poke(c.reconcileNeeded)
+	signal(c.gossipChanged)
+	signal(c.reconcileNeeded)
 }
 
 // memberAddress returns the address at which a member accepts calls.
@@ -232,12 +232,12 @@ func (c *Cluster) close() error {
 	var errs []error
 	errs = append(errs, c.holder.Close(), c.granter.Close())
 	late := whenDone(&c.spawned)
-	waitAtMost(late, drainBound)
-	errs = append(errs, c.stopRaft(closeBound))
+	waitAtMost(late, drainTimeout)
+	errs = append(errs, c.stopRaft(closeTimeout))
 	if g := c.gossip.Load(); g != nil {
 		errs = append(errs, g.Close())
 	}
-	if !waitAtMost(late, closeBound) || !waitAtMost(whenDone(&c.loops), closeBound) {
+	if !waitAtMost(late, closeTimeout) || !waitAtMost(whenDone(&c.loops), closeTimeout) {
 		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
 	return errors.Join(errs...)

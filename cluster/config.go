@@ -19,8 +19,8 @@ import (
 
 // Errors returned by a Cluster.
 var (
-	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
-	ErrNoLeader = errors.New("the cluster has no leader")
+	// ErrLeaderUnavailable means that no leader can commit a change now, and that nothing was changed.
+	ErrLeaderUnavailable = errors.New("no leader can do this now")
 	// ErrOutcomeUnknown means that it is unknown whether a change was made.
 	ErrOutcomeUnknown = errors.New("it is unknown whether the change was made")
 	// ErrNoPrimary means that the primary region, where rules are written, can't be reached, and that nothing was changed.
@@ -103,8 +103,8 @@ type Config struct {
 	Peers  *peer.Peers   // the caller starts it after Cluster.Handle and before the Cluster, and closes it
 	Gossip gossip.Config // Start fills in Self, and Advertise and Logger if they are empty
 
-	// Seed returns the first rules of a cluster founded here, and their author. nil: none.
-	Seed func() (text []byte, by string)
+	// InitialRules returns the first rules of a cluster founded here, and their author. nil: none.
+	InitialRules func() (text []byte, by string)
 	// OnState is called, in order, whenever it changes which node may own which partitions: on a new ring, an ended node, a
 	// new process or a settled epoch. Changes in quick succession are merged into one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)

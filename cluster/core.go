@@ -49,7 +49,7 @@ type core struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	loops     sync.WaitGroup // the loops
-	callSlots chan struct{}  // holds a token for each call being answered
+	callSlots chan struct{}  // holds an element for each call being answered
 	spawned   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
 
 	// spawnMu guards closed, so that no task starts once Close has begun to wait.

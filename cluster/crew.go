@@ -65,7 +65,7 @@ func (c *Cluster) makeAuthority() {
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
 		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.askLeader, Status: c.crew.requestStatus,
-		OnChange: func() { poke(c.reconcileNeeded) }, Logger: c.cfg.Logger,
+		OnChange: func() { signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
 	})
 }
 
@@ -134,8 +134,8 @@ func (c *crew) answerRequest(ctx context.Context, r authority.Request) (authorit
 	return reply, nil
 }
 
-// authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed only
-// after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
+// authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed
+// only after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
 func (c *crew) authorityNodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {

@@ -134,7 +134,7 @@ func outcomeOf(err error) outcomeOfWrite {
 		return conflicted
 	case errors.Is(err, ErrOutcomeUnknown):
 		return notKnown
-	case errors.Is(err, ErrNoLeader):
+	case errors.Is(err, ErrLeaderUnavailable):
 		return notMade
 	}
 	return notKnown // the node was closed in the meantime
@@ -357,7 +357,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
 		_, err := nodes[0].c.Load().Write(context.Background(), document(9), WriteOptions{})
-		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
+		if !errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v, want ErrNoLeader", err)
 		}
 		if took := time.Since(begun); took > 6*time.Second {
@@ -366,7 +366,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		if nodes[0].c.Load().Authority() {
 			t.Error("it has authority")
 		}
-		if err := nodes[0].c.Load().CatchUp(context.Background()); !errors.Is(err, ErrNoLeader) {
+		if err := nodes[0].c.Load().CatchUp(context.Background()); !errors.Is(err, ErrLeaderUnavailable) {
 			t.Errorf("have %v, want ErrNoLeader", err)
 		}
 	})

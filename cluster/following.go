@@ -36,7 +36,7 @@ func (s rulesPosition) isBefore(o rulesPosition) bool {
 type followRequest struct {
 	Region string `json:"region"`
 	rulesPosition
-	Honoured int64           `json:"honoured"` // see honoured
+	Honoured int64           `json:"honoured"` // see honourProgress.honoured
 	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
 	Level    agreement.Level `json:"level"`    // the region's feature level
 }
@@ -46,7 +46,7 @@ type followKind byte
 
 const (
 	followUpToDate   followKind = iota // the caller is up to date
-	followState                        // the newer state follows, for agreement.ParseFollow
+	followState                        // the newer state follows, for agreement.ParseAdopt
 	followNotPrimary                   // this region is not the primary; the name of the region that it follows comes next
 )
 
@@ -91,7 +91,7 @@ func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
 
 // adoptRules makes this region agree on the primary's reply.
 func (g *governor) adoptRules(ctx context.Context, b []byte) error {
-	e, err := agreement.ParseFollow(b)
+	e, err := agreement.ParseAdopt(b)
 	if err != nil {
 		return fmt.Errorf("parse the primary region's state: %w", err)
 	}
@@ -188,7 +188,7 @@ func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:
-		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrNoLeader, own)
+		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, own)
 	case q.Level < s.Level:
 		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
 			ErrRefused, q.Region, q.Level, s.Level)
@@ -203,9 +203,9 @@ func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
-	poke(g.wake)
+	signal(g.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
 		return []byte{byte(followUpToDate)}, nil
 	}
-	return s.AppendFollow([]byte{byte(followState)})
+	return s.AppendAdopt([]byte{byte(followState)})
 }

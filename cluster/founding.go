@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// promiseBound bounds one call of a founding.
-	promiseBound = 2 * time.Second
-	// deferBound is how long a proposer holds back after hearing of one with a lower ID.
-	deferBound = 5 * time.Second
+	// promiseTimeout bounds one call of a founding.
+	promiseTimeout = 2 * time.Second
+	// deferTimeout is how long a proposer holds back after hearing of one with a lower ID.
+	deferTimeout = 5 * time.Second
 	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes in --join.
 	alonePatience = 5 * time.Second
-	// remindEvery is how often a waiting node logs what it waits for.
-	remindEvery = 30 * time.Second
+	// remindInterval is how often a waiting node logs what it waits for.
+	remindInterval = 30 * time.Second
 )
 
 // founder is this node's part in founding a cluster.
@@ -118,7 +118,7 @@ func (f *founder) foundCluster() {
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferBound || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
+		case time.Since(deferred) < deferTimeout || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
 		lower, err := f.foundOnce()
@@ -129,13 +129,13 @@ func (f *founder) foundCluster() {
 			return false
 		}
 		f.waitReason.Store(&err)
-		if since := time.Since(lastLogged); since > remindEvery || since > time.Second && err.Error() != lastReason {
+		if since := time.Since(lastLogged); since > remindInterval || since > time.Second && err.Error() != lastReason {
 			lastLogged, lastReason = time.Now(), err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+lastReason)
+			f.cfg.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
 		}
 		return false
 	})
@@ -249,7 +249,7 @@ func (f *founder) setPromiseLocked(p promise) error {
 // checkPromise asks the proposer that holds this node's promise whether its attempt stands, and withdraws the promise if
 // not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
-	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
+	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
 	var stands bool
 	if err := f.callJSON(ctx, p.Proposer, MethodStands, p.Attempt, &stands); err != nil {
@@ -269,7 +269,7 @@ func (f *founder) checkPromise(p promise) error {
 // askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
 func (f *founder) askPromises(p promise) (lower bool, err error) {
 	self := f.cfg.Self.ID
-	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
+	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
 	request := promiseRequest{Proposer: self, Attempt: p.Attempt, Set: p.Set}
 	for _, id := range p.Set {

@@ -31,15 +31,15 @@ type OtherRegions interface {
 }
 
 const (
-	// informEvery is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
+	// informInterval is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
 	// region has.
-	informEvery = time.Second
-	// governBound bounds one round of governRegions, which may transfer some megabytes over a slow link.
-	governBound = 20 * time.Second
-	// warnEvery is the minimum interval between warnings about misconfigured regions.
-	warnEvery = 30 * time.Second
-	// probeBound is how long the primary has to answer a probe before a write is sent to it.
-	probeBound = 1500 * time.Millisecond
+	informInterval = time.Second
+	// governTimeout bounds one round of governRegions, which may transfer some megabytes over a slow link.
+	governTimeout = 20 * time.Second
+	// warnInterval is the minimum interval between warnings about misconfigured regions.
+	warnInterval = 30 * time.Second
+	// probeTimeout is how long the primary has to answer a probe before a write is sent to it.
+	probeTimeout = 1500 * time.Millisecond
 	// minLeadToRemove is how long a leader must have led to know which regions follow: each one reports once a second.
 	minLeadToRemove = 3 * time.Second
 )
@@ -49,13 +49,13 @@ const (
 type governor struct {
 	*core
 	wake     chan struct{}  // capacity 1: governRegions may have work
-	writing  chan struct{}  // holds a token while a write of rules is being proposed
+	writing  chan struct{}  // holds an element while a write of rules is being proposed
 	progress honourProgress // of this region; only governRegions uses it
 
 	// mu guards the fields below.
 	mu                  sync.Mutex
 	leadingSince        time.Time     // when governRegions saw this node begin to lead; zero while it doesn't
-	leaderChangesSeen   uint64        // leaderChanges as of since
+	leaderChangesSeen   uint64        // leaderChanges as of leadingSince
 	reports             regionReports // from the regions, on the primary's leader
 	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
 	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never
@@ -70,11 +70,11 @@ func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 func (g *governor) requirePrimaryLeader() error {
 	switch {
 	case !g.leads():
-		return fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	case g.secondary():
 		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
 	case g.State().Regions.Primary != g.cfg.Self.Region:
-		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, g.cfg.Self.Region)
+		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, g.cfg.Self.Region)
 	}
 	return nil
 }
@@ -110,19 +110,19 @@ func (g *governor) informRegions() {
 	if g.cfg.OtherRegions == nil {
 		return
 	}
-	t := time.NewTicker(informEvery)
+	t := time.NewTicker(informInterval)
 	defer t.Stop()
 	var warned time.Time
 	for {
 		g.cfg.OtherRegions.SetEntry(g.isVoter())
 		g.cfg.OtherRegions.SetMembers(len(g.aliveNodes()))
-		if time.Since(warned) >= warnEvery && g.warnAboutPrimaries() {
+		if time.Since(warned) >= warnInterval && g.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
 		case <-t.C:
 		case <-g.cfg.OtherRegions.Changed():
-			poke(g.wake)
+			signal(g.wake)
 		case <-g.ctx.Done():
 			return
 		}
@@ -161,7 +161,7 @@ func (g *governor) governRegions() {
 		if !g.trackLeadership() || g.State().Cluster.IsZero() {
 			return false
 		}
-		ctx, cancel := context.WithTimeout(g.ctx, governBound)
+		ctx, cancel := context.WithTimeout(g.ctx, governTimeout)
 		defer cancel()
 		govern := g.oversee
 		if g.secondary() {
@@ -220,7 +220,7 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	if !g.secondary() {
 		return g.callLeader(ctx, m, body)
 	}
-	probe, cancel := context.WithTimeout(ctx, probeBound)
+	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, even if its outcome is unknown.
@@ -280,7 +280,7 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 	case !slices.Contains(g.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
-		return nil, fmt.Errorf("%w that knows which regions follow: it was elected just now", ErrNoLeader)
+		return nil, fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow", ErrLeaderUnavailable)
 	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
@@ -294,7 +294,7 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 		g.mu.Unlock()
 		result.Version = rulesVersion(g.State())
 		g.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
-		poke(g.wake)
+		signal(g.wake)
 	}
 	return result.MarshalJSON()
 }

@@ -136,11 +136,11 @@ type removalRequest struct {
 	Force  bool        `json:"force"`  // even if it is alive
 }
 
-// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveBound.
+// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveTimeout.
 func (c *Cluster) requestRemoval(ctx context.Context, d removalRequest) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, serveBound)
+		ctx, cancel = context.WithTimeout(ctx, serveTimeout)
 		defer cancel()
 	}
 	return c.retry(ctx, func(unknown bool) error {
@@ -158,7 +158,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 		return noBody{}, errBadCall
 	}
 	if !c.leads() {
-		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
 	m, err := c.crew.findMember(d)
 	if err != nil {
@@ -167,11 +167,11 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return noBody{}, fmt.Errorf("%w: this node still leads", ErrNoLeader)
+			return noBody{}, fmt.Errorf("%w: this node still leads", ErrLeaderUnavailable)
 		}
 		if d.Force {
 			c.crew.transferLead(ctx)
-			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrNoLeader, m.Name)
+			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
 		}
 		return noBody{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !d.Leaves && !d.Force:
@@ -184,7 +184,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 		defer c.crew.unmarkRemoving(m.ID)
 	}
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
-	poke(c.reconcileNeeded)
+	signal(c.reconcileNeeded)
 	for c.leads() {
 		now, err := c.crew.findMember(removalRequest{Node: m.ID})
 		if err != nil || !now.inRaft && (d.Leaves || !now.inState) {
@@ -195,7 +195,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 		}
 		select {
 		case <-time.After(retryPause):
-			poke(c.reconcileNeeded)
+			signal(c.reconcileNeeded)
 		case <-ctx.Done():
 			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}

@@ -47,7 +47,7 @@ func (c *crew) levels(s *agreement.State) Levels {
 }
 
 // Raise permanently raises the feature level; 0 means the highest level that all members know. It returns the agreed level.
-// The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
+// The error wraps ErrRefused if a member does not know the level, ErrLeaderUnavailable or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -62,13 +62,13 @@ func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Leve
 // raise raises the feature level on the leader; see Cluster.Raise.
 func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	if !rc.leads() {
-		return 0, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return 0, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+		return 0, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
 	// A leader knows the current state only after applying an entry of its own.
 	if _, err := rc.propose(ctx, agreement.Empty{}); err != nil {
@@ -139,7 +139,7 @@ func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	if time.Since(r.since) < rc.cfg.Timings.Rise {
 		return
 	}
-	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
+	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
 	if _, err := rc.raise(ctx, r.to); err != nil {
 		rc.cfg.Logger.Info("can't raise the feature level", "level", r.to, "error", err)

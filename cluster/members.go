@@ -19,8 +19,8 @@ const (
 	caughtUpMargin = 32
 	// nodeReportTTL is how long the report in a node's request for authority stays valid.
 	nodeReportTTL = 3 * time.Second
-	// changeBound bounds one change of Raft's configuration, the members or the feature level.
-	changeBound = 5 * time.Second
+	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
+	changeTimeout = 5 * time.Second
 )
 
 // reconciler, on the leader, makes Raft's configuration and the feature level match the members.
@@ -28,7 +28,7 @@ type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that does not
+	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
 	// know the level being agreed on.
 	changing chan struct{}
 }
@@ -95,7 +95,7 @@ func (rc *reconciler) plan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 
 // carryOut makes a change. Raft refuses it if the configuration has changed since index.
 func (rc *reconciler) carryOut(ch change, index uint64) error {
-	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
+	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
 	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
 	r := rc.raft.Load()
@@ -112,7 +112,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 			return err
 		}
 		log.Info("adding a node")
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 	case moveNode:
 		if ch.node.ID != rc.cfg.Self.ID {
 			if err := rc.invite(ctx, ch.node); err != nil {
@@ -121,18 +121,18 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		}
 		log.Info("changing a node's address", "before", ch.node.raftAddress)
 		if ch.node.Voter {
-			return rc.await(ctx, r.AddVoter(id, address, index, changeBound))
+			return rc.await(ctx, r.AddVoter(id, address, index, changeTimeout))
 		}
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 	case promoteNode:
 		log.Info("making a node a voter")
-		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeBound))
+		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
 	case demoteNode:
 		log.Info("demoting a voter")
-		return rc.await(ctx, r.DemoteVoter(id, index, changeBound))
+		return rc.await(ctx, r.DemoteVoter(id, index, changeTimeout))
 	case removeNode:
 		log.Info("removing a node")
-		return rc.await(ctx, r.RemoveServer(id, index, changeBound))
+		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
 	case forgetNode:
 		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
 		return cmp.Or(err, r.Err)

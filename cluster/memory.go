@@ -157,7 +157,7 @@ func (c *Cluster) watchContact() {
 			// A leader may be elected soon. If this node decided alone until then, a healthy cluster would exceed limits.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
-			poke(c.memory.noMajority)
+			signal(c.memory.noMajority)
 			return true
 		}
 		return false

@@ -125,8 +125,8 @@ type promiseReply struct {
 	To      ring.NodeID `json:"to"`      // refused: this proposer holds the promise
 }
 
-// answer returns the reply to a request. The caller must store the returned promise before it sends the reply. taken means
-// that the node's Raft has data or that the node knows of a cluster.
+// answer returns the reply to a request. The caller must store the returned promise before it sends the reply. inCluster
+// means that the node's Raft has data or that the node knows of a cluster.
 func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (promise, promiseReply) {
 	switch {
 	case inCluster:

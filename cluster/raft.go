@@ -155,8 +155,8 @@ func (c *core) leads() bool {
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
-// propose makes the cluster agree on an entry, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly
-// not proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. propose never
+// propose makes the cluster agree on an entry, if this node leads. The error wraps [ErrLeaderUnavailable] if the entry was
+// certainly not proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. propose never
 // proposes a change of rules or regions that this build refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
@@ -194,23 +194,23 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 		return r.State() == raft.Leader && r.CurrentTerm() == mark.term
 	}
 	if mark == nil || mark.reign != reign || !leads() {
-		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrNoLeader)
+		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrLeaderUnavailable)
 	}
 	if err := c.transport.confirmations.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
-		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrNoLeader, err)
+		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
 	if !leads() { // this node's own vote; it must come after the majority's
-		return fmt.Errorf("%w: this node no longer leads", ErrNoLeader)
+		return fmt.Errorf("%w: this node no longer leads", ErrLeaderUnavailable)
 	}
 	return nil
 }
 
 func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if err := ctx.Err(); err != nil {
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	}
 	if !c.leads() {
-		return agreement.Result{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return agreement.Result{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
 	if err := c.cfg.Build.Proposes(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -230,7 +230,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	})
 	switch {
 	case errors.Is(err, ErrClosed):
-		return o.result, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return o.result, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	case err != nil:
 		return o.result, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
@@ -273,7 +273,7 @@ func entryResult(response any) (agreement.Result, error) {
 func proposeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
-		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // leadership lost, shutdown, a failed disk
 }
@@ -287,12 +287,12 @@ func (c *Cluster) followLeadership() {
 			c.leaderChanges.Add(1)
 			if leads {
 				c.granter.Lead()
-				poke(c.leadChanged)
-				poke(c.reconcileNeeded)
+				signal(c.leadChanged)
+				signal(c.reconcileNeeded)
 			} else {
 				c.granter.Follow()
 			}
-			poke(c.governor.wake)
+			signal(c.governor.wake)
 			c.cfg.Logger.Debug("leadership changed", "leads", leads)
 			c.holder.Poke()
 		case <-c.ctx.Done():

@@ -12,9 +12,9 @@ import (
 type nodeHealth struct {
 	boot           uint64
 	healthy        bool      // alive, and has applied nearly everything
-	healthySince   time.Time // when good became true
+	healthySince   time.Time // when healthy became true
 	failed         bool      // failed or left, or gossip has not seen it
-	failedSince    time.Time // when bad became true
+	failedSince    time.Time // when failed became true
 	changeFailedAt time.Time // when a change of this node last failed
 }
 

@@ -311,7 +311,7 @@ func TestASeedIsNotThePrimarysFirst(t *testing.T) {
 		f.isolate("us")
 		eu, us := w.of("eu")[0], w.of("us")[0]
 		us.adjust = func(c *Config) {
-			c.Seed = func() ([]byte, string) { return worldWide(77).Body, "us" }
+			c.InitialRules = func() ([]byte, string) { return worldWide(77).Body, "us" }
 		}
 		w.startAll()
 		limit := func(n *node) int64 { return n.rules.Load().Document.Rules[0].Limits[0].Limit }

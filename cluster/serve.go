@@ -42,10 +42,10 @@ var kindsByCode = []struct {
 	code peer.Code
 	kind error
 }{
-	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrNoLeader}, {codeNoLeader, authority.ErrNotLeading},
+	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrLeaderUnavailable}, {codeNoLeader, authority.ErrNotLeading},
 	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
 	// These are only received.
-	{codeBusy, ErrNoLeader}, {peer.CodeNoMethod, ErrRefused},
+	{codeBusy, ErrLeaderUnavailable}, {peer.CodeNoMethod, ErrRefused},
 }
 
 // errBadCall means that a call is malformed or has invalid arguments.
@@ -55,8 +55,8 @@ var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
 const (
-	// serveBound bounds the work on one call; removing a node waits until its authority expires.
-	serveBound = 30 * time.Second
+	// serveTimeout bounds the work on one call; removing a node waits until its authority expires.
+	serveTimeout = 30 * time.Second
 )
 
 // request is an incoming call.
@@ -133,7 +133,7 @@ func (c *core) serveWith(call *peer.Call, h handler) {
 	call.CopyBody()
 	if !c.spawn(func() {
 		defer func() { <-c.callSlots }()
-		ctx, cancel := context.WithTimeout(c.ctx, serveBound)
+		ctx, cancel := context.WithTimeout(c.ctx, serveTimeout)
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
 		if err != nil {
@@ -167,7 +167,7 @@ func callError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge), errors.Is(err, peer.ErrNotSent):
-		return fmt.Errorf("%w: %w", ErrNoLeader, err) // nothing was sent
+		return fmt.Errorf("%w: %w", ErrLeaderUnavailable, err) // nothing was sent
 	case ok:
 		for _, k := range kindsByCode {
 			if remote.Code == k.code {
@@ -202,14 +202,14 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 	return nil
 }
 
-// callLeader makes a call to the leader. The error wraps ErrNoLeader if the leader certainly did not carry it out.
+// callLeader makes a call to the leader. The error wraps ErrLeaderUnavailable if the leader certainly did not carry it out.
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.Leader()
 	switch {
 	case leader == c.cfg.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
 	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
-		return nil, fmt.Errorf("%w that this node can reach", ErrNoLeader)
+		return nil, fmt.Errorf("%w: this node reaches no leader", ErrLeaderUnavailable)
 	}
 	b, err := c.cfg.Peers.Call(ctx, leader, m, body)
 	return b, callError(err)
@@ -221,7 +221,7 @@ func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 	defer cancel()
 	index, err := c.granter.Committed(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return 0, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	}
 	return index, nil
 }
@@ -232,7 +232,7 @@ func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
 		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
-		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
+		again := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
 		if again && c.pauseBeforeRetry(ctx) {
 			continue
 		}

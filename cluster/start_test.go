@@ -30,7 +30,7 @@ func TestBeforeStart(t *testing.T) {
 		if c.Await(ctx, 1, 1) || c.crew.Behind() || c.crew.Split() || c.Condition() != nil || c.Replacing() != nil {
 			t.Error("it reports something that it can't know")
 		}
-		if err := c.CatchUp(ctx); !errors.Is(err, ErrNoLeader) {
+		if err := c.CatchUp(ctx); !errors.Is(err, ErrLeaderUnavailable) {
 			t.Errorf("catch: have %v", err)
 		}
 		for what, ask := range map[string]func() error{

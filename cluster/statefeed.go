@@ -42,7 +42,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		close(waiter)
 	}
 	if now.History != before.History || now.Regions != before.Regions {
-		poke(c.governor.wake)
+		signal(c.governor.wake)
 		c.holder.Poke() // the leader waits until a majority has reported the new rules
 	}
 	if !ringChanged(before, now) {
@@ -54,7 +54,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.holder.Revoke()
 	}
 	c.holder.Poke()
-	poke(c.reconcileNeeded)
+	signal(c.reconcileNeeded)
 }
 
 // publishRules passes the state's rules on if they are new. Only the loop calls it.
@@ -128,8 +128,8 @@ func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	}) == nil
 }
 
-// poke signals a channel of capacity 1 without blocking.
-func poke(ch chan<- struct{}) {
+// signal sends to a channel of capacity 1 without blocking.
+func signal(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

@@ -85,9 +85,9 @@ func (t *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 }
 
 // countHashes counts the nodes for each hash, and returns a hash with the highest count.
-func countHashes(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
-	for _, hash := range told {
+	for _, hash := range byNode {
 		if votes[hash]++; votes[hash] >= votes[most] {
 			most = hash
 		}
@@ -112,14 +112,14 @@ func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	return authority.Reply{Differs: true, Why: "the node's state differs from the majority's after the same entries"}, true
 }
 
-// alarmEvery is the minimum interval between two log lines about differing nodes.
-const alarmEvery = 30 * time.Second
+// alarmInterval is the minimum interval between two log lines about differing nodes.
+const alarmInterval = 30 * time.Second
 
 // alarmSplit logs that nodes differ without a majority.
 func (c *crew) alarmSplit(r authority.Request) {
 	t := &c.tally
 	t.mu.Lock()
-	due := time.Since(t.lastAlarm) >= alarmEvery
+	due := time.Since(t.lastAlarm) >= alarmInterval
 	if due {
 		t.lastAlarm = time.Now()
 	}
@@ -135,7 +135,7 @@ func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmEvery
+	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmInterval
 }
 
 // stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first

@@ -62,7 +62,7 @@ func (n *node) astray() {
 		other.Hash[0]++
 		return m.state.CompareAndSwap(s, &other)
 	})
-	poke(n.c.Load().stateApplied)
+	signal(n.c.Load().stateApplied)
 }
 
 // TestWhoDiffersFromAMajorityStops: a node that differs stops, be it a follower or the leader, which hands over the lead.

@@ -134,13 +134,13 @@ func (n *node) run() *node {
 	cfg := DefaultConfig()
 	cfg.Self, cfg.Expect, cfg.Store, cfg.Peers, cfg.Logger = self, n.expect, n.store, peers, log
 	cfg.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
-	cfg.Seed = func() ([]byte, string) { return []byte(firstRules), n.name }
+	cfg.InitialRules = func() ([]byte, string) { return []byte(firstRules), n.name }
 	cfg.OnState = func(s *agreement.State) { n.state.Store(s) }
 	cfg.OnRules = func(s *rules.Set) { n.rules.Store(s) }
 	cfg.Boottime = func() time.Duration { return time.Since(w.start) }
 	if n.far != nil {
 		cfg.OtherRegions, cfg.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
-		cfg.Seed = func() ([]byte, string) { return worldWide(5).Body, n.name }
+		cfg.InitialRules = func() ([]byte, string) { return worldWide(5).Body, n.name }
 	}
 	if n.adjust != nil {
 		n.adjust(&cfg)

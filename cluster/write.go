@@ -28,7 +28,7 @@ type WriteOptions struct {
 }
 
 // Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors],
-// or it wraps one of these: [rules.ErrConflict] or [rules.ErrNotFound]; [ErrNoLeader] or [ErrNoPrimary] if nothing was
+// or it wraps one of these: [rules.ErrConflict] or [rules.ErrNotFound]; [ErrLeaderUnavailable] or [ErrNoPrimary] if nothing was
 // changed, because no leader or not the primary region could be reached; [ErrOutcomeUnknown]. If ctx has no deadline, Write
 // takes at most Timings.Write.
 //
@@ -91,7 +91,7 @@ func (c *core) primaryError(err error) error {
 	case !c.secondary():
 	case errors.Is(err, ErrOutcomeUnknown):
 		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.cfg.Primary, err)
-	case errors.Is(err, ErrNoLeader):
+	case errors.Is(err, ErrLeaderUnavailable):
 		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.cfg.Primary, err)
 	}
 	return err
@@ -118,9 +118,9 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 // serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
 func (g *governor) serveFollowNow(context.Context, noBody) (noBody, error) {
 	if !g.leads() {
-		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	poke(g.wake)
+	signal(g.wake)
 	return noBody{}, nil
 }
 
@@ -141,12 +141,12 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	case g.writing <- struct{}{}:
 		defer func() { <-g.writing }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
 	if !g.granter.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
-		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
+		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
 	// that requires a version is meant for that version's regions.
@@ -172,8 +172,8 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	return r, err
 }
 
-// CatchUp waits until this node has applied everything that was agreed on before the call. The error wraps ErrNoLeader or
-// the context's error. If ctx has no deadline, CatchUp takes at most Timings.Write.
+// CatchUp waits until this node has applied everything that was agreed on before the call. The error wraps ErrLeaderUnavailable
+// or the context's error. If ctx has no deadline, CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -181,7 +181,7 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	err := c.retry(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
-			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrNoLeader} // a query has no outcome that could be unknown
+			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrLeaderUnavailable} // a query has no outcome that could be unknown
 		}
 		return err
 	})
@@ -246,10 +246,10 @@ func (c *Cluster) initClusterOnce() error {
 	if err := c.governor.claimPrimary(ctx); err != nil {
 		return err
 	}
-	if rulesVersion(c.State()) != 0 || c.cfg.Seed == nil {
+	if rulesVersion(c.State()) != 0 || c.cfg.InitialRules == nil {
 		return nil
 	}
-	text, by := c.cfg.Seed()
+	text, by := c.cfg.InitialRules()
 	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, When: time.Now()})
 	if err != nil {
 		return err

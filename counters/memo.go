@@ -11,22 +11,22 @@ import (
 const (
 	// MaxMemo bounds a memo's answer, in bytes.
 	MaxMemo = 32 << 10
-	// BodyHashBits is the number of bits of a request's hash that a memo keeps.
-	BodyHashBits = 48
+	// ContentHashBits is the number of bits of a request's hash that a memo keeps.
+	ContentHashBits = 48
 
 	noteBytes = 6 + 6 + 4 // bytes of an answer that fit into the Count, Detail and At of a note
 )
 
-// ErrRequestIDReused: the memo belongs to a request with the same id but another body.
+// ErrRequestIDReused means that the memo belongs to a request with the same id but another body.
 var ErrRequestIDReused = errors.New("a request with this id had another body")
 
 // Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes. The first note
 // holds the hash of the request's body, and the answer's length and checksum.
 type Memo struct {
-	Key      Key    // Lo is derived from the request's id
-	BodyHash uint64 // hash of the request, BodyHashBits long
-	Until    int64  // when it expires: Unix seconds on the steady clock
-	Answer   []byte // nil after Recall if merged copies that differed made it unreadable
+	Key         Key    // Lo is derived from the request's id
+	ContentHash uint64 // hash of the request, ContentHashBits long
+	Until       int64  // when it expires: Unix seconds on the steady clock
+	Answer      []byte // nil after Recall if merged copies that differed made it unreadable
 }
 
 // memoKey returns the key of the i-th note of a memo.
@@ -59,7 +59,7 @@ func (s *shard) recallHeld(now algorithms.Now, m *Memo) (found bool, err error) 
 	if !s.readNotes(head[:], now) {
 		return false, nil
 	}
-	if uint64(head[0].Count) != m.BodyHash {
+	if uint64(head[0].Count) != m.ContentHash {
 		return true, ErrRequestIDReused
 	}
 	m.Answer = nil
@@ -109,7 +109,7 @@ func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op
 func (s *shard) rememberHeld(m *Memo) {
 	size := len(m.Answer)
 	s.storeNote(&Note{
-		Key: m.Key, Count: int64(m.BodyHash), Detail: int64(size)<<32 | int64(wire.Sum(0, m.Answer)),
+		Key: m.Key, Count: int64(m.ContentHash), Detail: int64(size)<<32 | int64(wire.Sum(0, m.Answer)),
 	}, m.Until)
 	for i := 1; i < memoNotes(size); i++ {
 		var part [noteBytes]byte

@@ -13,7 +13,7 @@ import (
 func amendment(now algorithms.Now, cost int64, body uint64, n int) *Amendment {
 	return &Amendment{
 		Ops:    []Op{{Key: Key{Hi: 7 << 52, Lo: 1}, Limit: tokenLimit, Cost: cost}},
-		Memo:   &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, BodyHash: body, Until: now.Steady/1e9 + 60},
+		Memo:   &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, ContentHash: body, Until: now.Steady/1e9 + 60},
 		Answer: func(*Amendment) []byte { return bytes.Repeat([]byte{9, 0, 255}, n)[:n] },
 	}
 }
@@ -144,7 +144,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 	if used, _ := table.Usage(now, Key{Hi: 7 << 52, Lo: 1}, tokenLimit); used != 0 {
 		t.Errorf("have %d used", used)
 	}
-	memo := &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, BodyHash: 77, Answer: make([]byte, MaxMemo+1)}
+	memo := &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, ContentHash: 77, Answer: make([]byte, MaxMemo+1)}
 	if err := table.Remember(now, memo); !errors.Is(err, ErrFull) {
 		t.Errorf("an answer beyond MaxMemo: have %v", err)
 	}

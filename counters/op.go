@@ -55,9 +55,9 @@ type Op struct {
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block makes the op a pause. It begins when another op with the same Key.Hi refuses, and lasts for the window of its
-	// limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it refuses every check,
-	// whatever the cost.
+	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Hi refuses, and lasts
+	// for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it
+	// refuses every check, whatever the cost.
 	Block bool
 
 	// Set by Take and Peek.

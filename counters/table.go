@@ -354,8 +354,8 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 }
 
 // protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
-// with it the expiry, may have changed since the counter was stored. A count from a window ahead of the clock moves into the
-// current window for good.
+// with it the expiry, may have changed since the counter was stored. A state whose window is ahead of the clock is stored as
+// moved to the current window.
 func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
 	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)

@@ -3,15 +3,15 @@ package limiter
 import "github.com/rlnode/rlnode/rules"
 
 // FollowLoads sets the function that returns the step in force for each rule of a set, by Rule.Index: −1 for none. A nil result
-// means that no rule has a step in force. Use and Adapt call it only for sets with at least one adaptive rule.
+// means that no rule has a step in force. SetRules and UpdateSteps call it only for sets with at least one adaptive rule.
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.loadSteps = steps
 }
 
-// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
-// in force when it began, on the node where it began.
+// UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the
+// limits in force when it began, on the node where it began.
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

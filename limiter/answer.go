@@ -49,14 +49,14 @@ type Query struct {
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
-	// Looks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered refusal
-	// may answer it, and it counts in the figures and as demand for leases.
-	Looks bool
+	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
+	// refusal may answer it, and it counts in the figures and as demand for leases.
+	PeeksAreLooks bool
 }
 
 // Peeks reports whether q only peeks. A look takes nothing either, but is treated as a check.
 func (q *Query) Peeks() bool {
-	if q.Looks {
+	if q.PeeksAreLooks {
 		return false
 	}
 	for i := range q.Subjects {
@@ -203,8 +203,8 @@ var (
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 
-// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order of
-// the call.
+// IndexInOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order
+// of the call.
 func (a *Answer) IndexInOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n
@@ -237,7 +237,8 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 }
 
 // comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
-// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's Place may be higher.
+// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's CallIndex may be
+// higher.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }

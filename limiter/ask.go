@@ -17,7 +17,7 @@ import (
 // the check was decided without it.
 type ask struct {
 	to    ring.NodeID
-	owner ring.NodeID // grants the leases in the answer
+	owner ring.NodeID // the node whose leases the answer may carry
 	q     question    // its ops receive the decisions
 	// terms are the lease terms, by subject; nil if the check wants no lease.
 	terms    []localcache.Terms

@@ -70,7 +70,7 @@ func (c *clusterCheck) mustWait(i int) bool {
 		return false
 	}
 	for j := range hits {
-		if c.subjects[j].way != wayDecided && hits[j].Block == nil {
+		if c.subjects[j].state != stateDecided && hits[j].Block == nil {
 			return true
 		}
 	}

@@ -175,7 +175,7 @@ func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now)
 
 // chooseLender picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not
 // reported yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have
-// borrowed more than it needs. choose returns a nil borrower if there is no region to ask, if a loan to the counter is already
+// borrowed more than it needs. It returns a nil borrower if there is no region to ask, if a loan to the counter is already
 // in flight, or if too many loans are.
 func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRegions) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)

@@ -129,8 +129,16 @@ type ClusterConfig struct {
 
 // Validate returns an error if a required field is missing.
 func (c *ClusterConfig) Validate() error {
-	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Fallback == nil {
-		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Fallback is missing")
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Self", c.Self.IsZero()}, {"Ownership", c.Ownership == nil}, {"Peers", c.Peers == nil}, {"Authority", c.Authority == nil},
+		{"Await", c.Await == nil}, {"Ring", c.Ring == nil}, {"Fallback", c.Fallback == nil},
+	} {
+		if field.missing {
+			return errors.New("limiter: " + field.name + " is missing")
+		}
 	}
 	return nil
 }
@@ -138,13 +146,13 @@ func (c *ClusterConfig) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	ClusterConfig
-	flights flights
-	askPool sync.Pool // holds *servedQuestion
-	figures tallies
-	leases  leases
-	loans   loans // between regions
+	flights    flights
+	servedPool sync.Pool // holds *servedQuestion
+	figures    tallies
+	leases     leases
+	loans      loans // between regions
 
-	handlerSlots chan struct{} // holds a token for each question being served in a goroutine
+	handlerSlots chan struct{} // holds an element for each question being served in a goroutine
 	ctx          context.Context
 	stop         context.CancelFunc
 	mu           sync.Mutex // guards closed; once it is set, handlers takes no more goroutines

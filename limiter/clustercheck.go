@@ -27,7 +27,7 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
-	isLook         bool      // its peeks are looks; see Query.Looks
+	peekIsLook     bool      // its peeks count as looks; see Query.PeeksAreLooks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
@@ -51,11 +51,11 @@ type clusterCheck struct {
 type subject struct {
 	candidates
 	firstOp, numOps int // index and number of its ops
-	way             way
-	to              ring.NodeID        // wayAskOwner, wayAskStandby
+	state           subjectState
+	to              ring.NodeID        // stateAskOwner, stateAskStandby
 	absence         partitions.Absence // why the owner can't decide
 	retried         bool               // asked again after a connection broke
-	ask             *ask               // wayAwaitReply
+	ask             *ask               // stateAwaitReply
 	subjectDecision
 }
 
@@ -130,11 +130,11 @@ func (c *clusterCheck) addSubject() *subject {
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.way == wayOpen && !c.mustWait(i) {
+			if s := &c.subjects[i]; s.state == stateOpen && !c.mustWait(i) {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.selectWay(wayHere) {
+		if c.refused || !c.selectWay(stateHere) {
 			break
 		}
 		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
@@ -142,7 +142,7 @@ func (c *clusterCheck) advance() {
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
-	if c.selectWay(wayAlone) {
+	if c.selectWay(stateAlone) {
 		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
@@ -153,10 +153,10 @@ func (c *clusterCheck) advance() {
 }
 
 // selectWay puts the subjects with the given way into c.selected, and reports whether there are any.
-func (c *clusterCheck) selectWay(w way) bool {
+func (c *clusterCheck) selectWay(w subjectState) bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
-		if c.subjects[i].way == w {
+		if c.subjects[i].state == w {
 			c.selected = append(c.selected, i)
 		}
 	}
@@ -169,7 +169,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	for ; ; s.attempts++ {
 		place := s.locate(c.limiter)
 		if place == partitions.Here {
-			s.way = wayHere
+			s.state = stateHere
 			return
 		}
 		if place == partitions.Elsewhere && c.spendLease(s, h) {
@@ -182,10 +182,10 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
-		if s.way = wayAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
-			s.way, s.to = s.next(m)
+		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
+			s.state, s.to = s.next(m)
 		}
-		if s.way != wayAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
+		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
 			return
 		}
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
@@ -221,7 +221,7 @@ func (c *clusterCheck) ops(s *subject) []counters.Op {
 
 // markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
 func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
-	s.way, s.decidedBy, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
+	s.state, s.decidedBy, s.admitted, s.withdrawn, s.undo = stateDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 }
@@ -247,7 +247,7 @@ func (c *clusterCheck) takeHere(list []int) {
 			continue
 		}
 		s.attempts++
-		if s.way = wayOpen; !authorized {
+		if s.state = stateOpen; !authorized {
 			s.markTried(m.Self)
 		}
 	}
@@ -257,7 +257,7 @@ func (c *clusterCheck) takeHere(list []int) {
 // spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.isLook {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peekIsLook {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -276,18 +276,18 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 func (c *clusterCheck) askOthers() bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
-		if w := c.subjects[i].way; w == wayAskOwner || w == wayAskStandby {
+		if w := c.subjects[i].state; w == stateAskOwner || w == stateAskStandby {
 			c.selected = append(c.selected, i)
 		}
 	}
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
-		return cmp.Or(cmp.Compare(x.way, y.way), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
+		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
 	})
 	var last *ask
 	for _, i := range c.selected {
 		s := &c.subjects[i]
-		if last == nil || c.askSeparately || s.way == wayAskStandby || s.to != last.to {
+		if last == nil || c.askSeparately || s.state == stateAskStandby || s.to != last.to {
 			last = c.newAsk(s)
 			c.asks = append(c.asks, last)
 		}
@@ -311,7 +311,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	if a.q.version == 0 || c.ignoreNewer && c.limiter.member.Authority() { // without authority, this node's rules may be too old
 		a.q.flags |= flagIgnoreNewer
 	}
-	if s.way == wayAskStandby {
+	if s.state == stateAskStandby {
 		a.q.flags |= flagStandby
 		a.owner = s.route.Owner
 	}
@@ -330,10 +330,10 @@ func (c *clusterCheck) version() int64 {
 func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.attempts++
-	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
-	s.way, s.ask = wayAwaitReply, a
+	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
+	s.state, s.ask = stateAwaitReply, a
 	var terms localcache.Terms
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.isLook) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peekIsLook) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {
@@ -351,10 +351,10 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.way != wayActAsStandby || c.refused {
+		if s.state != stateActAsStandby || c.refused {
 			continue
 		}
-		s.way, s.triedAsStandby = wayOpen, true
+		s.state, s.triedAsStandby = stateOpen, true
 		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
@@ -371,7 +371,7 @@ func (c *clusterCheck) collectReplies() {
 			c.newerRules = max(c.newerRules, a.version)
 		}
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.way == wayAwaitReply && s.ask == a {
+			if s := &c.subjects[i]; s.state == stateAwaitReply && s.ask == a {
 				c.acceptAnswer(s, a, arrived)
 			}
 		}
@@ -382,7 +382,7 @@ func (c *clusterCheck) collectReplies() {
 
 // acceptAnswer applies a's answer to s. arrived is false if it is too late.
 func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
-	s.way = wayOpen
+	s.state = stateOpen
 	switch {
 	case !arrived:
 	case a.err != nil:

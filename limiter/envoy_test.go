@@ -30,7 +30,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 	set := l.Rules()
 	entries := []rules.EnvoyEntry{{Key: key, Value: value}}
 	return &Query{
-		Matched: set, Looks: true,
+		Matched: set, PeeksAreLooks: true,
 		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries, Mode: mode, Costs: []UnitCost{{Unit: rules.Requests, Cost: cost}}}},
 	}
 }

@@ -29,12 +29,12 @@ func (c *clusterCheck) dropUndecided() {
 	hits, ops, limits := k.match.Hits[:0], k.ops[:0], a.Limits[:0]
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.way != wayDecided {
+		if s.state != stateDecided {
 			continue
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.isLook) {
+			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peekIsLook) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}
@@ -53,7 +53,7 @@ func (c *clusterCheck) rollBack() {
 	l := c.limiter
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if c.peek || s.way != wayDecided || !s.admitted {
+		if c.peek || s.state != stateDecided || !s.admitted {
 			continue
 		}
 		switch s.undo {

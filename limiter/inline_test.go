@@ -58,10 +58,10 @@ func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
 	a, b := &ticket{id: 0x1234_5678_9abc_def0, contentHash: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, contentHash: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
-	if !x.Key.IsInline() || x.Key != y.Key || x.BodyHash == y.BodyHash || x.BodyHash >= 1<<counters.BodyHashBits {
+	if !x.Key.IsInline() || x.Key != y.Key || x.ContentHash == y.ContentHash || x.ContentHash >= 1<<counters.ContentHashBits {
 		t.Errorf("have %+v and %+v", x, y)
 	}
-	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.BodyHash != a.contentHash {
+	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.ContentHash != a.contentHash {
 		t.Errorf("have %+v", plain)
 	}
 }

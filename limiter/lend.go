@@ -85,8 +85,8 @@ func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	}
 }
 
-// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back a loan that
-// it could not confirm, if possible.
+// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. If it can't confirm
+// the debit, it puts the loan back if it still can.
 func (ls *loans) lend(r *LoanRequest) LoanReply {
 	m, now := ls.limiter.member, ls.limiter.clock.Now()
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)

@@ -32,7 +32,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and refusals.taken
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards steps, notHonoured and refusals.taken
 	loadSteps   func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
@@ -51,8 +51,8 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before Use. If clock
-// is nil, callers may only use the methods that take the time as an argument.
+// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before SetRules. If
+// clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
 	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})
@@ -60,8 +60,8 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
-// its name.
+// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it
+// keeps its name.
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *Limiter) authorityAt() int64 {
 	return now
 }
 
-// Rules returns the rules in force, or nil before the first Use.
+// Rules returns the rules in force, or nil before the first SetRules.
 func (l *Limiter) Rules() *rules.Set {
 	if active := l.inForce.Load(); active != nil {
 		return active.set
@@ -220,7 +220,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.isLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.Looks, false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.peekIsLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
 	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)

@@ -38,7 +38,7 @@ func (b *fakeMeter) Add(wall int64, s rules.Hash, unit string, cost, checks int6
 	return true
 }
 
-func (b *fakeMeter) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+func (b *fakeMeter) AddNamed(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	b.mu.Lock()
 	b.names[s] = fmt.Sprint(rule, key)
 	b.mu.Unlock()

@@ -164,7 +164,7 @@ func (r *refund) give(l *Limiter) {
 	}
 }
 
-// countLost counts g as lost if it is a reservation's.
+// countLost counts lost's ops as dropped if it is a reservation's.
 func (rs *reservations) countLost(lost *refund) {
 	if lost.made != 0 {
 		rs.dropped.Add(int64(len(lost.ops)))

@@ -25,8 +25,8 @@ type ownerRequest struct {
 	forward func(to ring.NodeID) error
 }
 
-// doAtOwner has the owner of e's subject, which may be this node, do e. It also asks the standby, which may just have become
-// the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns e's error.
+// doAtOwner has the owner of req's subject, which may be this node, do the work. It also asks the standby, which may just have
+// become the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	m, cands := l.member, candidates{hi: req.hi, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
@@ -45,7 +45,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.hi))
 		default:
 			w, to := cands.next(m)
-			if w != wayAskOwner && w != wayAskStandby || req.hops >= maxHops {
+			if w != stateAskOwner && w != stateAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}
 			cands.markTried(to)

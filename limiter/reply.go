@@ -121,7 +121,7 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
 }
 
-const minResultBytes = 4 // in bytes
+const minResultBytes = 4 // the minimum size of an encoded result
 
 func (r *result) code(c *wire.Coder) {
 	more := r.RetryAfter != 0 || r.Delay != 0 || r.Used != 0

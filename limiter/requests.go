@@ -52,12 +52,12 @@ type ticket struct {
 
 // ticketOf returns the ticket for a caller's id. Without an id the ticket is random, for a request that this node retries by
 // itself for the duration tries.
-func ticketOf(id string, body uint64, tries time.Duration) *ticket {
+func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	if id == "" {
-		return &ticket{id: rand.Uint64(), contentHash: body, life: tries + retryGrace}
+		return &ticket{id: rand.Uint64(), contentHash: contentHash, life: tries + retryGrace}
 	}
 	h := sha256.Sum256([]byte("request " + id))
-	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: body, life: answerLife}
+	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: contentHash, life: answerLife}
 }
 
 // kind returns the kind of a request that is not a check.
@@ -74,10 +74,10 @@ func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= che
 // memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, BodyHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.IsInline() {
 		m.Key.Lo = counters.InlineNoteLo(t.id)
-		m.BodyHash ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyHashBits) // including the note's bit
+		m.ContentHash ^= (m.Key.Lo ^ t.id) >> (63 - counters.ContentHashBits) // including the note's bit
 	}
 	return m
 }
@@ -85,14 +85,14 @@ func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 // Code implements wire.Message.
 func (t *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &t.id)
-	wire.Number(c, &t.contentHash, 1<<counters.BodyHashBits-1)
+	wire.Number(c, &t.contentHash, 1<<counters.ContentHashBits-1)
 	c.Millis(&t.life, answerLife)
 }
 
 // hashContent hashes a request's content.
 func hashContent(b []byte) uint64 {
 	h := sha256.Sum256(b)
-	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyHashBits)
+	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.ContentHashBits)
 }
 
 // hashChange hashes a change of one subject. The order of costs does not matter.
@@ -147,9 +147,9 @@ type keptRequest struct {
 	until int64
 }
 
-// makeRoom makes room for m among the answers that this node keeps, by dropping another one if necessary. At most half of them
+// makeRoom makes room for memo among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
-// it can drop none: only answers to writes are left or, if m is for a check, no answers to checks.
+// it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks.
 func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,9 +248,9 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it; if there is
-// none, it returns a nil memo, or ErrTooManyRequestIDs if c must have one. The error is or wraps counters.ErrShut,
-// ErrRequestIDReused or ErrTooManyRequestIDs.
+// recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it. If there
+// is no room, the memo is nil, or the error is ErrTooManyRequestIDs if the ticket is a write's. The error is or wraps
+// counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
 	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)
 	switch found, err = l.table.Recall(now, memo); {

@@ -7,18 +7,18 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// way says how a subject is decided.
-type way uint8
+// subjectState says how a subject is decided.
+type subjectState uint8
 
 const (
-	wayOpen         way = iota // not known yet
-	wayHere                    // from the counters here
-	wayAskOwner                // by another node, asked as the owner
-	wayAskStandby              // by another node, asked as the standby or as the node that handed the partition over
-	wayActAsStandby            // by this node, as the standby or as the node that handed the partition over
-	wayAlone                   // by this node alone
-	wayAwaitReply              // the question is in flight
-	wayDecided
+	stateOpen         subjectState = iota // not known yet
+	stateHere                             // from the counters here
+	stateAskOwner                         // by another node, asked as the owner
+	stateAskStandby                       // by another node, asked as the standby or as the node that handed the partition over
+	stateActAsStandby                     // by this node, as the standby or as the node that handed the partition over
+	stateAlone                            // by this node alone
+	stateAwaitReply                       // the question is in flight
+	stateDecided
 )
 
 // candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
@@ -50,27 +50,27 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 }
 
 // next returns the node to ask next, and as what, if the subject is not decided here. The standby comes last.
-func (c *candidates) next(m *member) (way, ring.NodeID) {
+func (c *candidates) next(m *member) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
 		if id != m.Self && c.isUsable(m, id) {
-			return wayAskOwner, id
+			return stateAskOwner, id
 		}
 	}
 	// During a move, the node that handed the partition over keeps a copy.
 	other, moving := c.route.Other, !c.route.Other.IsZero() && slices.Contains(c.tried, c.route.Owner)
 	switch id := c.route.Standby; {
 	case moving && other == m.Self && !c.triedAsStandby:
-		return wayActAsStandby, other
+		return stateActAsStandby, other
 	case moving && other != m.Self && !c.standbyAsked && m.Peers.Reachable(other):
-		return wayAskStandby, other
+		return stateAskStandby, other
 	case id == m.Self:
 		if !c.triedAsStandby && !c.hasTried(id) {
-			return wayActAsStandby, id
+			return stateActAsStandby, id
 		}
 	case c.isUsable(m, id):
-		return wayAskStandby, id
+		return stateAskStandby, id
 	}
-	return wayAlone, ring.NodeID{}
+	return stateAlone, ring.NodeID{}
 }
 
 // isUsable reports whether id can be reached and has not been tried yet.

@@ -39,7 +39,7 @@ type servedQuestion struct {
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
 func (m *member) newServedQuestion() *servedQuestion {
-	if v, ok := m.askPool.Get().(*servedQuestion); ok {
+	if v, ok := m.servedPool.Get().(*servedQuestion); ok {
 		return v
 	}
 	return &servedQuestion{}
@@ -47,7 +47,7 @@ func (m *member) newServedQuestion() *servedQuestion {
 
 func (m *member) release(v *servedQuestion) {
 	if cap(v.question.ops) <= maxPooledOps && cap(v.reply.results) <= maxPooledOps && cap(v.out)+cap(v.key) <= maxPooledBytes {
-		m.askPool.Put(v)
+		m.servedPool.Put(v)
 	}
 }
 

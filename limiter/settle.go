@@ -152,7 +152,7 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 			}
 			// Correct the month that it was billed in.
 			if unit := s.units[subj.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
-				l.meter.Enter(s.made, subject, subj.rule, subj.key, unit, cost, 0)
+				l.meter.AddNamed(s.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}

@@ -252,8 +252,9 @@ type Meter interface {
 	// Add adds cost and checks to what was admitted for a subject in a unit, in the month that contains wall (Unix
 	// nanoseconds). It returns false if it does not know the subject. cost may be negative.
 	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// Enter is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is unknown.
-	Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
+	// AddNamed is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is
+	// unknown.
+	AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
 }
 
 // UseMeter makes the limiter report admitted costs to m. Call it before the first check.
@@ -268,7 +269,7 @@ func (l *Limiter) billCheck(q *Query, a *Answer) {
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
 			if h.Rule.CountsMonthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
-				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
+				l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}
 		ops = ops[len(h.Limits):]

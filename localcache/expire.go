@@ -14,12 +14,12 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
 	}
 }
 
-// returnPause is how long Ended waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
+// returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
 // may still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
 // the holder's report of what it may still spend, and that report does not include what waits here.
 const returnPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of le and keeps what is left of it for Ended.
+// endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
 	g := le.grants[0]
 	out := Ended{Source: le.source, Grant: g.id, due: at + returnPause}
@@ -68,14 +68,14 @@ func (sh *leaseShard) takeDue(at time.Duration, buf []Ended) ([]Ended, time.Dura
 	return buf, next
 }
 
-// Wake signals that Ended must be called earlier than Next said.
+// Wake signals that TakeEnded must be called earlier than Next said.
 func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
-// Next returns when to call Ended unless Wake signals before that.
+// Next returns when to call TakeEnded unless Wake signals before that.
 func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// TakeEnded appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also
-// forgets subjects that were not used for a while.
+// TakeEnded appends to buf the grants that have ended with something left. The caller must give each back, once. TakeEnded
+// also forgets subjects that were not used for a while.
 func (ls *Leases) TakeEnded(at time.Duration, buf []Ended) []Ended {
 	ls.alarm.Store(int64(never))
 	next := never
@@ -113,7 +113,7 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, at time.Duration) {
 	}
 }
 
-// Enable sets whether leases may begin. If not, it also ends all leases, and Ended then hands out what is left of them.
+// Enable sets whether leases may begin. If not, it also ends all leases, and TakeEnded then hands out what is left of them.
 func (ls *Leases) Enable(at time.Duration, enabled bool) {
 	if ls.disabled.Store(!enabled); enabled {
 		return

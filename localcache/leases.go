@@ -18,13 +18,13 @@ import (
 // Callers of an inline subject may use different limits. Each set of limits, in its order and with its amounts, has a lease
 // of its own, up to maxSets per subject. A configured subject has one lease; a check with other limits ends it.
 //
-// The owner has debited in advance everything that is spent here. When a grant ends, Ended hands out what is left of it,
-// once, to be given back.
+// The owner has debited in advance everything that is spent here. When a grant ends, TakeEnded hands out what is left of
+// it, once, to be given back.
 type Leases struct {
 	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
 	shards     [leaseShards]leaseShard
 	wake       chan struct{} // capacity 1; signals that something is due earlier than Next said
-	alarm      atomic.Int64  // when Ended must be called next
+	alarm      atomic.Int64  // when TakeEnded must be called next
 	disabled   atomic.Bool   // no leases may begin
 	grantCount atomic.Int64  // number of grants
 }
@@ -76,9 +76,9 @@ type HeldGrant struct {
 // LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
 type LeaseRequest struct {
 	Terms       Terms
-	Incarnation uint64      // the owner's process that Seen and Held refer to
+	Incarnation uint64      // the owner's process that LastGrant and Held refer to
 	LastGrant   uint64      // ID of the last grant that arrived
-	Held        []HeldGrant // grants that this node holds, with IDs up to Seen; at most two
+	Held        []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
 	Want        []int64
 }
 
@@ -90,14 +90,14 @@ type Grant struct {
 	Windows []int64       // by limit; the window in which the owner debited it
 }
 
-// TakeEnded is a grant that has ended, with what is left of it.
+// Ended is a grant that has ended, with what is left of it.
 type Ended struct {
 	Source Source
 	Grant  uint64
 	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
 
-	due time.Duration // when Ended may hand it out
+	due time.Duration // when TakeEnded may hand it out
 }
 
 // NewLeases returns room for the leases of at most bound subjects, of which at most half may be inline. A bound below 1,024
@@ -204,8 +204,8 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 	return Unknown, Receipt{}
 }
 
-// Unspend returns what a Spend took to its grant or, if that has ended, to what Ended will hand out. If Ended has already
-// handed it out, the cost is lost. A look took nothing.
+// Unspend returns what a Spend took to its grant or, if that has ended, to what TakeEnded will hand out. If TakeEnded
+// has already handed it out, the cost is lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
@@ -311,7 +311,7 @@ func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.O
 	ls.schedule(sh, le)
 }
 
-// addGrant adds a grant to e.
+// addGrant adds a grant to le.
 func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
@@ -329,7 +329,7 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, fr
 	le.grants = append(le.grants, n)
 }
 
-// returnUnused queues an unused grant in full for Ended.
+// returnUnused queues an unused grant in full for TakeEnded.
 func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
@@ -444,7 +444,7 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	ls.wakeBy(due)
 }
 
-// wakeBy makes sure that Ended is called by at.
+// wakeBy makes sure that TakeEnded is called by at.
 func (ls *Leases) wakeBy(at time.Duration) {
 	if !ls.setAlarm(at) {
 		return
@@ -455,7 +455,7 @@ func (ls *Leases) wakeBy(at time.Duration) {
 	}
 }
 
-// setAlarm moves the next call of Ended forward to at. It returns false if that call is already due by then.
+// setAlarm moves the next call of TakeEnded forward to at. It returns false if that call is already due by then.
 func (ls *Leases) setAlarm(at time.Duration) bool {
 	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
 		if ls.alarm.CompareAndSwap(current, int64(at)) {

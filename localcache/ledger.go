@@ -34,7 +34,7 @@ type LeaseLedger struct {
 type ledgerShard struct {
 	mu        sync.Mutex // guards everything below
 	subjects  map[uint64]*ledgerSubject
-	inline    int           // inline subjects in known
+	inline    int           // inline ones in subjects
 	nextSweep time.Duration // when the first subject's grants may all have ended
 }
 

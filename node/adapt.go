@@ -8,7 +8,7 @@ import (
 
 // followLoads keeps the limiter up to date with the loads that this node receives and measures.
 func (n *Node) followLoads() {
-	tick, measure := time.NewTimer(loads.Tick), time.NewTicker(loads.CPUInterval)
+	tick, measure := time.NewTimer(loads.TickInterval), time.NewTicker(loads.CPUInterval)
 	defer tick.Stop()
 	defer measure.Stop()
 	for {
@@ -27,7 +27,7 @@ func (n *Node) followLoads() {
 		}
 		n.limiter.UpdateSteps()
 		if n.loads.Followed() {
-			tick.Reset(loads.Tick)
+			tick.Reset(loads.TickInterval)
 		}
 	}
 }

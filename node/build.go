@@ -194,7 +194,7 @@ func (n *Node) openCluster() (err error) {
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
-	config.Seed = func() ([]byte, string) {
+	config.InitialRules = func() ([]byte, string) {
 		text, err := c.initialRules.YAML()
 		if err != nil {
 			n.log.Error("the initial rules can't be encoded", "error", err)
@@ -271,7 +271,7 @@ func (n *Node) listen() (err error) {
 	c, self := n.config, adminView{n.cluster, n}
 	shared := api.Config{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
-		Node: c.Name, Version: Version(), Decider: n.limiter, Condition: n.condition, Health: n.clusterHealth, Logger: n.log,
+		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, Health: n.clusterHealth, Logger: n.log,
 	}
 	sources := []figures.Source{
 		n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
@@ -326,7 +326,7 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 
 // closeListeners closes the admin plane last, so that it reports the node's state while the last checks are decided.
 func (n *Node) closeListeners(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, closeBound)
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	n.closed.Store(true)
 	n.doors.Drain()

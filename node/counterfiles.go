@@ -96,7 +96,7 @@ func (n *Node) checkpoint(ctx context.Context) error {
 
 // saveAhead writes the changed counters, so that closeFiles has little left to write.
 func (n *Node) saveAhead(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, saveBound)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	var errs []error
 	for _, f := range n.files {

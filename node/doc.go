@@ -16,9 +16,9 @@
 // between nodes.
 //
 // A node doesn't need a process of its own. It handles no signals and leaves the umask, the default logger and all
-// other process-wide defaults alone. One program may run several nodes. Its libraries force two exceptions. Raft panics
-// when it can't read an entry of its own log that it has to apply. And the data directory must be created by the node
-// or be readable by its user alone, because the files in it get the permissions that the process's umask allows.
+// other process-wide defaults alone. One program may run several nodes. There are two exceptions, both due to libraries. Raft
+// panics when it can't read an entry of its own log that it has to apply. And the data directory must be created by the node or
+// be readable by its user alone, because the files in it get the permissions that the process's umask allows.
 //
 // # Order
 //

@@ -27,12 +27,12 @@ var (
 	_ client.Checker = (*client.Client)(nil)
 )
 
-const startBound = time.Minute
+const startTimeout = time.Minute
 
 // startReady starts a node and waits until it is ready. The node closes with the test.
 func startReady(t *testing.T, c Config) *Node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startBound)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	n, err := Start(ctx, c)
 	if err != nil {
@@ -96,7 +96,7 @@ func openSockets(t *testing.T) (count int) {
 // startCluster starts n nodes in this process, on loopback, as one cluster.
 func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startBound)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	var nodes []*Node
 	var join []string
@@ -562,7 +562,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 
 // BenchmarkCheck measures a check in process of a subject that this node owns, from one goroutine and from all.
 func BenchmarkCheck(b *testing.B) {
-	ctx, cancel := context.WithTimeout(b.Context(), startBound)
+	ctx, cancel := context.WithTimeout(b.Context(), startTimeout)
 	defer cancel()
 	n, err := Start(ctx, Config{Rules: []byte(exactRules(1 << 30))})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// dialBound is how long connecting to another node may take.
-const dialBound = 2 * time.Second
+// dialTimeout is how long connecting to another node may take.
+const dialTimeout = 2 * time.Second
 
 // environment is what a node depends on outside itself: the disk, the network, and the clock that times authority.
 // Tests replace it with one in memory and on virtual time.
@@ -57,7 +57,7 @@ func (w environment) complete(c *settings) environment {
 		}
 		return l, err
 	}
-	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.ClusterBind)}
+	dialer := net.Dialer{Timeout: dialTimeout, LocalAddr: localAddress(c.ClusterBind)}
 	w.dial = func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}

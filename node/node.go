@@ -25,18 +25,18 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Bounds on the steps of Close. Together they take at most stopBound, because Close promises ten seconds.
+// Bounds on the steps of Close. Together they take at most stopTimeout, because Close promises ten seconds.
 const (
-	stopBound = 9 * time.Second
-	// leaveBound bounds handing partitions over to other nodes, while checks are still decided.
-	leaveBound = 5 * time.Second
+	stopTimeout = 9 * time.Second
+	// leaveTimeout bounds handing partitions over to other nodes, while checks are still decided.
+	leaveTimeout = 5 * time.Second
 	// drainGrace is how long checks are still decided after /readyz starts to fail. Load balancers have this long to
 	// notice, and clients to finish requests in flight.
 	drainGrace = time.Second
-	// saveBound bounds saving most of the counters, while checks are still decided.
-	saveBound = 3 * time.Second
-	// closeBound bounds waiting for requests in flight when the listeners close.
-	closeBound = 2 * time.Second
+	// saveTimeout bounds saving most of the counters, while checks are still decided.
+	saveTimeout = 3 * time.Second
+	// closeTimeout bounds waiting for requests in flight when the listeners close.
+	closeTimeout = 2 * time.Second
 )
 
 // Node is a running node. Its methods may be called from many goroutines at once.
@@ -116,7 +116,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 		}
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		return nil, errors.Join(err, n.release(ctx))
 	}
@@ -232,7 +232,7 @@ func (n *Node) Close() error {
 }
 
 func (n *Node) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	n.doors.Drain()
 	grace := time.NewTimer(drainGrace)
@@ -254,7 +254,7 @@ func (n *Node) stop() error {
 
 // handOver hands the partitions over. Those that can't be handed over in time are saved for the next start.
 func (n *Node) handOver(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, leaveBound)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if err := n.leave(ctx, n.config.LeaveOnClose); err != nil {
 		n.log.Warn("not all counters are handed over", "error", err)
@@ -295,7 +295,7 @@ func (n *Node) leaveCluster(ctx context.Context) error {
 		return err
 	}
 	if err := n.wan.Leave(ctx); err != nil {
-		n.log.Info("could not tell other regions that this node leaves", "error", err)
+		n.log.Info("could not tell other regions that this node is leaving", "error", err)
 	}
 	n.leftForGood.Store(true)
 	return nil

@@ -35,7 +35,7 @@ func (a adminView) Leave(ctx context.Context) error {
 	case n.leftByRequest.Load():
 		return nil
 	case len(members) == 0:
-		return fmt.Errorf("%w: this node is starting", cluster.ErrNoLeader)
+		return fmt.Errorf("%w: this node is starting", cluster.ErrLeaderUnavailable)
 	case len(members) == 1:
 		return api.ErrOnlyMember
 	}

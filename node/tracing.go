@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// flushBound bounds sending the queued spans when the node stops.
-const flushBound = time.Second
+// flushTimeout bounds sending the queued spans when the node stops.
+const flushTimeout = time.Second
 
 // tracing returns where spans are sent.
 func (s *settings) tracing() *tracing.Config {
@@ -32,7 +32,7 @@ func (n *Node) openTracing() (err error) {
 
 // closeTracing sends the queued spans. A collector that is too slow is not an error of this node.
 func (n *Node) closeTracing(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushBound)
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := n.tracer.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		n.log.Warn("not all spans were sent", "error", err)

@@ -37,7 +37,7 @@ func (v *testNode) ask(rule, key string, times int) (admitted int64, by map[limi
 		ok, err := v.check(rule, key, &a)
 		slowest = max(slowest, time.Since(began))
 		if err != nil {
-			v.planet.t.Error(err)
+			v.cluster.t.Error(err)
 		}
 		if ok {
 			admitted++

@@ -55,7 +55,7 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		const limit, keys = 2000, 2
 		p := newTestCluster(t, 3, adaptiveRules)
 		tell := func(node int, load float64, ttl time.Duration) {
-			if err := p.nodes[node].node.loads.Tell("api", load, ttl); err != nil {
+			if err := p.nodes[node].node.loads.Report("api", load, ttl); err != nil {
 				t.Error(err)
 			}
 		}

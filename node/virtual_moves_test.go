@@ -90,17 +90,17 @@ func (p *testCluster) owner(partition int, not ...*testNode) (owner *testNode) {
 
 // usedAt returns what a node, which owns the subject, has counted.
 func (v *testNode) usedAt(rule, key string) int64 {
-	v.planet.t.Helper()
-	if v.planet.inline != nil {
+	v.cluster.t.Helper()
+	if v.cluster.inline != nil {
 		used, err := v.peekInline(key)
 		if err != nil {
-			v.planet.t.Fatal(err)
+			v.cluster.t.Fatal(err)
 		}
 		return used
 	}
 	u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
-		v.planet.t.Fatal(err)
+		v.cluster.t.Fatal(err)
 	}
 	return u.Limits[0].Used
 }

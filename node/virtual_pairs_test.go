@@ -167,7 +167,7 @@ func (s *faultPair) role(name string) *testNode {
 
 // startFault starts the lasting fault.
 func (s *faultPair) startFault() {
-	what, where := s.pair.Broken()
+	what, where := s.pair.SplitFault()
 	defer func() { s.began, s.before = time.Now(), s.standby.state() }()
 	if what == "disk-hung" || what == "disk-full" {
 		s.broken = s.role(where)
@@ -258,7 +258,7 @@ func (s *faultPair) checkOwned(when string) {
 
 // runSecondEvent performs the second event: a fault or an ordinary operation.
 func (s *faultPair) runSecondEvent() {
-	event, role := s.pair.Happens()
+	event, role := s.pair.SplitEvent()
 	switch event {
 	case "kill":
 		if s.to == nil && (role == "from" || role == "to") {
@@ -319,7 +319,7 @@ func (s *faultPair) kill(v *testNode) {
 
 // restart stops a node as gracefully as it can, and starts it again.
 func (s *faultPair) restart(v *testNode) {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	err := v.node.leave(ctx, false)
 	cancel()
 	s.logEvent("%s restarts, has left the ring: %v", v.name(), err == nil)

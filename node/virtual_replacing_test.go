@@ -19,11 +19,11 @@ func (v *testNode) replaceDisk(move bool) {
 	v.endProcess(false)
 	c := v.settings
 	if move {
-		v.ip = v.planet.address(100 + int(v.id[0]))
+		v.ip = v.cluster.address(100 + int(v.id[0]))
 		c.ClusterBind = v.ip
 	}
 	c.Join = nil
-	for _, other := range v.planet.nodes {
+	for _, other := range v.cluster.nodes {
 		if other != v {
 			c.Join = append(c.Join, other.ip)
 		}
@@ -71,7 +71,7 @@ func TestReadyWithoutAReplacementInOneProcess(t *testing.T) {
 		began := time.Now()
 		soon := func(what string, v *testNode, bound time.Duration) {
 			t.Helper()
-			p := v.planet
+			p := v.cluster
 			p.eventually(what, v.isProbedReady)
 			if took := time.Since(began); took > bound {
 				t.Errorf("%s after %v", what, took)

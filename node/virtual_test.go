@@ -104,7 +104,7 @@ func (p *testCluster) subjectHash(rule, key string) uint64 {
 
 // testNode is a node of a testCluster. It outlives its processes.
 type testNode struct {
-	planet   *testCluster
+	cluster  *testCluster
 	settings *Config
 	id       ring.NodeID
 	boot     uint64
@@ -189,7 +189,7 @@ func (p *testCluster) startNodes(n int, text string) {
 // addNode adds a node without starting it.
 func (p *testCluster) addNode(settings *Config) *testNode {
 	i := len(p.nodes)
-	v := &testNode{planet: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
+	v := &testNode{cluster: p, ip: p.address(i), memory: newTestDisk(), settings: settings, id: ring.NodeID{byte(i + 1), byte(p.subnet)}}
 	p.nodes = append(p.nodes, v)
 	return v
 }
@@ -226,7 +226,7 @@ func (p *testCluster) settings(i, n int) *Config {
 
 // startProcess starts the node's process.
 func (v *testNode) startProcess() {
-	p := v.planet
+	p := v.cluster
 	host := p.net.Host(v.ip)
 	gossip, err := host.GossipTransport(7946)
 	if err != nil {
@@ -296,15 +296,15 @@ func (p *testCluster) boottime() time.Duration {
 func (v *testNode) endProcess(clean bool) {
 	n := v.node
 	v.ready.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if clean {
 		if err := n.leave(ctx, false); err != nil {
-			v.planet.t.Errorf("%s: step back: %v", v.settings.Name, err)
+			v.cluster.t.Errorf("%s: step back: %v", v.settings.Name, err)
 		}
 	} else {
 		v.crashed.Store(true)
-		v.planet.net.Crash(v.ip)
+		v.cluster.net.Crash(v.ip)
 	}
 	v.alive.Store(false)
 	close(v.disk.ended)
@@ -317,7 +317,7 @@ func (v *testNode) endProcess(clean bool) {
 	_ = n.release(context.Background())
 	if written != nil { // a killed process would not have written the rest
 		if err := os.WriteFile(file, written, 0o600); err != nil {
-			v.planet.t.Error(err)
+			v.cluster.t.Error(err)
 		}
 	}
 	v.ready.Store(false) // the node may have become ready meanwhile
@@ -371,7 +371,7 @@ func (p *testCluster) within(bound time.Duration, what string, ok func() bool) {
 
 // check makes a check at a node. It reports whether the check was allowed.
 func (v *testNode) check(rule, key string, a *limiter.Answer) (bool, error) {
-	q := v.planet.query(rule, key)
+	q := v.cluster.query(rule, key)
 	err := v.node.limiter.Check(&q, a)
 	return err == nil && a.Allowed, err
 }
@@ -488,7 +488,7 @@ func (p *testCluster) tryUsed(rule, key string) (int64, error) {
 // peekInline peeks at an inline subject and returns its use. It fails unless the owner answers.
 func (v *testNode) peekInline(key string) (int64, error) {
 	var a limiter.Answer
-	q := v.planet.query("", key)
+	q := v.cluster.query("", key)
 	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: rules.Requests}}
 	err := v.node.limiter.Check(&q, &a)
 	if err == nil && a.DecidedBy < limiter.ByForward {

@@ -21,7 +21,7 @@ rules:
 
 // month returns what a node reports for this month over all nodes, by subject, and the nodes whose counts are missing.
 func (v *testNode) month() (rows map[string]int64, missing []string) {
-	t := v.planet.t
+	t := v.cluster.t
 	t.Helper()
 	s, err := v.node.usage.Read(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
 	if err != nil {
@@ -128,14 +128,14 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 		})
 		b.checkDuring("a node leaves", func(*loadGenerator) int64 {
 			v := p.followers()[0]
-			ctx, cancel := context.WithTimeout(t.Context(), leaveBound)
+			ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
 			defer cancel()
 			if err := v.node.leave(ctx, true); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(time.Second) // the node still answers
 			v.drain()
-			last, cancelLast := context.WithTimeout(t.Context(), leaveBound)
+			last, cancelLast := context.WithTimeout(t.Context(), leaveTimeout)
 			defer cancelLast()
 			if err := v.node.handOverLateUsage(last); err != nil {
 				t.Error(err)

@@ -16,8 +16,8 @@ import (
 const (
 	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the steady one before that counts as a step.
 	// It is less than the amount by which expiries are rounded up.
-	clockTolerance      = int64(time.Second)
-	maxBackoffIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
+	clockTolerance    = int64(time.Second)
+	maxPauseIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
 
 	commitBytes   = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
 	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
@@ -79,7 +79,7 @@ func (c *Counters) runLoop() {
 		// checkpointNow logs and records its error.
 		_ = c.checkpointNow(c.ctx, true)
 		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
-		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoffIntervals))
+		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxPauseIntervals))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }

@@ -23,7 +23,7 @@ type LoadStats struct {
 	DamagedFrames int64 // frames skipped because they were damaged
 	NoRoom        int64 // records skipped because the table was full
 	Duration      time.Duration
-	// SetAside: the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
+	// SetAside means that the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
 

@@ -61,9 +61,9 @@ func (p *probe) check() error {
 		p.health.begin()
 		err := p.write()
 		if first := p.health.end(err); first {
-			p.log.Error("the disk can't be written", "path", p.path, "error", err)
+			p.log.Error("can't write to the disk", "path", p.path, "error", err)
 		} else if err == nil && p.health.succeed() {
-			p.log.Info("the disk can be written again", "path", p.path)
+			p.log.Info("can write to the disk again", "path", p.path)
 		}
 		<-p.busy
 		result <- err

@@ -410,10 +410,10 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 type workers struct {
 	closing chan struct{} // closed when the store begins to close
 
-	mu     sync.Mutex // guards ended, so that nothing starts after it is set
-	closed bool
-	wg     sync.WaitGroup
-	closer sync.WaitGroup
+	mu        sync.Mutex // guards closed, so that nothing starts after it is set
+	closed    bool
+	running   sync.WaitGroup
+	finishing sync.WaitGroup
 }
 
 func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
@@ -425,7 +425,7 @@ func (w *workers) start(f func()) bool {
 	if w.closed {
 		return false
 	}
-	w.wg.Go(f)
+	w.running.Go(f)
 	return true
 }
 
@@ -435,8 +435,8 @@ func (w *workers) closeAfter(f func()) {
 	w.closed = true
 	w.mu.Unlock()
 	close(w.closing)
-	w.closer.Go(func() {
-		w.wg.Wait()
+	w.finishing.Go(func() {
+		w.running.Wait()
 		f()
 	})
 }

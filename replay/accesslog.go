@@ -68,7 +68,7 @@ func (r *record) addRequest(request string) {
 	} else if strings.HasPrefix(target, "HTTP/") {
 		return
 	}
-	if endpoint := rules.PathOf(target); endpoint != "" {
+	if endpoint := rules.RequestPath(target); endpoint != "" {
 		r.addAttribute("endpoint", endpoint)
 	}
 }

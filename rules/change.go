@@ -119,7 +119,7 @@ type piece interface {
 }
 
 // replacePiece returns a copy of list with p at index i: if found, p replaces the i-th piece, and otherwise p is inserted
-// before it. If p is nil, the piece is removed. replaced also updates the document's size.
+// before it. If p is nil, the piece is removed. replacePiece also updates the document's size.
 func replacePiece[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
 	list = slices.Clone(list)
 	var before, after *yaml.Node

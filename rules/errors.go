@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ErrNotFound means that the document has no such piece, or the history no such version.
-var ErrNotFound = errors.New("no such piece of the rules")
+// ErrNotFound means that the document has no such part, or the history no such version.
+var ErrNotFound = errors.New("no such part of the rules")
 
 // ErrConflict means that the version in force is not the one that a write was made for.
 var ErrConflict = errors.New("the rules have changed in the meantime")

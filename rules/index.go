@@ -79,7 +79,7 @@ func buildIndex(entries []indexed) index {
 	var x index
 	nets := map[int]map[netip.Prefix][]int32{}
 	for i := range entries {
-		x.file(int32(i), &entries[i], counts, nets)
+		x.insert(int32(i), &entries[i], counts, nets)
 	}
 	for attribute, byPrefix := range nets {
 		x.attributes[attribute].nets = netTable(byPrefix)
@@ -132,8 +132,8 @@ func (ix *index) attribute(n int) *attributeIndex {
 	return &ix.attributes[n]
 }
 
-// file files entry i under its most selective condition.
-func (ix *index) file(i int32, e *indexed, counts map[indexKey]int, nets map[int]map[netip.Prefix][]int32) {
+// insert files entry i under its most selective condition.
+func (ix *index) insert(i int32, e *indexed, counts map[indexKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute, class, crowd := -1, byPresence+1, 0
 	better := func(otherClass, otherCrowd int) bool {
@@ -163,7 +163,7 @@ func (ix *index) file(i int32, e *indexed, counts map[indexKey]int, nets map[int
 		a.present = append(a.present, i)
 		return
 	}
-	a.file(i, best)
+	a.insert(i, best)
 	for _, p := range best.nets {
 		if nets[attribute] == nil {
 			nets[attribute] = map[netip.Prefix][]int32{}
@@ -172,8 +172,8 @@ func (ix *index) file(i int32, e *indexed, counts map[indexKey]int, nets map[int
 	}
 }
 
-// file files an entry under each value of c except CIDRs.
-func (a *attributeIndex) file(i int32, c *condition) {
+// insert files an entry under each value of c except CIDRs.
+func (a *attributeIndex) insert(i int32, c *condition) {
 	for _, s := range c.texts {
 		if a.texts == nil {
 			a.texts = map[string][]int32{}
@@ -188,14 +188,14 @@ func (a *attributeIndex) file(i int32, c *condition) {
 	}
 	for j := range c.globs {
 		if g := &c.globs[j]; g.prefix != "" {
-			a.prefixes.file(i, g.prefix)
+			a.prefixes.insert(i, g.prefix)
 		} else {
-			a.suffixes.file(i, g.suffix)
+			a.suffixes.insert(i, g.suffix)
 		}
 	}
 }
 
-func (g *globIndex) file(i int32, text string) {
+func (g *globIndex) insert(i int32, text string) {
 	if g.byText == nil {
 		g.byText = map[string][]int32{}
 	}

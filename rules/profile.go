@@ -89,7 +89,7 @@ func (s *Source) Value(lines []string) (value string, ok bool) {
 	}
 	value = strings.Trim(lines[0], " \t")
 	if s.Path {
-		value = PathOf(value)
+		value = RequestPath(value)
 	}
 	return value, value != ""
 }
@@ -128,8 +128,8 @@ func entryAddress(s string) (string, bool) {
 	return s, ok
 }
 
-// PathOf returns the path of a request's target, without the query. A target in absolute form loses its host.
-func PathOf(target string) string {
+// RequestPath returns the path of a request's target, without the query. A target in absolute form loses its host.
+func RequestPath(target string) string {
 	if i := strings.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
 	}

@@ -158,8 +158,8 @@ type Limit struct {
 	ID uint64
 	// WholeCapacity is the capacity of the undivided limit if this is a region's share; otherwise 0.
 	WholeCapacity int64
-	// BorrowTarget is the amount that a region tries to have available by borrowing, for a fixed window divided among regions: its
-	// share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
+	// BorrowTarget is the amount that a region tries to keep available by borrowing, for a fixed window divided among regions:
+	// its share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	BorrowTarget int64
 	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.
 	CallIndex int

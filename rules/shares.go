@@ -194,8 +194,8 @@ type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last view counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
-	d, kept := s.division, &h.Limits[0].shareCache.sole
-	if c := kept.Load(); c != nil && c.division == d {
+	d, cache := s.division, &h.Limits[0].shareCache.sole
+	if c := cache.Load(); c != nil && c.division == d {
 		return c.limits
 	}
 	names := s.shares.Views[len(s.shares.Views)-1].Names
@@ -206,13 +206,13 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 		}
 	}
 	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
-	kept.Store(c)
+	cache.Store(c)
 	return c.limits
 }
 
 // movingShares returns the shares of a hit's limits when more than one view may count.
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
-	d, kept := s.division, &h.Limits[0].shareCache.moving
+	d, cache := s.division, &h.Limits[0].shareCache.moving
 	views := s.shares.Views
 	m.shareLists = m.shareLists[:0]
 	for i := range views[:len(views)-1] {
@@ -222,7 +222,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 		}
 		m.shareLists = append(m.shareLists, number)
 	}
-	c := kept.Load()
+	c := cache.Load()
 	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
 		c = s.newMovingLimits(m, h)
 	} else if c.stillHolds(h.Limits, wall) {
@@ -243,7 +243,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 			next.limits[i].inWindow = &windowDivision{d.names, amounts}
 		}
 	}
-	kept.Store(&next)
+	cache.Store(&next)
 	return next.limits
 }
 
@@ -328,7 +328,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 			all[i].loweredCache = &loweredCache{}
 		}
 		all[i].Amount = rooms[i].amount
-		all[i].BorrowTarget = s.aim(l, max(rooms[i].amount, newest[i].amount))
+		all[i].BorrowTarget = s.borrowTarget(l, max(rooms[i].amount, newest[i].amount))
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
@@ -338,9 +338,9 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// aim returns the amount of a fixed window that a region tries to have available by borrowing, given its share; see
+// borrowTarget returns how much of a fixed window a region tries to keep available by borrowing, given its share; see
 // [Limit.BorrowTarget]. It is 0 if the region is not committed.
-func (s *Set) aim(l *Limit, share int64) int64 {
+func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {
 	case l.Kind != algorithms.FixedWindow || !slices.Contains(names, s.division.region):

@@ -50,7 +50,7 @@ type Cluster struct {
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
-	callSlots chan struct{} // holds a token for each call being answered
+	callSlots chan struct{} // holds an element for each call being answered
 	calls     sync.WaitGroup
 	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
 	closed    bool
@@ -70,8 +70,8 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
-// holding lists what a node holds for a month.
-type holding struct {
+// inventory lists what a node holds for a month.
+type inventory struct {
 	Sources []source `json:"sources"`
 	Damaged bool     `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
 }
@@ -84,8 +84,8 @@ type source struct {
 	heldBy  Member   // the node that holds it
 }
 
-// holdingHere lists what this node holds for a month, and sorts in all rows counted so far.
-func (c *Cluster) holdingHere(month Month) (h holding) {
+// inventoryHere lists what this node holds for a month, and sorts in all rows counted so far.
+func (c *Cluster) inventoryHere(month Month) (h inventory) {
 	m := c.meter
 	h.Damaged = m.file.SetAside()
 	sources, err := m.sources(month)
@@ -204,7 +204,7 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 		if err := json.Unmarshal(body, &month); err != nil {
 			return nil, errRow
 		}
-		return json.Marshal(c.holdingHere(month))
+		return json.Marshal(c.inventoryHere(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
@@ -217,10 +217,10 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 	return nil, errors.New("unknown method")
 }
 
-// holdingOf asks a node what it holds for a month.
-func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holding, err error) {
+// inventoryOf asks a node what it holds for a month.
+func (c *Cluster) inventoryOf(ctx context.Context, m Member, month Month) (h inventory, err error) {
 	if m.ID == c.meter.cfg.Self {
-		h = c.holdingHere(month)
+		h = c.inventoryHere(month)
 	} else {
 		var body []byte
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -244,7 +244,7 @@ func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (be
 	var group sync.WaitGroup
 	for _, m := range members {
 		group.Go(func() {
-			h, err := c.holdingOf(ctx, m, month)
+			h, err := c.inventoryOf(ctx, m, month)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || h.Damaged {

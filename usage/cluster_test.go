@@ -329,7 +329,7 @@ func TestRowsWithTheSameNames(t *testing.T) {
 	want := int64(0)
 	for i := range uint64(30) {
 		want += int64(1 + i)
-		m.Enter(november.UnixNano(), rules.Hash{Hi: i, Lo: i}, "r", []string{string(rune('a' + i%10))}, "requests", int64(1+i), 1)
+		m.AddNamed(november.UnixNano(), rules.Hash{Hi: i, Lo: i}, "r", []string{string(rune('a' + i%10))}, "requests", int64(1+i), 1)
 	}
 	id := m.inMemory()[0].id
 	for _, place := range []string{"memory", "file"} {

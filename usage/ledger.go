@@ -183,8 +183,8 @@ func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
 }
 
-// enterAt is enter without the row of others. count is the number of rows of row's kind, at most bound. It returns done, lost
-// if there is no room, or sealed.
+// enterAt is enter without the row of others. count is the number of rows of row's kind, at most bound. It returns done,
+// outcomeLost if there is no room, or outcomeSealed.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	s := l.shard(lo)
 	s.mu.Lock()

@@ -28,20 +28,28 @@ type Config struct {
 
 // Validate returns an error if a required field is missing.
 func (c *Config) Validate() error {
-	if c.Dir == "" || c.Self.IsZero() || c.Now == nil || c.Months < 1 || c.Rows < 1 || c.Logger == nil {
-		return errors.New("usage: Dir, Self, Now, Logger, Months or Rows is missing")
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Dir", c.Dir == ""}, {"Self", c.Self.IsZero()}, {"Now", c.Now == nil}, {"Months", c.Months < 1}, {"Rows", c.Rows < 1},
+		{"Logger", c.Logger == nil},
+	} {
+		if field.missing {
+			return errors.New("usage: " + field.name + " is missing")
+		}
 	}
 	return nil
 }
 
 // Meter counts what this node answers as allowed. Counting never waits for the disk. All methods may be called concurrently;
-// Add and Enter also after Close.
+// Add and AddNamed also after Close.
 type Meter struct {
 	cfg     Config
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
-	wake    chan struct{} // holds a token when writeLoop should write again
+	wake    chan struct{} // holds an element when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 
@@ -73,7 +81,7 @@ type Stats struct {
 	InMemory     bool  // counts are in no file: a crash would lose them
 }
 
-// Read returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
+// Open returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
 // without it.
 func Open(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {
@@ -97,7 +105,7 @@ func Open(cfg Config) (*Meter, error) {
 }
 
 // Add adds cost and checks to a subject's row, in the month of wall (Unix nanoseconds). It returns false if there is no such
-// row; then the caller must call Enter. cost may be negative.
+// row; then the caller must call AddNamed. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
 	if l == nil || !l.contains(wall) {
@@ -107,9 +115,9 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	return l.add(hi, lo, cost, checks)
 }
 
-// Enter is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row among
-// the others of rule and unit if there is no room, or if key is nil, which means unknown.
-func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+// AddNamed is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row
+// among the others of rule and unit if there is no room, or if key is nil, which means unknown.
+func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := rowHash(subject, unit)
 	for {
 		l := m.ledgerOf(wall)

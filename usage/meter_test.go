@@ -67,7 +67,7 @@ func hashOf(rule string, key ...string) rules.Hash {
 func (m *Meter) count(wall time.Time, rule string, key []string, unit string, cost int64) {
 	h := hashOf(rule, key...)
 	if !m.Add(wall.UnixNano(), h, unit, cost, 1) {
-		m.Enter(wall.UnixNano(), h, rule, key, unit, cost, 1)
+		m.AddNamed(wall.UnixNano(), h, rule, key, unit, cost, 1)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestMeterCounts(t *testing.T) {
 	m.count(november, "pair", []string{"a:b", "c"}, "requests", 1)
 	m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
 	m.count(november, "all", []string{}, "requests", 7)
-	m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
-	m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // unknown
+	m.AddNamed(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
+	m.AddNamed(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // unknown
 	m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
 	m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
 	m.count(november, "tenant", []string{"acme"}, "requests", 1) // late

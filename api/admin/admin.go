@@ -144,7 +144,7 @@ func (s *Server) endpoints() []endpoint {
 	}
 }
 
-// Read binds the admin plane's address and starts serving.
+// Open binds the admin plane's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)

@@ -433,7 +433,7 @@ func TestWriteFailures(t *testing.T) {
 		status int
 		code   api.Code
 	}{
-		{fmt.Errorf("forward: %w", cluster.ErrNoLeader), 503, api.NoLeader},
+		{fmt.Errorf("forward: %w", cluster.ErrLeaderUnavailable), 503, api.NoLeader},
 		{fmt.Errorf("forward: %w", cluster.ErrNoPrimary), 503, api.NoPrimary},
 		{errors.New("no space left on device"), 503, api.WriteFailed},
 	} {

@@ -70,7 +70,7 @@ func TestCatchUp(t *testing.T) {
 				l.SetRules(set)
 				return nil
 			case 1:
-				return cluster.ErrNoLeader
+				return cluster.ErrLeaderUnavailable
 			}
 			<-ctx.Done()
 			return ctx.Err()
@@ -101,7 +101,7 @@ func TestCondition(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[error]
 	n := startNode(t, func(c *apitest.Config) {
-		c.Condition = func() error {
+		c.CheckReady = func() error {
 			if err := why.Load(); err != nil {
 				return *err
 			}

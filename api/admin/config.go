@@ -100,15 +100,15 @@ type Config struct {
 // Validate returns an error that lists the missing fields.
 func (c *Config) Validate() error {
 	return errors.Join(
-		api.Need(c.Subjects != nil, "admin: Subjects"),
-		api.Need(c.Rules != nil, "admin: Rules"),
-		api.Need(c.Cluster != nil, "admin: Cluster"),
-		api.Need(c.Membership != nil, "admin: Membership"),
-		api.Need(c.Levels != nil, "admin: Levels"),
-		api.Need(c.Regions != nil, "admin: Regions"),
-		api.Need(c.Activity != nil, "admin: Activity"),
-		api.Need(c.History != nil, "admin: History"),
-		api.Need(c.Loads != nil, "admin: Loads"),
-		api.Need(c.CatchUp != nil, "admin: CatchUp"),
+		api.Require(c.Subjects != nil, "admin: Subjects"),
+		api.Require(c.Rules != nil, "admin: Rules"),
+		api.Require(c.Cluster != nil, "admin: Cluster"),
+		api.Require(c.Membership != nil, "admin: Membership"),
+		api.Require(c.Levels != nil, "admin: Levels"),
+		api.Require(c.Regions != nil, "admin: Regions"),
+		api.Require(c.Activity != nil, "admin: Activity"),
+		api.Require(c.History != nil, "admin: History"),
+		api.Require(c.Loads != nil, "admin: Loads"),
+		api.Require(c.CatchUp != nil, "admin: CatchUp"),
 	)
 }

@@ -14,8 +14,8 @@ import (
 
 // Loads holds the loads that adaptive rules follow. *loads.Loads is one.
 type Loads interface {
-	// Tell reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
-	Tell(source string, load float64, ttl time.Duration) error
+	// Report reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
+	Report(source string, load float64, ttl time.Duration) error
 	// Load returns the load of one source, if it is known.
 	Load(source string) (load float64, known bool)
 	// Sources lists the known sources.
@@ -29,7 +29,7 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	source := strings.Clone(q.Source)
-	if err := s.config.Loads.Tell(source, q.Load, q.TTL); err != nil {
+	if err := s.config.Loads.Report(source, q.Load, q.TTL); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
 	s.doors.Logger.Debug("load reported", "source", source, "load", q.Load, "by", writer(r))

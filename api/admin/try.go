@@ -48,7 +48,7 @@ func appendTry(b []byte, r *codec.Reply) []byte {
 			b = append(b, ',')
 		}
 		b = codec.AppendString(b, h.Name)
-		b = codec.AppendString(append(b, ':'), codec.View(h.Value))
+		b = codec.AppendString(append(b, ':'), codec.UnsafeString(h.Value))
 	}
 	b = append(append(b, `},"answer":`...), r.Body...)
 	return append(b, '}')

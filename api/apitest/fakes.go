@@ -117,7 +117,7 @@ func (m *Members) Leave(ctx context.Context) error {
 	case 2:
 		return fmt.Errorf("leave: %w", api.ErrOnlyMember)
 	}
-	return fmt.Errorf("leave: %w", cluster.ErrNoLeader)
+	return fmt.Errorf("leave: %w", cluster.ErrLeaderUnavailable)
 }
 
 // Remove succeeds for the name "gone", and with force for "there".

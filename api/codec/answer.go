@@ -58,7 +58,7 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 		}
 		b = strconv.AppendInt(b, int64(r.Status), 10)
 		b = append(b, `,"detail":`...)
-		b = AppendString(b, View(r.scratch))
+		b = AppendString(b, UnsafeString(r.scratch))
 		if !denied {
 			b = appendViolated(append(b, `,"violated-policies":[`...), a)
 			b = append(b, ']')

@@ -98,7 +98,7 @@ const plainStart = `{"attributes":{"`
 // attrs unless that is nil. For any other check, valid or not, it reads nothing and reports false.
 func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 	b := dec.src[dec.pos:]
-	if len(b) < len(plainStart) || View(b[:len(plainStart)]) != plainStart {
+	if len(b) < len(plainStart) || UnsafeString(b[:len(plainStart)]) != plainStart {
 		return false
 	}
 	for at, n := len(plainStart), 0; n < rules.MaxAttributes; n++ {
@@ -111,7 +111,7 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 			break
 		}
 		if attrs != nil {
-			one := rules.Attribute{Name: View(b[at:colon]), Value: View(b[colon+3 : end])}
+			one := rules.Attribute{Name: UnsafeString(b[at:colon]), Value: UnsafeString(b[colon+3 : end])}
 			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == one.Name }) {
 				break
 			}

@@ -172,7 +172,7 @@ func (dec *Decoder) readString() string {
 		switch c := dec.src[i]; {
 		case c == '"':
 			dec.pos = i + 1
-			return View(dec.src[from:i])
+			return UnsafeString(dec.src[from:i])
 		case c == '\\':
 			return dec.readEscapedString(from, i)
 		case c < ' ':
@@ -194,7 +194,7 @@ func (dec *Decoder) readEscapedString(from, i int) string {
 		switch c := dec.src[i]; {
 		case c == '"':
 			dec.pos = i + 1
-			return View(dec.scratch[start:])
+			return UnsafeString(dec.scratch[start:])
 		case c == '\\':
 			dec.pos = i
 			if dec.readEscape(); dec.syntaxErr != nil {
@@ -313,7 +313,7 @@ func (dec *Decoder) readNumber() string {
 			dec.failSyntax("digits are missing in the exponent")
 		}
 	}
-	return View(dec.src[from:dec.pos])
+	return UnsafeString(dec.src[from:dec.pos])
 }
 
 func (dec *Decoder) peek() byte {
@@ -333,7 +333,7 @@ func (dec *Decoder) skipDigits() int {
 
 // readLiteral reads one of the words true, false and null.
 func (dec *Decoder) readLiteral(word string) {
-	if len(dec.src)-dec.pos < len(word) || View(dec.src[dec.pos:dec.pos+len(word)]) != word {
+	if len(dec.src)-dec.pos < len(word) || UnsafeString(dec.src[dec.pos:dec.pos+len(word)]) != word {
 		dec.failSyntax("not a JSON value")
 		return
 	}
@@ -375,5 +375,5 @@ func (dec *Decoder) skip() {
 	}
 }
 
-// View returns b as a string without copying. It is valid until b is written to.
-func View(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// UnsafeString returns b as a string without copying. It is valid until b is written to.
+func UnsafeString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -247,7 +247,7 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	var looks atomic.Int64
 	var ill atomic.Bool
 	n := startNode(t, vectorRules, func(c *apitest.Config) {
-		c.Condition = func() error {
+		c.CheckReady = func() error {
 			looks.Add(1)
 			if ill.Load() {
 				return errors.New("ill")

@@ -24,13 +24,13 @@ type arrival struct {
 	server *Server
 	timer  *time.Timer // calls check
 
-	mu         sync.Mutex // guards the rest
-	conn       *inbound   // nil: no handler waits
-	abort      func()     // aborts the wait; nil: close the connection
-	checks     int        // how many times check was called during this wait
-	startBytes int64      // bytes that had arrived on the connection before the wait
-	charged    int64      // bytes charged to the budget
-	transfer   api.Transfer
+	mu           sync.Mutex // guards the rest
+	conn         *inbound   // nil: no handler waits
+	abort        func()     // aborts the wait; nil: close the connection
+	checks       int        // how many times check was called during this wait
+	bytesAtStart int64      // bytes that had arrived on the connection before the wait
+	charged      int64      // bytes charged to the budget
+	transfer     api.Transfer
 }
 
 func (s *Server) newArrival() *arrival {
@@ -54,7 +54,7 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 		return read(m)
 	}
 	a.mu.Lock()
-	a.conn, a.abort, a.checks, a.startBytes = conn, abort, 0, conn.data.Load()
+	a.conn, a.abort, a.checks, a.bytesAtStart = conn, abort, 0, conn.data.Load()
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
 	defer a.end()
@@ -90,7 +90,7 @@ func (a *arrival) check() {
 	if a.checks++; a.checks == 1 {
 		s.stalled.add(a)
 	}
-	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.startBytes, maxHeld)) {
+	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
 		a.timer.Reset(checkInterval)
 		return
 	}
@@ -205,7 +205,7 @@ type inbound struct {
 	tracked *api.Connection
 	data    atomic.Int64 // bytes in data frames, counted when a frame begins
 
-	skip        int // bytes until the next frame
+	skipBytes   int // bytes until the next frame
 	head        [frameHeadBytes]byte
 	headBytes   int // bytes of head that have arrived
 	smallFrames int // how many more small frames are allowed
@@ -215,9 +215,9 @@ type inbound struct {
 func (c *inbound) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	for rest := b[:n]; len(rest) > 0; {
-		if c.skip > 0 {
-			k := min(c.skip, len(rest))
-			rest, c.skip = rest[k:], c.skip-k
+		if c.skipBytes > 0 {
+			k := min(c.skipBytes, len(rest))
+			rest, c.skipBytes = rest[k:], c.skipBytes-k
 			continue
 		}
 		k := copy(c.head[c.headBytes:], rest)
@@ -231,11 +231,11 @@ func (c *inbound) Read(b []byte) (int, error) {
 
 // beginFrame counts the frame whose head has arrived. It reports false if there were too many small ones.
 func (c *inbound) beginFrame() bool {
-	c.headBytes, c.skip = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
+	c.headBytes, c.skipBytes = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
 	switch c.head[3] {
 	case dataFrame:
-		c.data.Add(int64(c.skip))
-		c.smallFrames += c.skip/bytesPerFrame - 1
+		c.data.Add(int64(c.skipBytes))
+		c.smallFrames += c.skipBytes/bytesPerFrame - 1
 	case headersFrame:
 		c.smallFrames += framesPerRequest
 	}

@@ -113,7 +113,7 @@ func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
 	return s.permit(ctx)
 }
 
-// crowdedError returns an error if the caller's connection holds a spare place.
+// crowdedError returns an error if the caller's connection was accepted for probes only.
 func (s *Server) crowdedError(ctx context.Context) *api.Error {
 	if conn := connectionOf(ctx); conn != nil && conn.tracked.ProbesOnly {
 		return api.CrowdedError()

@@ -85,7 +85,7 @@ func (e *exchange) readHeaders(profile *rules.Profile) {
 		s := &profile.Sources[i]
 		e.lines = e.lines[:0]
 		for _, line := range e.header.PeekAll(s.Header) {
-			e.lines = append(e.lines, codec.View(line))
+			e.lines = append(e.lines, codec.UnsafeString(line))
 		}
 		value, ok := s.Value(e.lines)
 		switch {
@@ -94,7 +94,7 @@ func (e *exchange) readHeaders(profile *rules.Profile) {
 		case ok && s.Fingerprint:
 			from := len(e.values)
 			e.values = rules.AppendFingerprint(e.values, value)
-			value = codec.View(e.values[from:])
+			value = codec.UnsafeString(e.values[from:])
 		}
 		if ok {
 			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: truncateValue(value)})
@@ -123,5 +123,5 @@ func (e *exchange) peerAddress() string {
 	}
 	from := len(e.values)
 	e.values = a.Unmap().AppendTo(e.values)
-	return codec.View(e.values[from:])
+	return codec.UnsafeString(e.values[from:])
 }

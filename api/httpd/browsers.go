@@ -14,7 +14,7 @@ func fromPage(h headerLines) bool {
 		return true
 	}
 	for _, value := range h.PeekAll("Sec-Fetch-Site") {
-		if site := codec.View(value); site != "none" && site != "same-origin" {
+		if site := codec.UnsafeString(value); site != "none" && site != "same-origin" {
 			return true
 		}
 	}

@@ -43,7 +43,7 @@ type exchange struct {
 	stripe     *api.LatencyStripe
 	wireAnswer []byte // the answer in wire format, if the quick way writes it
 
-	// due is when to send the answer; zero: at once. after is what will be left of the check's delay at due.
+	// due is when to send the answer; zero: at once. delayAfterDue is what will be left of the check's delay at due.
 	due           time.Time
 	delayAfterDue time.Duration
 	// hangUp means that the connection must be closed after the answer.

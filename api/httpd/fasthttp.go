@@ -40,7 +40,7 @@ type Server struct {
 	ln     net.Listener
 	conns  *api.Connections
 	transport
-	waiting *waiting
+	waiting *heldAnswers
 	date    dateHeader
 	done    chan error // Serve's result
 	once    sync.Once
@@ -65,7 +65,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.MaxConnections, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: plane.TLS == nil},
 	}
-	s.waiting = newWaiting(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
+	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -145,7 +145,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 	if !h.IsHTTP11() {
 		h.Del("Expect") // RFC 9110, 10.1.1
 	}
-	if path, _, _ := strings.Cut(codec.View(h.RequestURI()), "?"); routeOf(path).bodyLimit() > codec.MaxBody {
+	if path, _, _ := strings.Cut(codec.UnsafeString(h.RequestURI()), "?"); routeOf(path).bodyLimit() > codec.MaxBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
 	return c
@@ -155,15 +155,15 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	x.method = codec.View(ctx.Method())
+	x.method = codec.UnsafeString(ctx.Method())
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
 	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
-		x.authorization, x.authorizations = codec.View(lines[0]), len(lines)
+		x.authorization, x.authorizations = codec.UnsafeString(lines[0]), len(lines)
 	}
 	if s.plane.tracer != nil {
-		x.traceparent = codec.View(ctx.Request.Header.Peek("Traceparent"))
-		x.tracestate = codec.View(ctx.Request.Header.Peek("Tracestate"))
+		x.traceparent = codec.UnsafeString(ctx.Request.Header.Peek("Traceparent"))
+		x.tracestate = codec.UnsafeString(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
@@ -188,11 +188,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 // target returns a request's path and query. Below authPrefix the path is returned exactly as sent: proxies append their
 // callers' paths there, and dot segments in those must not lead to another route.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
-	if sent := codec.View(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
+	if sent := codec.UnsafeString(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
 		path, query, _ = strings.Cut(sent, "?")
 		return path, query
 	}
-	return codec.View(ctx.Path()), codec.View(ctx.URI().QueryString())
+	return codec.UnsafeString(ctx.Path()), codec.UnsafeString(ctx.URI().QueryString())
 }
 
 // answer hands x's response to the library.
@@ -338,5 +338,5 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Printf(format string, args ...any) {
-	l.log.Debug("data plane: " + fmt.Sprintf(format, args...))
+	l.log.Debug("data plane: a message of the HTTP library", "message", fmt.Sprintf(format, args...))
 }

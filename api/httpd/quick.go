@@ -212,7 +212,7 @@ func (s *Server) answerQuickly(c *connection, b []byte) (done bool, err error) {
 	defer func() { x.request.body = ownBuffer }() // b belongs to the library
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", r.path, r.body
-	x.authorization, x.tokenCache = codec.View(r.authorization), r.tokenCache
+	x.authorization, x.tokenCache = codec.UnsafeString(r.authorization), r.tokenCache
 	if route, refusal := s.plane.admit(x); refusal != nil {
 		x.SetError(refusal)
 	} else {

@@ -17,9 +17,9 @@ const (
 	hangUpInterval = time.Second
 )
 
-// waiting holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection, the
-// encoded answer and a runtime timer.
-type waiting struct {
+// heldAnswers holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection,
+// the encoded answer and a runtime timer.
+type heldAnswers struct {
 	most    int                                 // bounds the answers held at once
 	answer  func(w *waiter, left time.Duration) // sends the answer, calls freePlace, and serves the connection again
 	refused atomic.Int64                        // answers not held because the bound was reached
@@ -51,9 +51,9 @@ func maxHeldFor(files int) int {
 	return min(maxWaiting, files-files/spareFilesDivisor-dataPlacesFor(files))
 }
 
-// newWaiting returns a waiting that holds back at most most answers, until draining is closed.
-func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *waiting {
-	s := &waiting{
+// newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.
+func newHeldAnswers(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *heldAnswers {
+	s := &heldAnswers{
 		most: most, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.running.Go(func() { s.watch(draining) })
@@ -61,7 +61,7 @@ func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Du
 }
 
 // takePlace takes a place for one more answer. It reports false if there is none.
-func (ws *waiting) takePlace() bool {
+func (ws *heldAnswers) takePlace() bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	switch {
@@ -76,7 +76,7 @@ func (ws *waiting) takePlace() bool {
 }
 
 // freePlace frees a place, after the answer was sent or could not be.
-func (ws *waiting) freePlace() {
+func (ws *heldAnswers) freePlace() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.taken--
@@ -84,7 +84,7 @@ func (ws *waiting) freePlace() {
 }
 
 // closeIfEmpty closes empty once the last place is free. The caller holds ws.mu.
-func (ws *waiting) closeIfEmpty() {
+func (ws *heldAnswers) closeIfEmpty() {
 	if ws.ended && ws.taken == 0 {
 		select {
 		case <-ws.empty:
@@ -95,7 +95,7 @@ func (ws *waiting) closeIfEmpty() {
 }
 
 // hold keeps w, for which takePlace has taken a place, until it is due.
-func (ws *waiting) hold(w *waiter) {
+func (ws *heldAnswers) hold(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
@@ -107,14 +107,14 @@ func (ws *waiting) hold(w *waiter) {
 }
 
 // release sends w's answer now, unless that has already begun.
-func (ws *waiting) release(w *waiter, closes bool) {
+func (ws *heldAnswers) release(w *waiter, closes bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.releaseLocked(w, closes)
 }
 
 // releaseLocked removes w and starts sending its answer. The caller holds ws.mu, so that no goroutine starts once close waits.
-func (ws *waiting) releaseLocked(w *waiter, closes bool) {
+func (ws *heldAnswers) releaseLocked(w *waiter, closes bool) {
 	if _, here := ws.held[w]; !here {
 		return
 	}
@@ -128,7 +128,7 @@ func (ws *waiting) releaseLocked(w *waiter, closes bool) {
 }
 
 // releaseAll sends all held answers, and makes sure that later ones are not held.
-func (ws *waiting) releaseAll() {
+func (ws *heldAnswers) releaseAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.ended = true
@@ -139,7 +139,7 @@ func (ws *waiting) releaseAll() {
 }
 
 // awaitEmpty returns once all held answers are sent, or when ctx ends. Call it after releaseAll.
-func (ws *waiting) awaitEmpty(ctx context.Context) {
+func (ws *heldAnswers) awaitEmpty(ctx context.Context) {
 	select {
 	case <-ws.empty:
 	case <-ctx.Done():
@@ -147,13 +147,13 @@ func (ws *waiting) awaitEmpty(ctx context.Context) {
 }
 
 // close waits for all goroutines of ws. Call it after releaseAll, when all connections are closed.
-func (ws *waiting) close() {
+func (ws *heldAnswers) close() {
 	close(ws.stop)
 	ws.running.Wait()
 }
 
 // count returns the number of places taken: answers not sent yet.
-func (ws *waiting) count() int {
+func (ws *heldAnswers) count() int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.taken
@@ -161,7 +161,7 @@ func (ws *waiting) count() int {
 
 // watch runs until close. It calls releaseAll when the node drains, and sends the answers of callers that hung up. A caller that
 // closed only its sending side so gets its answer early, with the rest of the delay.
-func (ws *waiting) watch(draining <-chan struct{}) {
+func (ws *heldAnswers) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
 	var polled []*waiter

@@ -137,7 +137,7 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
 		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
 	}
-	c.query.Subjects, c.query.Looks = c.query.Subjects[:0], true
+	c.query.Subjects, c.query.PeeksAreLooks = c.query.Subjects[:0], true
 	c.quotaCount, c.zeroOverride, c.over, c.headers, c.text = 0, false, false, c.headers[:0], c.text[:0]
 	domain := set.EnvoyDomain(c.domain)
 	c.domainKnown = domain != nil
@@ -283,7 +283,7 @@ func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode c
 func (c *Call) concat(a, b string) string {
 	at := len(c.text)
 	c.text = append(append(c.text, a...), b...)
-	return codec.View(c.text[at:])
+	return codec.UnsafeString(c.text[at:])
 }
 
 // entryText returns an entry as one string. It escapes equals signs in the key, so that different entries have different strings.
@@ -296,7 +296,7 @@ func (c *Call) entryText(e rules.EnvoyEntry) string {
 		c.text = append(c.text, e.Key[i])
 	}
 	c.text = append(append(c.text, '='), e.Value...)
-	return codec.View(c.text[at:])
+	return codec.UnsafeString(c.text[at:])
 }
 
 // setStatuses sets the code and the statuses from the decider's answer.

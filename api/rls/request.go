@@ -112,7 +112,7 @@ func (c *Call) Read(b []byte) *api.Error {
 	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
-			c.domain = codec.View(text)
+			c.domain = codec.UnsafeString(text)
 		case field == 2 && text != nil:
 			if len(c.descriptors) == MaxDescriptors {
 				return api.Errorf(api.BadValue, "descriptors: at most %d are allowed", MaxDescriptors)
@@ -176,9 +176,9 @@ func (c *Call) readEntry(b []byte) (ok bool) {
 	for field, _, text, ok := m.nextField(); ok; field, _, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
-			e.Key = codec.View(text)
+			e.Key = codec.UnsafeString(text)
 		case field == 2 && text != nil:
-			e.Value = codec.View(text)
+			e.Value = codec.UnsafeString(text)
 		}
 	}
 	c.entries = append(c.entries, e)

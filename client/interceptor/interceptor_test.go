@@ -211,7 +211,7 @@ func TestRealNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := process.Start(t, program, "--rules", rules)
-	c, err := client.New(client.Options{Nodes: []string{node.Data}, Timeout: process.Patience, OnError: client.Closed})
+	c, err := client.New(client.Options{Nodes: []string{node.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,9 +69,9 @@ func (b *Build) appendSignature(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
-var errSignature = errors.New("its signature is invalid")
+var errSignature = errors.New("invalid signature")
 
-// decodeSignature is the inverse of signature.
+// decodeSignature is the inverse of appendSignature.
 func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {
 	needs, release = Level(d.UpTo(1<<31)), d.Text(MaxRelease)
 	if d.Failed() || needs == 0 || strings.ContainsFunc(release, func(r rune) bool { return r <= ' ' || r > '~' }) {

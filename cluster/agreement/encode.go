@@ -98,11 +98,11 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		e, most = x, maxHead
 	case Adopt:
 		var err error
-		if tail, err = packTexts(x.Held); err != nil {
+		if tail, err = packDocuments(x.Held); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 		}
 		x.InForce.When = inMillis(x.InForce.When)
-		e, most = x, MaxFollow-len(tail)
+		e, most = x, MaxAdopt-len(tail)
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -149,12 +149,12 @@ func (b *Build) decode(entry []byte) (signedEntry, error) {
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
 		if w.transition = decodeTransition(d); d.Failed() {
-			err = fmt.Errorf("%w: its transition is truncated or unknown", ErrEntry)
+			err = fmt.Errorf("%w: truncated or unknown transition", ErrEntry)
 		} else {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
 		if err == nil && neededLevel(w.Entry) > level {
-			err = fmt.Errorf("%w: it needs level %d, but states %d", ErrEntry, neededLevel(w.Entry), level)
+			err = fmt.Errorf("%w: level %d needed, but %d stated", ErrEntry, neededLevel(w.Entry), level)
 		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
@@ -198,7 +198,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 		e.Change.Body, e.When = tail, inMillis(e.When)
 	case *Adopt:
 		e.InForce.When = inMillis(e.InForce.When)
-		if err := unpackTexts(tail, e.Held); err != nil {
+		if err := unpackDocuments(tail, e.Held); err != nil {
 			return nil, fmt.Errorf("%w: rules to adopt: %w", ErrEntry, err)
 		}
 	default:

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// MaxFollow bounds the encoded state that other regions adopt, in bytes: it must fit in one message.
-	MaxFollow = 15 << 20
+	// MaxAdopt bounds the encoded state that other regions adopt, in bytes: it must fit in one message.
+	MaxAdopt = 15 << 20
 
 	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
 	deflateFrom = 64 << 10                           // documents of at least this many bytes are compressed
 )
 
-// Adopt copies the primary's regions and rules, as [State.AppendFollow] wrote them there. It is accepted if it comes from
+// Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote them there. It is accepted if it comes from
 // another world. Otherwise, its term, version and revision, compared in this order, must be later than the current ones.
 type Adopt struct {
 	Regions               // the last of Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
-// AppendFollow appends to b the rules and regions for other regions to adopt: at most [MaxFollow] bytes, or an error. It
+// AppendAdopt appends to b the rules and regions for other regions to adopt: at most [MaxAdopt] bytes, or an error. It
 // caches the bytes as long as neither rules nor regions change.
-func (s *State) AppendFollow(b []byte) ([]byte, error) {
+func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 	cache := s.Regions.cacheOrNew()
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
 	if cache.followBytes == nil {
-		e, err := s.follow()
+		e, err := s.adoption()
 		if err != nil {
 			return b, err
 		}
@@ -46,8 +46,8 @@ func (s *State) AppendFollow(b []byte) ([]byte, error) {
 	return append(b, cache.followBytes...), nil
 }
 
-// follow returns the entry that AppendFollow encodes.
-func (s *State) follow() (Adopt, error) {
+// adoption returns the entry that AppendAdopt encodes.
+func (s *State) adoption() (Adopt, error) {
 	e := Adopt{Regions: *s.Regions}
 	e.cache, e.Held = nil, slices.Clone(e.Held)
 	_, e.InForce = s.History.Current()
@@ -62,10 +62,10 @@ func (s *State) follow() (Adopt, error) {
 	return e, nil
 }
 
-// ParseFollow is the inverse of [State.AppendFollow]. The error wraps [ErrEntry].
-func ParseFollow(b []byte) (Adopt, error) {
-	if len(b) > MaxFollow {
-		return Adopt{}, fmt.Errorf("%w: the state to adopt has %d bytes, more than %d", ErrEntry, len(b), MaxFollow)
+// ParseAdopt is the inverse of [State.AppendAdopt]. The error wraps [ErrEntry].
+func ParseAdopt(b []byte) (Adopt, error) {
+	if len(b) > MaxAdopt {
+		return Adopt{}, fmt.Errorf("%w: the state to adopt has %d bytes, more than %d", ErrEntry, len(b), MaxAdopt)
 	}
 	e, err := decodeBody(kindOf(Adopt{}), b)
 	if err != nil {
@@ -80,8 +80,8 @@ const (
 	deflatedTexts
 )
 
-// packTexts encodes the documents of versions, compressed if they are large.
-func packTexts(held []Held) ([]byte, error) {
+// packDocuments encodes the documents of versions, compressed if they are large.
+func packDocuments(held []Held) ([]byte, error) {
 	var texts []string
 	for _, h := range held {
 		texts = append(texts, h.Text)
@@ -91,14 +91,14 @@ func packTexts(held []Held) ([]byte, error) {
 		return raw, nil
 	}
 	out, err := deflate([]byte{deflatedTexts}, raw[1:])
-	if err == nil && len(out) > MaxFollow {
-		err = fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxFollow)
+	if err == nil && len(out) > MaxAdopt {
+		err = fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxAdopt)
 	}
 	return out, err
 }
 
-// unpackTexts is the inverse of packTexts.
-func unpackTexts(b []byte, held []Held) error {
+// unpackDocuments is the inverse of packDocuments.
+func unpackDocuments(b []byte, held []Held) error {
 	if len(held) > MaxHeld {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}

@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 		}
 		again = next
 	}
-	follow, err := s.AppendFollow(nil)
+	follow, err := s.AppendAdopt(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestGolden(t *testing.T) {
 	if err != nil || back.Hash != again.Hash || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, again)) {
 		t.Errorf("the snapshot is read as another state: %v", err)
 	}
-	if _, err := ParseFollow(states[1]); err != nil {
+	if _, err := ParseAdopt(states[1]); err != nil {
 		t.Error(err)
 	}
 	if _, r := goldenBuild.Apply(New(), 1, states[2], nil); r.Err != nil {

@@ -136,7 +136,7 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	case 4:
 		return global(rapid.IntRange(1, 9).Draw(t, "limit"), rapid.SampledFrom([]string{"", ", regions: {eu: 1}"}).Draw(t, "parts"))
 	case 5:
-		e, err := s.follow()
+		e, err := s.adoption()
 		if err != nil {
 			t.Fatalf("%v", err)
 		}

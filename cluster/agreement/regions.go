@@ -55,7 +55,7 @@ type Held struct {
 	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
-// regionCache caches the last result of SetFor for each region, and the bytes of AppendFollow.
+// regionCache caches the last result of SetFor for each region, and the bytes of AppendAdopt.
 type regionCache struct {
 	mu          sync.Mutex // guards the fields below
 	byRegion    map[string]*rules.Set

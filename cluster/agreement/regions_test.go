@@ -243,11 +243,11 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 // followed returns the entry that s offers to other regions.
 func followed(t testing.TB, s *State) Adopt {
 	t.Helper()
-	b, err := s.AppendFollow(nil)
+	b, err := s.AppendAdopt(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := ParseFollow(b)
+	e, err := ParseAdopt(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,11 +257,11 @@ func followed(t testing.TB, s *State) Adopt {
 // ahead applies the entry that from offers to the state to, and returns the outcome.
 func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 	t.Helper()
-	b, err := from.AppendFollow([]byte("x"))
+	b, err := from.AppendAdopt([]byte("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := ParseFollow(b[1:])
+	e, err := ParseAdopt(b[1:])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestContradictoryFollow(t *testing.T) {
 		"text":            func(e *Adopt) { e.Held[3].Text = "rulez: []" },
 		"text before":     func(e *Adopt) { e.Held[0].Text = "\xff" },
 	} {
-		e, err := moved(t).follow()
+		e, err := moved(t).adoption()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,9 +374,9 @@ func TestContradictoryFollow(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing": nil, "cut": {200, 1, '{'}, "endless": {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "no JSON": {1, '{', 0}, "no texts": {2, '{', '}'},
 		"unknown texts": {2, '{', '}', 7}, "more behind": {2, '{', '}', 0, 1}, "not deflated": {2, '{', '}', 1, 99},
-		"too much": make([]byte, MaxFollow+1),
+		"too much": make([]byte, MaxAdopt+1),
 	} {
-		if _, err := ParseFollow(b); !errors.Is(err, ErrEntry) {
+		if _, err := ParseAdopt(b); !errors.Is(err, ErrEntry) {
 			t.Errorf("%s: have %v", name, err)
 		}
 	}
@@ -393,7 +393,7 @@ func TestFollowIsSmall(t *testing.T) {
 	for i := range 6 {
 		s = do(t, s, Rules{Change: rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "tenant-0", Body: fmt.Appendf(nil, "{limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}", i+7)}})
 	}
-	out, err := s.AppendFollow(nil)
+	out, err := s.AppendAdopt(nil)
 	if err != nil || len(s.Regions.Held) != 7 || len(out) > b.Len()/2 {
 		t.Fatalf("%d bytes for %d documents of %d (%v)", len(out), len(s.Regions.Held), b.Len(), err)
 	}

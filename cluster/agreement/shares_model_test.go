@@ -258,11 +258,11 @@ func (w *world) follow(r *region) {
 	if r.gone || r == w.primary || r.cut || w.primary.cut {
 		return
 	}
-	b, err := w.primary.state.AppendFollow(nil)
+	b, err := w.primary.state.AppendAdopt(nil)
 	if err != nil {
 		panic(err)
 	}
-	e, err := ParseFollow(b)
+	e, err := ParseAdopt(b)
 	if err != nil {
 		panic(err)
 	}

@@ -104,7 +104,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 		err = errors.New("a later release wrote it")
 	default:
 		if s, err = parse(d); err == nil && s.Level != needs {
-			err = fmt.Errorf("its level is %d, not %d", s.Level, needs)
+			err = fmt.Errorf("the state has level %d, not %d", s.Level, needs)
 		}
 	}
 	if err != nil {

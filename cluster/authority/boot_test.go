@@ -40,7 +40,7 @@ func TestQuickRestart(t *testing.T) {
 			d.node(tt.node).Boot++
 			healthy := []byte{1, 2, 3}
 			for d.state.Boot(id(tt.node)) == old.Boot && d.now < began+time.Minute {
-				for _, e := range d.run(tickEvery, healthy...) {
+				for _, e := range d.run(tickInterval, healthy...) {
 					d.want(kind(e), "Boot")
 				}
 			}
@@ -78,7 +78,7 @@ func TestClone(t *testing.T) {
 	d.ask(d.request(2))
 	clone()
 	for range 200 {
-		d.now += tickEvery
+		d.now += tickInterval
 		for _, n := range []byte{1, 2, 3} {
 			if !d.ask(d.request(n)).Granted {
 				t.Fatalf("node %d is not granted", n)
@@ -106,7 +106,7 @@ func TestClone(t *testing.T) {
 	}
 	// Once the registered process stops asking, the copy takes its place, permanently.
 	for range 100 {
-		d.now += tickEvery
+		d.now += tickInterval
 		d.ask(d.request(1))
 		d.ask(d.request(3))
 		clone()
@@ -132,14 +132,14 @@ func TestClone(t *testing.T) {
 func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.now += tickEvery
+	d.now += tickInterval
 	d.lead(3)
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).State = gossip.Left
-	d.want(d.run(EndingWait-tickEvery, 1, 2))
-	d.want(d.run(2*tickEvery, 1, 2), "Ended")
+	d.want(d.run(EndingWait-tickInterval, 1, 2))
+	d.want(d.run(2*tickInterval, 1, 2), "Ended")
 }
 
 // TestWhoGaveUpIsEndedAtOnce: the leader need not wait until the node's authority expires.
@@ -150,7 +150,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).State = gossip.Left
-	d.want(d.run(silencePatience+2*tickEvery, 1, 2), "Ended")
+	d.want(d.run(silencePatience+2*tickInterval, 1, 2), "Ended")
 }
 
 // TestAProcessThatAsksIsNotReplaced: not even if it is refused because it is behind.
@@ -158,7 +158,7 @@ func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	for range 200 {
-		d.now += tickEvery
+		d.now += tickInterval
 		behind, clone := d.request(2), d.request(2)
 		behind.Applied, clone.Boot = 0, 999
 		d.ask(d.request(1))
@@ -178,7 +178,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 	d.node(2).Boot++
 	var e agreement.Entry
 	for e == nil {
-		d.now += tickEvery
+		d.now += tickInterval
 		for _, n := range []byte{1, 2, 3} {
 			d.ask(d.request(n))
 		}

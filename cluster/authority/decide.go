@@ -33,8 +33,8 @@ func newView(now time.Duration, wallClock time.Time, s *agreement.State, rulesIn
 }
 
 // nextEntry updates the ledger and returns the entry to propose now, or nil. The caller must report the entry's outcome with
-// outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickEvery.
-func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
+// outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickInterval.
+func (l *ledger) nextEntry(v *view) agreement.Entry {
 	l.detectStall(v.now)
 	l.raiseFloor(v)
 	l.observeReports(v)
@@ -53,8 +53,8 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 
 // detectStall detects whether the granter's loop has stalled. After a stall, requests may be waiting unread, so it discards all
 // evidence against nodes and cancels every pending end.
-func (l *authorityLedger) detectStall(now time.Duration) {
-	if now-l.lastTick > tickEvery+loopSlack {
+func (l *ledger) detectStall(now time.Duration) {
+	if now-l.lastTick > tickInterval+loopSlack {
 		l.silenceFrom = now
 		for _, r := range l.records {
 			r.unreachableSince, r.relayedSince, r.failingSince, r.blockingSince, r.ending = never, never, never, never, false
@@ -65,7 +65,7 @@ func (l *authorityLedger) detectStall(now time.Duration) {
 
 // observeReports records since when a majority of the asking nodes can't reach a node or can reach it only through another
 // node, and which nodes ask without success. A node's own reports count in the vote about itself.
-func (l *authorityLedger) observeReports(v *view) {
+func (l *ledger) observeReports(v *view) {
 	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
 		if r.boot == 0 || l.silence(v.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
@@ -106,7 +106,7 @@ func (l *authorityLedger) observeReports(v *view) {
 }
 
 // review decides, from the evidence against a member of the ring, whether to end it.
-func (l *authorityLedger) review(v *view, id ring.NodeID) {
+func (l *ledger) review(v *view, id ring.NodeID) {
 	r := l.record(v.state, id)
 	if r == nil {
 		return
@@ -139,7 +139,7 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 // or because it blocks a ring change by not applying it. It records the time of that decision. It ends at most one node per
 // failingPause, and only while at least half of the ring has authority without it. If the node is this leader, endsFailing
 // transfers the lead instead.
-func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
+func (l *ledger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
 	asksNothing := l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && l.leadIsConfirmed(v.now)
@@ -156,12 +156,12 @@ func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 }
 
 // leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.
-func (l *authorityLedger) leadIsConfirmed(now time.Duration) bool {
+func (l *ledger) leadIsConfirmed(now time.Duration) bool {
 	return now-l.leadConfirmedAt < silencePatience
 }
 
 // canSpare reports whether at least half of the ring has authority without id.
-func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
+func (l *ledger) canSpare(v *view, id ring.NodeID) bool {
 	withAuthority := 0
 	for _, other := range v.members {
 		if other != id && l.hasAuthority(v.now, v.state, other) {
@@ -172,7 +172,7 @@ func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
 }
 
 // dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
-func (l *authorityLedger) dropStale(v *view) {
+func (l *ledger) dropStale(v *view) {
 	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
 			return false
@@ -183,7 +183,7 @@ func (l *authorityLedger) dropStale(v *view) {
 }
 
 // bootEntry returns the entry to register a node's new process, once the previous one certainly has no authority left.
-func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
+func (l *ledger) bootEntry(v *view) agreement.Entry {
 	for _, id := range l.sortedNodes() {
 		r := l.record(v.state, id)
 		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || v.now-r.nextAsked >= Term {
@@ -204,7 +204,7 @@ func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 
 // endEntry returns the entry to end a node that is due to be ended and certainly has no authority left. It ends no node
 // within EndingWait after the reign's first entry, because an earlier leader may have granted authority.
-func (l *authorityLedger) endEntry(v *view) agreement.Entry {
+func (l *ledger) endEntry(v *view) agreement.Entry {
 	if v.now-l.reignBegan < EndingWait {
 		return nil
 	}
@@ -224,13 +224,13 @@ func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 	return nil
 }
 
-func (l *authorityLedger) endedEntry(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
+func (l *ledger) endedEntry(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
 	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wallClock.UnixMilli()}
 }
 
 // settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or Boot
 // don't count, because those entries may have caused further hand-offs.
-func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
+func (l *ledger) settleEntry(v *view) agreement.Entry {
 	if v.state.Settled || !l.allHaveAuthority(v) {
 		return nil
 	}
@@ -244,7 +244,7 @@ func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
 
 // allHaveAuthority reports whether every member has authority. A member without it can hand nothing over. So no ring change
 // begins or settles until it comes back or is ended.
-func (l *authorityLedger) allHaveAuthority(v *view) bool {
+func (l *ledger) allHaveAuthority(v *view) bool {
 	for _, id := range v.members {
 		if !l.hasAuthority(v.now, v.state, id) {
 			return false
@@ -255,7 +255,7 @@ func (l *authorityLedger) allHaveAuthority(v *view) bool {
 
 // leaveEntry returns the entry to take a member out of the ring that wants to leave, unless it is the only one. It also takes
 // out a member that most nodes reach only through other nodes, which would otherwise carry all of its traffic forever.
-func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
+func (l *ledger) leaveEntry(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !l.allHaveAuthority(v) {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
 }
 
 // observeRing records when the wanted nodes and the ring last changed.
-func (l *authorityLedger) observeRing(v *view) {
+func (l *ledger) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
 		r := l.records[id]
@@ -303,7 +303,7 @@ func (l *authorityLedger) observeRing(v *view) {
 
 // ringEntry returns the entry to add nodes to the ring, or to rebuild a ring that has had a hole or outdated settings for
 // holePatience. It never drops a member: members leave, or are ended.
-func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
+func (l *ledger) ringEntry(v *view) agreement.Entry {
 	s := v.state
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < wantedPatience || !l.allHaveAuthority(v) {
 		return nil
@@ -335,7 +335,7 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 }
 
 // outcomeKnown records that an entry's outcome is known: it was applied or rejected.
-func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
+func (l *ledger) outcomeKnown(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
 		if r := l.records[e.Node]; r != nil {
@@ -349,6 +349,6 @@ func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
 }
 
 // sortedNodes returns the ledger's nodes in order, so that equal ledgers make equal decisions.
-func (l *authorityLedger) sortedNodes() []ring.NodeID {
+func (l *ledger) sortedNodes() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -106,7 +106,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		for end := d.now + 20*time.Second; d.now < end; d.now += tickEvery {
+		for end := d.now + 20*time.Second; d.now < end; d.now += tickInterval {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
 				d.ledger.handleRequest(d.now, d.state, &q)
@@ -131,7 +131,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 			q := d.request(3)
 			q.Boot, q.Without = 999, 10*time.Second
 			d.ask(q)
-			if list := ended(d.run(tickEvery, 1, 2, 3)); len(list) != 0 {
+			if list := ended(d.run(tickInterval, 1, 2, 3)); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
 			}
 		}
@@ -179,8 +179,8 @@ func TestOneInTenSeconds(t *testing.T) {
 	last := time.Duration(never)
 	n := 0
 	for range 3000 {
-		if list := ended(d.run(tickEvery, 1, 2, 3, 4, 5, 6, 7)); len(list) > 0 {
-			if len(list) > 1 || d.now-last < failingPause-tickEvery {
+		if list := ended(d.run(tickInterval, 1, 2, 3, 4, 5, 6, 7)); len(list) > 0 {
+			if len(list) > 1 || d.now-last < failingPause-tickInterval {
 				t.Fatalf("%+v are ended %s after the last", list, d.now-last)
 			}
 			last, n = d.now, n+1
@@ -219,7 +219,7 @@ func TestPatience(t *testing.T) {
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9), Generation: d.state.Generation(id(9))})
 		for range 1000 {
-			if d.run(tickEvery, 1, 2, 3); !d.inRing(3) {
+			if d.run(tickInterval, 1, 2, 3); !d.inRing(3) {
 				break
 			}
 		}
@@ -228,7 +228,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.failing)
 		}
 		delete(d.alter, 3)
-		d.run(patience-tickEvery, 1, 2, 3)
+		d.run(patience-tickInterval, 1, 2, 3)
 		if d.inRing(3) {
 			t.Fatalf("it is back before %s", patience)
 		}
@@ -248,11 +248,11 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3, 4)
 		d.stays(4)
 		d.rule()
-		d.run(rulesGrace-tickEvery, 1, 2, 3, 4)
+		d.run(rulesGrace-tickInterval, 1, 2, 3, 4)
 		if refused(d, 4) {
 			t.Fatal("it is refused too soon")
 		}
-		d.run(5*tickEvery, 1, 2, 3, 4)
+		d.run(5*tickInterval, 1, 2, 3, 4)
 		if !refused(d, 4) || refused(d, 3) {
 			t.Fatal("it is not refused")
 		}
@@ -276,8 +276,8 @@ func TestFloor(t *testing.T) {
 			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for this
 				d.rule()
 			}
-			d.run(tickEvery, 1, 2, 3)
-			if len(d.ledger.pendingFloors) > int(rulesGrace/tickEvery)+1 {
+			d.run(tickInterval, 1, 2, 3)
+			if len(d.ledger.pendingFloors) > int(rulesGrace/tickInterval)+1 {
 				t.Fatalf("%d versions are looked at", len(d.ledger.pendingFloors))
 			}
 		}

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// tickEvery is how often the leader checks for work.
-	tickEvery = 50 * time.Millisecond
-	// confirmEvery is the minimum interval between two confirmations.
-	confirmEvery = 100 * time.Millisecond
+	// tickInterval is how often the leader checks for work.
+	tickInterval = 50 * time.Millisecond
+	// confirmInterval is the minimum interval between two confirmations.
+	confirmInterval = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
 	// restartPause is how long to pause after a proposal was rejected or failed, or a confirmation failed.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the questions that wait for the next confirmation or for a majority of the ring.
+	// maxWaiting bounds the requests that wait for the next confirmation or for a majority of the ring.
 	maxWaiting = 8192
 )
 
@@ -74,7 +74,7 @@ type GranterConfig struct {
 type Granter struct {
 	config      GranterConfig
 	leadChanges chan bool // true: this node leads; false: it follows
-	questions   chan *question
+	questions   chan *pendingRequest
 	outcomes    chan outcome
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -90,24 +90,24 @@ type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
-	ledger *authorityLedger // nil until the mark has been applied
+	ledger *ledger // nil until the mark has been applied
 
-	waiting          []*question     // questions that wait for the next confirmation
-	inConfirmation   []*question     // questions that wait for the pending confirmation
-	awaitingMajority []*question     // questions that wait until a majority of the ring has applied an index
-	lastConfirmAt    time.Duration   // when the last confirmation began
-	confirming       bool            // a confirmation is pending
-	proposal         agreement.Entry // the pending proposal; nil if there is none
-	pausedUntil      time.Duration   // no decision before this time
-	restartAt        time.Duration   // without a ledger: when to start over; never while the mark is pending
+	waiting          []*pendingRequest // requests that wait for the next confirmation
+	inConfirmation   []*pendingRequest // requests that wait for the pending confirmation
+	awaitingMajority []*pendingRequest // requests that wait until a majority of the ring has applied an index
+	lastConfirmAt    time.Duration     // when the last confirmation began
+	confirming       bool              // a confirmation is pending
+	proposal         agreement.Entry   // the pending proposal; nil if there is none
+	pausedUntil      time.Duration     // no decision before this time
+	restartAt        time.Duration     // without a ledger: when to start over; never while the mark is pending
 }
 
-// question is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting questions are
-// in reign.waiting and reign.awaitingMajority.
-type question struct {
+// pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting requests
+// are in reign.waiting and reign.awaitingMajority.
+type pendingRequest struct {
 	request *Request // nil if the question is not about authority
 	// buildReply builds the reply after the confirmation.
-	buildReply func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
+	buildReply func(l *ledger, now time.Duration, s *agreement.State) Reply
 	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
 	majorityIndex uint64
 	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
@@ -125,7 +125,7 @@ type outcome struct {
 // NewGranter returns a Granter that starts as a follower.
 func NewGranter(c GranterConfig) *Granter {
 	g := &Granter{
-		config: c, leadChanges: make(chan bool), questions: make(chan *question),
+		config: c, leadChanges: make(chan bool), questions: make(chan *pendingRequest),
 		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -149,7 +149,7 @@ func (g *Granter) setLeading(lead bool) {
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Granter) Answer(ctx context.Context, r Request) Reply {
-	return g.submit(ctx, &question{request: &r, buildReply: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
+	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(l *ledger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
 		reply.Failing = l.failing
 		return reply
@@ -159,7 +159,7 @@ func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 // Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Granter) Committed(ctx context.Context) (uint64, error) {
-	reply := g.submit(ctx, &question{buildReply: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
+	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
 	if !reply.Granted {
@@ -173,18 +173,18 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
 // a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.submit(ctx, &question{buildReply: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
+	return g.submit(ctx, &pendingRequest{buildReply: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.requireApplied(now, index)}
 	}}).Granted
 }
 
 // AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
 func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
-	return g.submit(ctx, &question{majorityIndex: index, cancelled: ctx.Done()}).Granted
+	return g.submit(ctx, &pendingRequest{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
 
 // submit submits a question and waits for the reply. If ctx ends first, it returns a refusal.
-func (g *Granter) submit(ctx context.Context, q *question) Reply {
+func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
 	case g.questions <- q:
@@ -211,7 +211,7 @@ func (g *Granter) Close() error {
 
 // run is the loop that owns the reign.
 func (g *Granter) run() {
-	tick := time.NewTicker(tickEvery)
+	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	defer g.endReign()
 	for {
@@ -229,7 +229,7 @@ func (g *Granter) run() {
 			g.endReign()
 			if lead {
 				g.beginReign()
-				tick.Reset(tickEvery)
+				tick.Reset(tickInterval)
 			}
 		case q := <-g.questions:
 			g.accept(q)
@@ -297,7 +297,7 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 }
 
 // accept answers a question or queues it. A question that arrives before the reign's mark has been applied waits for that.
-func (g *Granter) accept(q *question) {
+func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
 	switch {
 	case r == nil:
@@ -331,7 +331,7 @@ func (g *Granter) answerMajority() {
 		return
 	}
 	state := g.config.State()
-	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *question) bool {
+	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *pendingRequest) bool {
 		select {
 		case <-q.cancelled:
 			return true
@@ -353,7 +353,7 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 		return 0, false
 	}
 	now := g.config.Now()
-	if wait := r.lastConfirmAt + confirmEvery - now; wait > 0 {
+	if wait := r.lastConfirmAt + confirmInterval - now; wait > 0 {
 		return wait, true
 	}
 	r.inConfirmation, r.waiting = r.waiting, nil
@@ -380,7 +380,7 @@ func (g *Granter) handleOutcome(o outcome) {
 	}
 	switch o.entry.(type) {
 	case agreement.Reign:
-		r.ledger = newAuthorityLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
+		r.ledger = newLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
 		r.ledger.floor, r.ledger.transferLead = g.config.RulesIndex(), g.config.TransferLead
 		r.ledger.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting

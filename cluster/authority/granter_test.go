@@ -319,7 +319,7 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 		if have := g.Answer(t.Context(), s.request(3)); have.Why != whyRegister {
 			t.Fatalf("have %+v", have)
 		}
-		time.Sleep(2 * tickEvery)
+		time.Sleep(2 * tickInterval)
 		if s.count(isBoot) != 1 {
 			t.Fatal("the new node's process is not registered")
 		}

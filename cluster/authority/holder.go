@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// askEvery is the interval between requests. It is short enough that authority survives several lost requests.
-	askEvery = Term / 8
+	// askInterval is the interval between requests. It is short enough that authority survives several lost requests.
+	askInterval = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
-	// maxAsks bounds the concurrent attempts: one, and a second that doesn't wait for the first.
+	// maxAsks bounds the concurrent attempts. There are two, so that a second can start while the first hangs.
 	maxAsks = 2
 	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
 	giveUpPause = Term / 40
@@ -150,7 +150,7 @@ type attempt struct {
 
 // run asks regularly and when poked, and reports changes of Valid.
 func (h *Holder) run() {
-	tick := time.NewTicker(askEvery)
+	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()

@@ -149,7 +149,7 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // one request hangs
 		a.set(func() { a.hang = false })
 		time.Sleep(300 * time.Millisecond)
-		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askEvery-Slack {
+		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askInterval-Slack {
 			t.Errorf("a hanging request blocked the next one: %v left", left)
 		}
 		a.set(func() { a.hang = true })
@@ -221,7 +221,7 @@ func TestAuthorityIsForOneGeneration(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)                                    // away from the tick
 		a.set(func() { a.generation = 2; a.err = errors.New("no leader") }) // and Revoke is not called
-		time.Sleep(2 * askEvery)
+		time.Sleep(2 * askInterval)
 		if h.Valid() {
 			t.Error("valid for an old generation")
 		}

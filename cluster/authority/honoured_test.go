@@ -33,7 +33,7 @@ func TestHonoured(t *testing.T) {
 	}
 	asked := d.now
 	for !d.ledger.requireApplied(d.now, index) {
-		if d.now += tickEvery; d.now-asked > time.Minute {
+		if d.now += tickInterval; d.now-asked > time.Minute {
 			t.Fatal("expired authority still counts")
 		}
 		d.ask(d.request(1))
@@ -67,7 +67,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	for !d.ledger.requireApplied(d.now, index) {
-		if d.now += tickEvery; d.now-begun > time.Minute {
+		if d.now += tickInterval; d.now-begun > time.Minute {
 			t.Fatal("never honoured")
 		}
 		for _, n := range []byte{1, 2, 3} {
@@ -108,7 +108,7 @@ func TestGranterReportsWhatIsHonoured(t *testing.T) {
 			t.Error("a follower reports an entry as honoured")
 		}
 		g.Lead()
-		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickEvery) {
+		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickInterval) {
 			if time.Since(begun) > 2*EndingWait {
 				t.Fatal("nothing is honoured although no node has authority")
 			}

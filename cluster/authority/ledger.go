@@ -35,8 +35,8 @@ const (
 	maxRecords = 8192
 	// recordTTL is how long the leader remembers a node that is not in the ring and sends no requests.
 	recordTTL = 10 * time.Minute
-	// alarmEvery is the minimum interval between two alarms about one node.
-	alarmEvery = 10 * time.Second
+	// alarmInterval is the minimum interval between two alarms about one node.
+	alarmInterval = 10 * time.Second
 
 	// never is a moment before all others, far enough from the minimum that differences don't overflow.
 	never = time.Duration(math.MinInt64 / 4)
@@ -63,10 +63,10 @@ const (
 	whyGaveUp     = "the process has given up its authority"
 )
 
-// authorityLedger is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
+// ledger is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
 // and gossip's nodes as arguments: it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic
 // clock.
-type authorityLedger struct {
+type ledger struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
@@ -91,7 +91,7 @@ type authorityLedger struct {
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed
 	lastRing    *ring.Table   // State.To as last seen
-	ringSince   time.Duration // when to last changed
+	ringSince   time.Duration // when lastRing last changed
 
 	alarm        func(msg string, id ring.NodeID) // alerts an operator
 	transferLead func()                           // transfers the lead to another node
@@ -105,14 +105,14 @@ type pendingFloor struct {
 
 // record is a leader's record of one node.
 type record struct {
-	boot        uint64        // the registered process, which the fields up to without describe
+	boot        uint64        // the registered process, which the fields up to withoutAuthority describe
 	lastAsked   time.Duration // when it last asked; never if it has not
 	lastGranted time.Duration // when the leader last granted it authority
 	gaveUp      bool
 	settled     int64  // from its last request with the current generation
 	applied     uint64 // from the same request
 	leaving     bool
-	// unreachable and relayed are from the last request. without is how long the process had been without authority then.
+	// unreachable, relayed and withoutAuthority, how long the process had been without authority, are from the last request.
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 
@@ -128,7 +128,7 @@ type record struct {
 	// healthySince is since when the node has had authority and been directly reachable, or never.
 	healthySince time.Duration
 	// ending means that the node is granted nothing, and is ended once its authority has expired. endingSince is when the
-	// leader decided that, and why is the reason.
+	// leader decided that, and endingReason why.
 	ending       bool
 	endingSince  time.Duration
 	endingReason agreement.Reason
@@ -140,15 +140,15 @@ type record struct {
 	nextBoot  uint64
 	nextSince time.Duration
 	nextAsked time.Duration
-	nextUnfit bool // newer is stuck, or doesn't know the agreed feature level: don't register it
+	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
 	nextBuild agreement.Boot
 	// bootProposed means that an entry that registers nextBoot has been proposed and its outcome is unknown.
 	bootProposed bool
 	lastAlarm    time.Duration
 }
 
-func newAuthorityLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *authorityLedger {
-	return &authorityLedger{
+func newLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *ledger {
+	return &ledger{
 		self: self, boot: boot, expect: expect, reign: reign,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
@@ -164,7 +164,7 @@ func newRecord(boot uint64) *record {
 
 // record returns the record of id. It resets the record if another process has been registered. It returns nil if the ledger
 // is full.
-func (l *authorityLedger) record(s *agreement.State, id ring.NodeID) *record {
+func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	r := l.records[id]
 	if r == nil {
 		if len(l.records) >= maxRecords {
@@ -187,18 +187,18 @@ func (l *authorityLedger) record(s *agreement.State, id ring.NodeID) *record {
 
 // hasAuthority reports whether this leader has granted id authority that may still be valid. Authority from an earlier leader
 // doesn't count.
-func (l *authorityLedger) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+func (l *ledger) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := l.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Term &&
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 
 // expired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
-func (l *authorityLedger) expired(now time.Duration, r *record) bool {
+func (l *ledger) expired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(l.reignBegan, r.lastGranted) >= EndingWait
 }
 
 // silence returns how long a node that last asked at asked has been silent, as far as this leader can tell.
-func (l *authorityLedger) silence(now, asked time.Duration) time.Duration {
+func (l *ledger) silence(now, asked time.Duration) time.Duration {
 	return now - max(l.silenceFrom, asked)
 }

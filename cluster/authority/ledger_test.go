@@ -15,7 +15,7 @@ func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 // desk is a ledger with a log and a clock that the test controls.
 type desk struct {
 	t       *testing.T
-	ledger  *authorityLedger
+	ledger  *ledger
 	state   *agreement.State
 	now     time.Duration
 	nodes   map[byte]*Node
@@ -38,7 +38,7 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.ledger = newAuthorityLedger(id(1), 101, expect, testReign, d.now)
+	d.ledger = newLedger(id(1), 101, expect, testReign, d.now)
 	d.ledger.alarm = func(string, ring.NodeID) { d.cried++ }
 	d.ledger.transferLead = func() { d.handed++ }
 }
@@ -108,9 +108,9 @@ func (d *desk) decide() agreement.Entry {
 func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 	d.t.Helper()
 	var all []agreement.Entry
-	for end := d.now + span; d.now < end; d.now += tickEvery {
+	for end := d.now + span; d.now < end; d.now += tickInterval {
 		for _, n := range healthy {
-			if (d.now/tickEvery)%5 == time.Duration(n)%5 {
+			if (d.now/tickInterval)%5 == time.Duration(n)%5 {
 				d.ask(d.request(n))
 			}
 		}
@@ -226,11 +226,11 @@ func TestSettledNeedsEveryMember(t *testing.T) {
 	d.up(1, 2)
 	d.node(3)
 	for d.state.Settled {
-		d.run(tickEvery, 1, 2, 3)
+		d.run(tickInterval, 1, 2, 3)
 	}
 	late := d.request(3)
 	for range 40 {
-		d.now += tickEvery
+		d.now += tickInterval
 		late.Applied, late.Settled = d.state.Index, 1
 		d.ask(late)
 		d.ask(d.request(1))
@@ -262,7 +262,7 @@ func TestLeaving(t *testing.T) {
 		t.Error("a node that leaves is not granted")
 	}
 	for range 20 {
-		d.now += tickEvery
+		d.now += tickInterval
 		leave(2)
 		leave(3)
 		d.ask(d.request(1))
@@ -276,7 +276,7 @@ func TestLeaving(t *testing.T) {
 	}
 	// The last member stays, and nodes that left stay out.
 	for range 200 {
-		d.now += tickEvery
+		d.now += tickInterval
 		leave(1)
 		leave(2)
 		if e := d.decide(); e != nil {
@@ -312,7 +312,7 @@ func TestEnding(t *testing.T) {
 			granted := d.ledger.records[id(3)].lastGranted
 			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
-				d.now += tickEvery
+				d.now += tickInterval
 				for _, n := range []byte{1, 2, 3} {
 					q := d.request(n)
 					if tt.reported && n != 3 {
@@ -333,7 +333,7 @@ func TestEnding(t *testing.T) {
 			switch took := d.now - began; {
 			case tt.ended == 0 && d.state.LastEnded != 0:
 				t.Errorf("it is ended after %v", took)
-			case tt.ended != 0 && (d.state.LastEnded == 0 || took < tt.ended-2*tickEvery-askEvery || took > tt.ended+500*time.Millisecond):
+			case tt.ended != 0 && (d.state.LastEnded == 0 || took < tt.ended-2*tickInterval-askInterval || took > tt.ended+500*time.Millisecond):
 				t.Errorf("it is ended after %v, want %v", took, tt.ended)
 			}
 			if d.state.LastEnded != 0 && d.now-granted < Term+Term/100 {
@@ -350,7 +350,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		if reign {
-			d.now += tickEvery
+			d.now += tickInterval
 			d.lead(3) // nothing was granted in this reign: the wait starts at its first entry
 		} else {
 			d.ask(d.request(3))
@@ -361,7 +361,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			if e := d.decide(); e != nil {
 				t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
 			}
-			if d.now = min(d.now+tickEvery, start+wait-1); d.now == start+wait-1 {
+			if d.now = min(d.now+tickInterval, start+wait-1); d.now == start+wait-1 {
 				if e := d.decide(); e != nil {
 					t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
 				}
@@ -399,7 +399,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	d.node(3).State = gossip.Failed
 	var e agreement.Entry
 	for e == nil {
-		d.now += tickEvery
+		d.now += tickInterval
 		d.ask(d.request(1))
 		e = d.decide()
 	}

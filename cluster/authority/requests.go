@@ -9,7 +9,7 @@ import (
 
 // handleRequest records a request. It returns a refusal, or a reply without a reason if the request may be granted once this
 // node's lead is confirmed.
-func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
+func (l *ledger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
 		return Reply{Why: whyNoBoot}
@@ -66,7 +66,7 @@ func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
 
 // handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
 // request.
-func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
+func (l *ledger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
 		return whyGaveUp
@@ -101,9 +101,9 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 	return why
 }
 
-// alarmClone alerts the operator that two processes use one identity, at most once per alarmEvery and node.
-func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
-	if now-r.lastAlarm >= alarmEvery {
+// alarmClone alerts the operator that two processes use one identity, at most once per alarmInterval and node.
+func (l *ledger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
+	if now-r.lastAlarm >= alarmInterval {
 		r.lastAlarm = now
 		l.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
@@ -111,7 +111,7 @@ func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeI
 
 // judge returns a refusal if the request can't be granted now, or else the zero Reply. It is called twice: when the request
 // arrives, and again before it is granted.
-func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
+func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
 	switch {
 	case r == nil:
@@ -140,7 +140,7 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 
 // grant judges the request again, after the confirmation, and grants or refuses it. It records the time of a grant before
 // the reply is sent.
-func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
 	if reply.Why == "" {
 		l.records[q.Node].lastGranted = now
@@ -152,7 +152,7 @@ func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Reques
 // requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor, so that
 // this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
 // this one yet.
-func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
+func (l *ledger) requireApplied(now time.Duration, index uint64) bool {
 	if now-l.reignBegan < EndingWait {
 		return false
 	}
@@ -166,7 +166,7 @@ func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
 }
 
 // appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
-func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bool {
+func (l *ledger) appliedByMajority(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
 		if r := l.records[id]; r != nil && r.applied >= index {
@@ -178,7 +178,7 @@ func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bo
 
 // raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or rulesGrace
 // after a majority of the ring has.
-func (l *authorityLedger) raiseFloor(v *view) {
+func (l *ledger) raiseFloor(v *view) {
 	if v.rulesIndex > l.floor && !l.requireApplied(v.now, v.rulesIndex) && l.appliedByMajority(v.state, v.rulesIndex) &&
 		(len(l.pendingFloors) == 0 || l.pendingFloors[len(l.pendingFloors)-1].index < v.rulesIndex) {
 		l.pendingFloors = append(l.pendingFloors, pendingFloor{v.rulesIndex, v.now})

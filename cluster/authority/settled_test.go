@@ -13,13 +13,13 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(4)
 	for d.state.Settled {
-		d.run(tickEvery, 1, 2, 3, 4)
+		d.run(tickInterval, 1, 2, 3, 4)
 	}
 	lasting := d.request(4)
 	lasting.Settled = 1
 	for range 60 { // three nodes have settled, node 4 has not
-		d.now += tickEvery
-		if lasting.Applied = d.state.Index; d.now/tickEvery%5 == 0 {
+		d.now += tickInterval
+		if lasting.Applied = d.state.Index; d.now/tickInterval%5 == 0 {
 			for n := byte(1); n <= 3; n++ {
 				d.ask(d.request(n))
 			}
@@ -31,8 +31,8 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	}
 	d.node(4).State = gossip.Failed
 	for {
-		d.now += tickEvery
-		if d.now/tickEvery%5 == 0 {
+		d.now += tickInterval
+		if d.now/tickInterval%5 == 0 {
 			for n := byte(1); n <= 3; n++ {
 				d.ask(d.request(n))
 			}

@@ -59,15 +59,15 @@ func (c *Config) checkMember(self, m Member) error {
 		case m.Region == self.Region && m.Cluster != self.Cluster:
 			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x", ErrSameRegion, m.Region, m.Cluster, self.Cluster)
 		case m.Region != self.Region && m.Cluster == self.Cluster:
-			return fmt.Errorf("%w: it is in %q, this node in %q", ErrSameCluster, m.Region, self.Region)
+			return fmt.Errorf("%w: it is in %q, but this node is in %q", ErrSameCluster, m.Region, self.Region)
 		}
 		return nil
 	}
 	switch {
 	case m.Region != self.Region:
-		return fmt.Errorf("%w: %q, this node is in %q", ErrOtherRegion, m.Region, self.Region)
+		return fmt.Errorf("%w: %q, but this node is in %q", ErrOtherRegion, m.Region, self.Region)
 	case m.Cluster != self.Cluster && m.Cluster != none && self.Cluster != none:
-		return fmt.Errorf("%w: %x, this node belongs to %x", ErrOtherCluster, m.Cluster, self.Cluster)
+		return fmt.Errorf("%w: %x, but this node belongs to %x", ErrOtherCluster, m.Cluster, self.Cluster)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		e.logRefusal(n, m, err)
 		return err
 	}
-	if m.State == Left { // memberlist may drop this as old, if the message that the node is gone has overtaken it
+	if m.State == Left { // memberlist drops this as stale if the message that the node is dead has overtaken it
 		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
@@ -221,7 +221,7 @@ func (g *Gossip) logState(m Member) {
 	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip logs it, too
 		level = slog.LevelDebug
 	}
-	g.config.Logger.Log(context.Background(), level, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
+	g.config.Logger.Log(context.Background(), level, "a member has another state", "state", m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
 // NotifyLeave is called when a member has left or failed. memberlist doesn't tell which, so a node that leaves first

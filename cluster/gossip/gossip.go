@@ -20,10 +20,10 @@ import (
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	announceWait  = time.Second     // bounds the wait until an announcement is sent; after that, it goes out in the background
-	announceEvery = 2 * time.Second // while other nodes may still know an earlier run of this node
-	leaveWait     = 2 * time.Second // bounds each of the two steps of Leave
-	leaveRounds   = 4               // rounds of gossip between the two
+	announceWait     = time.Second     // bounds the wait until an announcement is sent; after that, it goes out in the background
+	announceInterval = 2 * time.Second // while other nodes may still know an earlier run of this node
+	leaveWait        = 2 * time.Second // bounds each of the two steps of Leave
+	leaveRounds      = 4               // rounds of gossip between the two
 )
 
 // Gossip is a node's part in the gossip of its region.
@@ -46,8 +46,8 @@ type Gossip struct {
 	announcing chan struct{}
 	// ending is a binary semaphore, held while memberlist leaves or shuts down: a leave after a shutdown panics. It is a
 	// channel for the same reason.
-	ending chan struct{}
-	shut   bool // guarded by ending
+	ending   chan struct{}
+	shutDown bool // guarded by ending
 
 	refused atomic.Uint64 // messages that memberlist did not get
 
@@ -213,7 +213,7 @@ func (g *Gossip) hasRecentTwin(now time.Time) bool {
 
 // announceChanges announces this node whenever its description has changed.
 func (g *Gossip) announceChanges() {
-	tick := time.NewTicker(announceEvery)
+	tick := time.NewTicker(announceInterval)
 	defer tick.Stop()
 	for {
 		periodic := false
@@ -286,7 +286,7 @@ func (g *Gossip) leave(silent bool) error {
 	}
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
-	if g.shut {
+	if g.shutDown {
 		return ErrClosed
 	}
 	if err := g.list.Leave(leaveWait); err != nil {
@@ -303,7 +303,7 @@ func (g *Gossip) Close() error {
 	g.mu.Unlock()
 	g.cancel()
 	g.ending <- struct{}{}
-	g.shut = true
+	g.shutDown = true
 	err := g.list.Shutdown() // also closes connections, so no goroutine waits for them
 	<-g.ending
 	g.wg.Wait()

@@ -16,7 +16,7 @@ type News interface {
 	Packets(overhead, limit int) [][]byte
 	// FullState returns the complete data. It is called for each member that joins, and every SyncInterval for one member.
 	FullState() []byte
-	// Receive handles a message from Packets or Whole. The bytes are valid only until it returns.
+	// Receive handles a message from Packets or FullState. The bytes are valid only until it returns.
 	Receive([]byte) error
 }
 

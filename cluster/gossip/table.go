@@ -35,7 +35,7 @@ func newTable(max int) *table {
 }
 
 // newcomerPeriod is the period in which at most table.max unknown members are admitted. memberlist keeps dead members for a
-// while, so without a rate limit members that come and go would fill its memory, though not the table.
+// while, so without a rate limit, churn would fill its memory although the table is bounded.
 const newcomerPeriod = time.Hour
 
 // admitNewcomer reports whether another unknown member may be admitted, and counts it.
@@ -140,9 +140,9 @@ func (t *table) members(self Member) []Member {
 	return all
 }
 
-// Departures are the processes that announced that they leave. Nodes send them with each exchange of lists, because in
-// memberlist the message that a member is gone may overtake and replace the message that it leaves. A node that missed the
-// latter takes the member for failed until it gets the departure.
+// Departures are the processes that announced that they leave. Nodes send them with each exchange of lists, because
+// memberlist's message that a member is dead may overtake and replace the member's own message that it is leaving. A node that
+// missed the latter takes the member for failed until it gets the departure.
 
 // maxDepartures is the number of departures sent, the most recent ones.
 const maxDepartures = 64

@@ -90,9 +90,9 @@ type transport struct {
 	down    chan struct{} // closed when the wrapped transport has ended
 	done    chan struct{} // closed when pass has ended
 
-	mu     sync.Mutex         // guards the fields below
-	open   map[*conn]struct{} // nil once shut down
-	shared int                // bytes of sharedRoom in use
+	mu          sync.Mutex         // guards the fields below
+	open        map[*conn]struct{} // nil once shut down
+	sharedInUse int                // bytes of sharedRoom in use
 }
 
 func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
@@ -277,11 +277,11 @@ func (c *conn) reserve(bytes int) error {
 		return net.ErrClosed
 	}
 	more := max(0, bytes-streamRoom) - max(0, c.reserved-streamRoom)
-	if c.transport.shared+more > sharedRoom {
+	if c.transport.sharedInUse+more > sharedRoom {
 		return errNoRoom
 	}
 	c.reserved = bytes
-	c.transport.shared += more
+	c.transport.sharedInUse += more
 	return nil
 }
 
@@ -319,7 +319,7 @@ func (c *conn) Close() error {
 	c.transport.mu.Lock()
 	if _, open := c.transport.open[c]; open {
 		delete(c.transport.open, c)
-		c.transport.shared -= max(0, c.reserved-streamRoom)
+		c.transport.sharedInUse -= max(0, c.reserved-streamRoom)
 		if c.hasSyncTurn {
 			<-c.transport.syncs
 		}

@@ -13,7 +13,7 @@ import (
 // Errors of Confirm.
 var (
 	// ErrNotOwner means that the partition's token is not here, or no longer is.
-	ErrNotOwner = errors.New("the partition is not decided here")
+	ErrNotOwner = errors.New("this node does not own the partition")
 	// ErrUnconfirmed means that no node that would take over the partition has acknowledged the changes.
 	ErrUnconfirmed = errors.New("neither a standby nor the disk has the changes")
 	// ErrBusy means that too many confirmations are waiting.
@@ -208,7 +208,7 @@ func (k *Keeper) checkConfirmation(v *view, c *confirmation) (decided bool, err 
 
 // saving lets concurrent calls of save share checkpoints.
 type saving struct {
-	turn  chan struct{} // holds a token while a call saves
+	turn  chan struct{} // holds an element while a call saves
 	begun atomic.Uint64 // checkpoints begun; written by the holder of turn
 	saved uint64        // number of the last successful checkpoint; guarded by turn
 }

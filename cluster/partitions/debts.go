@@ -106,8 +106,8 @@ func (d *debt) reduce(cost int64) {
 	d.uncounted = min(d.uncounted, d.cost)
 }
 
-// debtLedger holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: n is the
-// number of debts, at most maxDebts; inline of them are for inline counters.
+// debtLedger holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: total is
+// the number of debts, at most maxDebts; inlineTotal of them are for inline counters.
 type debtLedger struct {
 	self      ring.NodeID
 	table     *counters.Table
@@ -119,7 +119,7 @@ type debtLedger struct {
 	lastSealNumber uint64          // the last number assigned to a seal
 	total          int
 	inlineTotal    int
-	changes        uint64 // rises with every change, so debts are written to disk only after changes
+	changes        uint64 // rises with every change; debts are written to disk only if it has
 }
 
 func newDebtLedger(cfg *Config) debtLedger {
@@ -258,7 +258,7 @@ func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[count
 	for key, d := range l.byPartition[p] {
 		if cost := d.toDebit(elsewhere[key]); cost > 0 {
 			if err := l.table.ForceCapped(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
-				l.log.Warn("debt lost", "partition", p, "error", err)
+				l.log.Warn("a debt could not be debited and is lost", "partition", p, "cost", cost, "error", err)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ const (
 	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
 	// probeInterval is the time after which a follower gets an empty message if there was no other. So each owner notices a
-	// follower that accepts no copies even while nothing changes.
+	// follower that does not answer even while nothing changes.
 	probeInterval = time.Second
 	// lagTime is how long a follower may leave messages unanswered before it counts as lagging.
 	lagTime = 5 * time.Second

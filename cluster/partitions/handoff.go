@@ -204,7 +204,7 @@ func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		// This node accepts no token without authority: no node would decide the partition.
+		// Without authority, this node refuses the token: it could not use it, and no node would decide the partition.
 		acceptable := !isQuestion && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() &&
 			from == c.From.Node && to == k.cfg.Self && from != to && pt.phase == away && pt.source == from &&
 			pt.version == offered && pt.whole && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)

@@ -59,8 +59,16 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Self.IsZero():
 		return errors.New("partitions: Self is zero")
-	case c.Table == nil, c.Now == nil, c.Calls == nil, c.Authority == nil, c.Logger == nil:
-		return errors.New("partitions: Table, Now, Calls, Authority or Logger is nil")
+	case c.Table == nil:
+		return errors.New("partitions: Table is nil")
+	case c.Now == nil:
+		return errors.New("partitions: Now is nil")
+	case c.Calls == nil:
+		return errors.New("partitions: Calls is nil")
+	case c.Authority == nil:
+		return errors.New("partitions: Authority is nil")
+	case c.Logger == nil:
+		return errors.New("partitions: Logger is nil")
 	case c.Interval <= 0, c.Patience <= 0, c.StandbyCounters < 1:
 		return errors.New("partitions: Interval, Patience or StandbyCounters is not above 0")
 	}

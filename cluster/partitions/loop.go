@@ -48,7 +48,7 @@ type Stats struct {
 	Copies      int           // partitions with a whole copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
-	Begun       int64         // lineages begun
+	Begun       int64         // lineages started
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // owned partitions that some follower has no whole copy of
@@ -64,12 +64,12 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
 	s.Level("partitions_behind", "Owned partitions that some standby has no whole copy of.", st.Behind)
-	s.Level("standbys_lagging", "Nodes that can be reached but have accepted no copies from this one for five seconds.", st.Lagging)
+	s.Level("standbys_lagging", "Nodes that can be reached but have answered none of this node's copies for five seconds.", st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
 	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.", st.HandOffs, st.Frozen.Seconds())
-	s.Count("lineages_begun_total", "Partitions whose counters began anew.", st.Begun)
+	s.Count("lineages_begun_total", "Partitions whose counters started afresh.", st.Begun)
 	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
 	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, for lack of room.", st.Dropped)
 }

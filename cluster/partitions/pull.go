@@ -203,7 +203,8 @@ func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 // hasCounters reports whether this node has the token or at least the beginning of a copy.
 func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
 
-// isComplete reports whether this node has all of p's counters, as of the time when it was last the owner or a follower.
+// isComplete reports whether this node has all of the partition's counters, as of the time when it was last the owner or a
+// follower.
 func (pt *partState) isComplete() bool {
 	return pt.whole || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }

@@ -38,7 +38,7 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == owning && k.cfg.Table.IsOpen(p): // if only one is true, setPhase is between the two: Wait returns after it
+	case ph == owning && k.cfg.Table.IsOpen(p): // if only one holds, setPhase is in progress; WaitUnfrozen returns after it
 		r.Place, r.Owner = Here, k.cfg.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to

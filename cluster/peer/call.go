@@ -30,7 +30,7 @@ var (
 	// ErrTooLarge means that the body is larger than 16 MiB; nothing was sent.
 	ErrTooLarge = errors.New("the message is too large")
 	// ErrClosed means that the Peers were closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errors.New("connections between nodes are closed")
 )
 
 // errNoConnection means that there is no connection.

@@ -28,10 +28,10 @@ const (
 )
 
 var (
-	errSilent = errors.New("nothing was received for too long")
-	errStuck  = errors.New("nothing was received, but a new connection can be made")
+	errSilent = errors.New("the connection was silent for too long")
+	errStuck  = errors.New("the connection was silent, but a new one can be made")
 	// errReplaced means that another connection has taken its place.
-	errReplaced = errors.New("it was replaced")
+	errReplaced = errors.New("the connection was replaced")
 )
 
 // farSilence is how long a far connection may be silent before it is unreachable and closed. After a cut, a new
@@ -181,7 +181,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	return after / beatsPerSilence
 }
 
-var errQuiet = errors.New("silent")
+var errQuiet = errors.New("the connection is silent")
 
 // sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. Only the pulse calls
 // it.
@@ -259,8 +259,8 @@ func (c *conn) serve(m message) error {
 	if c.peers.finishing.Load() {
 		return nil
 	}
-	if Method(m.methodOrCode) == methodHear && c.socket.kind == kindPeer {
-		c.peers.answerHear(&Call{Method: methodHear, Body: m.body, conn: c, id: m.id})
+	if Method(m.methodOrCode) == methodReceivesFrom && c.socket.kind == kindPeer {
+		c.peers.answerReceivesFrom(&Call{Method: methodReceivesFrom, Body: m.body, conn: c, id: m.id})
 		return nil
 	}
 	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}

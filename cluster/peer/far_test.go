@@ -74,7 +74,7 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		want string // in the dialling node's log; "": connected
 	}{
 		{name: "far to another region", to: open, far: true},
-		{name: "near to another region", to: open, want: `it is in region "eu", this node in "us"`},
+		{name: "near to another region", to: open, want: `it is in region "eu", but this node is in "us"`},
 		{name: "near to another region of the same cluster", to: inRegion("us", 1, &far), want: `it is in region`},
 		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true, want: "connects as if it were in another"},
 		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true, want: "two clusters are called region"},

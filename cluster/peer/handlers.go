@@ -5,9 +5,9 @@ type Scope uint8
 
 // Scopes.
 const (
-	Near   Scope = iota // from nodes of this region
-	Far                 // from nodes of other regions
-	scopes = 2
+	Near      Scope = iota // from nodes of this region
+	Far                    // from nodes of other regions
+	numScopes = 2
 )
 
 // CodeNoMethod means that the node has no such method for callers of that scope, and has done nothing.

@@ -30,7 +30,7 @@ type link struct {
 	peers   *Peers
 	node    ring.NodeID
 	address string
-	kind    kind            // kindPeer or kindFar
+	kind    connKind        // kindPeer or kindFar
 	ctx     context.Context // ends when the node is no longer known here
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
@@ -106,7 +106,7 @@ func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 }
 
 // runConn runs a connection over a dialled socket until it ends. If there is a connection already, the new one replaces it,
-// and carry calls end with the old one.
+// and end ends the old one.
 func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l

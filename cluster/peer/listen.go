@@ -117,7 +117,7 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	if s.version, err = negotiate(p.config.Self(), p.config.versions, s.remote, got.versions); err != nil {
 		return err
 	}
-	s.kind, s.tunnelled = kind(got.tag)&^viaTunnel, kind(got.tag)&viaTunnel != 0
+	s.kind, s.tunnelled = connKind(got.tag)&^viaTunnel, connKind(got.tag)&viaTunnel != 0
 	switch {
 	case s.kind < kindPeer || s.kind > kindTunnel:
 		return errKind
@@ -159,7 +159,7 @@ func refused(remote Identity, why error) error {
 
 // dial makes a connection and completes the handshake. expected checks that the right node answers. For a near connection,
 // both together take at most handshakeTime.
-func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
+func (p *Peers) dial(ctx context.Context, address string, k connKind, expected func(Identity) error) (*socket, error) {
 	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {
 		dialTime, whole = farDialTime, farDialTime+handshakeTime

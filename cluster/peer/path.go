@@ -25,8 +25,8 @@ const (
 	relaysAsked = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
-	// hearWait is how long such a node may take to answer.
-	hearWait = 100 * time.Millisecond
+	// receivesFromTimeout is how long a node may take to answer whether it can be the relay.
+	receivesFromTimeout = 100 * time.Millisecond
 )
 
 // A link's path is the direct connection or, while that is silent or broken, a tunnel through another node. Callers do not
@@ -188,7 +188,7 @@ func (l *link) findRelay() *link {
 			answer <- false
 			continue
 		}
-		if _, err := c.startCall(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
+		if _, err := c.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
 			answer <- err == nil && bytes.Equal(reply, []byte{1})
 		}); err != nil {
 			answer <- false

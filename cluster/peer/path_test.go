@@ -161,7 +161,7 @@ func TestNoPathToTheDead(t *testing.T) {
 					t.Fatal("a node that is cut off is reachable")
 				}
 			}
-			if took := time.Since(began); took > 5*hearWait {
+			if took := time.Since(began); took > 5*receivesFromTimeout {
 				t.Fatalf("four calls took %v", took)
 			}
 			time.Sleep(100 * time.Millisecond)

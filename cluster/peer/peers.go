@@ -37,8 +37,13 @@ type Config struct {
 
 // validate checks c and fills in defaults.
 func (c *Config) validate() error {
-	if c.Self == nil || c.Listen == nil || c.Dial == nil {
-		return errors.New("peer: Self, Listen or Dial is nil")
+	switch {
+	case c.Self == nil:
+		return errors.New("peer: Self is nil")
+	case c.Listen == nil:
+		return errors.New("peer: Listen is nil")
+	case c.Dial == nil:
+		return errors.New("peer: Dial is nil")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
@@ -66,10 +71,10 @@ type Peers struct {
 	config         Config
 	log            *slog.Logger
 	listener       net.Listener
-	raft           chan net.Conn      // accepted for Raft
-	raftDone       context.Context    // ends when Raft accepts no more
-	endRaft        context.CancelFunc // cancels raftDone
-	handlers       [scopes]handlers   // set before Start
+	raft           chan net.Conn       // accepted for Raft
+	raftDone       context.Context     // ends when Raft accepts no more
+	endRaft        context.CancelFunc  // cancels raftDone
+	handlers       [numScopes]handlers // set before Start
 	started        time.Time
 	notes          notes
 	halfOpen       chan struct{} // holds one element for each connection in a handshake
@@ -184,7 +189,7 @@ func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, no
 // SetFarNodes is SetNodes for nodes of other regions. Nodes set with SetNodes are skipped.
 func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.setLinks(kindFar, nodes) }
 
-func (p *Peers) setLinks(k kind, nodes map[ring.NodeID]string) {
+func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

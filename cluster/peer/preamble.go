@@ -44,17 +44,17 @@ func (v versions) highestCommon(w versions) uint8 {
 	return 0
 }
 
-// kind is the purpose of a connection.
-type kind uint8
+// connKind is the purpose of a connection.
+type connKind uint8
 
 const (
-	kindPeer kind = 1
-	kindRaft kind = 2
-	kindFar  kind = 3 // like kindPeer, between nodes of different regions
+	kindPeer connKind = 1
+	kindRaft connKind = 2
+	kindFar  connKind = 3 // like kindPeer, between nodes of different regions
 	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all bytes after it are for that node.
-	kindTunnel kind = 4
+	kindTunnel connKind = 4
 	// viaTunnel is a flag on connections made through a tunnel.
-	viaTunnel kind = 0x80
+	viaTunnel connKind = 0x80
 )
 
 // Answers to a preamble.
@@ -68,7 +68,7 @@ var (
 	ErrRefused = errors.New("refused")
 
 	errPreamble = errors.New("the remote does not speak this protocol")
-	errKind     = errors.New("no such kind of connection")
+	errKind     = errors.New("unknown purpose of a connection")
 	errTheirTLS = errors.New("the remote uses TLS here, and this node does not")
 )
 
@@ -141,7 +141,7 @@ func readPreamble(r io.Reader) (preamble, error) {
 
 // exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the remote's and the
 // version that both use.
-func exchangePreambles(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
+func exchangePreambles(c io.ReadWriter, k connKind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
 	p, err := readPreamble(c)
 	if err != nil {

@@ -13,11 +13,11 @@ var (
 
 // checkRemote returns an error if a connection of kind k to the remote is not allowed. Near connections, including Raft's, stay
 // within a region, and far ones connect two regions, so neither kind can be used as the other.
-func (p *Peers) checkRemote(k kind, remote Identity) error {
+func (p *Peers) checkRemote(k connKind, remote Identity) error {
 	own := p.config.Self()
 	if k != kindFar {
 		if own.Region != remote.Region && own.Region != "" && remote.Region != "" {
-			return fmt.Errorf("it is in region %q, this node in %q", remote.Region, own.Region)
+			return fmt.Errorf("it is in region %q, but this node is in %q", remote.Region, own.Region)
 		}
 		return p.config.Accept(remote)
 	}

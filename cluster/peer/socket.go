@@ -18,7 +18,7 @@ type socket struct {
 	peers          *Peers
 	accepted       bool
 	tlsConfig      *tls.Config // used for the handshake; nil without TLS. Set before handshakeDone
-	kind           kind        // set before handshakeDone
+	kind           connKind    // set before handshakeDone
 	remote         Identity    // set before handshakeDone
 	version        uint8       // of the protocol that both ends use. Set before handshakeDone
 	relay          ring.NodeID // the relay, if this node dialled through a tunnel; zero otherwise
@@ -42,7 +42,7 @@ func (s *socket) Close() (err error) {
 func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tls.Config) error {
 	c := side(s.Conn, config)
 	if err := c.Handshake(); err != nil {
-		return fmt.Errorf("shake hands in TLS: %w", err)
+		return fmt.Errorf("TLS handshake: %w", err)
 	}
 	s.Conn, s.tlsConfig = c, config
 	return nil

@@ -96,12 +96,12 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	second.Write(t, dirA)
 	second.Write(t, dirB)
 	later := start.Add(time.Minute)
-	a.files.Look()
+	a.files.Check()
 	if have := a.files.Current(later); have == old || have.pool.Equal(old.pool) {
 		t.Error("new files are not used")
 	}
-	b.files.Look()
-	b.files.Look()
+	b.files.Check()
+	b.files.Check()
 	w := &world{t: t}
 	n, m := w.node(1, withTLS(a)), w.node(2, withTLS(b))
 	n.knows(m)

@@ -20,8 +20,9 @@ const (
 	relayBuffer = 32 << 10
 	// relayIdle is how long a tunnel may be idle before it is closed.
 	relayIdle = time.Minute
-	// methodHear asks a node whether it receives data directly from another one. This package answers it without a handler.
-	methodHear Method = 255
+	// methodReceivesFrom asks a node whether it receives data directly from another one. This package answers it without a
+	// handler.
+	methodReceivesFrom Method = 255
 )
 
 // A relay's answers to a request for a tunnel.
@@ -36,7 +37,7 @@ var (
 )
 
 // dialVia connects to target's node through a tunnel over relay. The handshake is end to end: the relay sees only bytes.
-func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*socket, error) {
+func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*socket, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
 	outer, err := p.dial(ctx, relay.address, kindTunnel, relay.expected)
@@ -145,8 +146,8 @@ func (p *Peers) Relayed() (bytes, tunnels int64) {
 	return p.relayedBytes.Load(), p.relayedTunnels.Load()
 }
 
-// answerHear answers whether this node has just received data directly from another one.
-func (p *Peers) answerHear(c *Call) {
+// answerReceivesFrom answers whether this node has just received data directly from another one.
+func (p *Peers) answerReceivesFrom(c *Call) {
 	answer := []byte{0}
 	if len(c.Body) == len(ring.NodeID{}) {
 		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.receivesDirectly() {

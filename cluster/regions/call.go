@@ -64,7 +64,7 @@ func contextError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return peer.ErrTimeout
 	}
-	return fmt.Errorf("wait for a reply of another region: %w", err)
+	return fmt.Errorf("wait for a reply from another region: %w", err)
 }
 
 // callEntry calls the entry node of r that was called last or, if that can't be reached, another one. It reports whether a

@@ -254,7 +254,7 @@ func TestTopWatch(t *testing.T) {
 	for range 3 {
 		select {
 		case <-asked:
-		case <-time.After(process.Patience):
+		case <-time.After(process.Timeout):
 			t.Fatal("the node is not asked again")
 		}
 	}

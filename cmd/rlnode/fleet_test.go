@@ -93,7 +93,7 @@ func (f *fleet) newNode(i, expect int, args ...string) *fleetNode {
 func (m *fleetNode) startProcess() {
 	m.killed.Store(false)
 	s := &runningNode{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build}
-	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
+	s.client = &http.Client{Timeout: process.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	m.runningNode = s.launch(m.env, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
 }

@@ -41,7 +41,7 @@ func TestMillionKeys(t *testing.T) {
 	}
 	// Saving them takes memory temporarily, which the node must free.
 	var grown int64
-	deadline := time.Now().Add(process.Patience)
+	deadline := time.Now().Add(process.Timeout)
 	for grown = resident(t, s) - before; grown > 100*keys && time.Now().Before(deadline); grown = resident(t, s) - before {
 		timer := time.NewTimer(100 * time.Millisecond)
 		<-timer.C

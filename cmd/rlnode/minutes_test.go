@@ -182,7 +182,7 @@ func TestTwoVotersAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := launch(t, t.TempDir(), nil, "--bootstrap-expect", "2", "--join", "127.0.0.2", "--gossip-port", "0", "--peer-port", "0")
 	process.Eventually(t, "a warning", func() bool {
-		return strings.Contains(s.log.String(), `level=WARN msg="of two nodes, one is no majority`)
+		return strings.Contains(s.log.String(), `level=WARN msg="one of two nodes is not a majority`)
 	})
 	s.signal(syscall.SIGTERM)
 	s.awaitExit()

@@ -87,7 +87,7 @@ func launchBare(t *testing.T, args ...string) *runningNode {
 
 func newRunningNode(t *testing.T) *runningNode {
 	s := &runningNode{t: t, log: &process.Output{}, exited: make(chan struct{})}
-	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{
+	s.client = &http.Client{Timeout: process.Timeout, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}
 	return s
@@ -145,7 +145,7 @@ func (s *runningNode) awaitExit() int {
 	s.t.Helper()
 	select {
 	case <-s.exited:
-	case <-time.After(process.Patience):
+	case <-time.After(process.Timeout):
 		s.t.Fatal("the node has not ended in time")
 	}
 	return s.cmd.ProcessState.ExitCode()

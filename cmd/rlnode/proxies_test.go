@@ -255,7 +255,7 @@ func (r *runningProxy) stop() {
 	r.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-r.exited:
-	case <-time.After(process.Patience):
+	case <-time.After(process.Timeout):
 		r.cmd.Process.Kill()
 		r.t.Errorf("%v has not ended in time", r.cmd.Args)
 	}
@@ -280,7 +280,7 @@ func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.R
 		r.Header.Set(name, value)
 	}
 	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
-	client := &http.Client{Timeout: process.Patience, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
+	client := &http.Client{Timeout: process.Timeout, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
 	resp, err := client.Do(r)
 	if err != nil {
 		pr.t.Fatal(err)
@@ -314,7 +314,7 @@ func (pr *proxiedApp) testHang() {
 	began := time.Now()
 	pr.expect("rlnode hangs", 90, "GET", "/", 200)
 	pr.expect("rlnode hangs", 90, "POST", "/login", pr.statusWhileDown...)
-	if took := time.Since(began); took > process.Patience/4 {
+	if took := time.Since(began); took > process.Timeout/4 {
 		pr.t.Errorf("rlnode hangs: two requests took %v", took)
 	}
 	pr.node.signal(syscall.SIGCONT)

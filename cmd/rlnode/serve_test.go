@@ -222,7 +222,7 @@ func TestDrain(t *testing.T) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	ask := func(request string) int {
-		conn.SetDeadline(time.Now().Add(process.Patience))
+		conn.SetDeadline(time.Now().Add(process.Timeout))
 		if _, err := conn.Write([]byte(request)); err != nil {
 			return 0
 		}

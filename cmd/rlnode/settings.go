@@ -202,7 +202,7 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take over the cluster", "cluster_bind", c.ClusterBind)
 	}
 	if c.BootstrapExpect == 2 {
-		log.Warn("of two nodes, one is no majority: when one is lost, the other decides only within its share; "+
+		log.Warn("one of two nodes is not a majority: when one is lost, the other decides only within its share; "+
 			"a third node would avoid that", "bootstrap_expect", 2)
 	}
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)

@@ -382,7 +382,7 @@ func (s *soak) exhausted() {
 			continue
 		}
 		want := s.limit - max(s.more[one], 0)
-		for began := time.Now(); time.Since(began) < process.Patience && s.counted[one] < want; { // what was leased comes back within seconds
+		for began := time.Now(); time.Since(began) < process.Timeout && s.counted[one] < want; { // what was leased comes back within seconds
 			if !s.counts(c, one.rule, one.key, 1) {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -405,7 +405,7 @@ func (s *soak) compare(what string) {
 	defer c.Close()
 	wrong := map[soaked]int64{} // what is counted beyond the model
 	began := time.Now()
-	for again := true; again && time.Since(began) < process.Patience; again = len(wrong) > 0 { // what is leased comes back within seconds
+	for again := true; again && time.Since(began) < process.Timeout; again = len(wrong) > 0 { // what is leased comes back within seconds
 		time.Sleep(100 * time.Millisecond)
 		clear(wrong)
 		for one, want := range s.model() {

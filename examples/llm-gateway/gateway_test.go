@@ -27,7 +27,7 @@ func serve(t *testing.T, node string, model http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := client.New(client.Options{Nodes: []string{node}, Timeout: process.Patience})
+	limiter, err := client.New(client.Options{Nodes: []string{node}, Timeout: process.Timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestHangUp(t *testing.T) {
 	cancel()
 	select {
 	case <-told:
-	case <-time.After(process.Patience):
+	case <-time.After(process.Timeout):
 		t.Fatal("the model's request does not end")
 	}
 	process.Eventually(t, "it is settled", func() bool { _, open, _ := n.state(); return open == 0 })
@@ -314,7 +314,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := client.New(client.Options{Nodes: []string{n.URL}, Timeout: process.Patience})
+	limiter, err := client.New(client.Options{Nodes: []string{n.URL}, Timeout: process.Timeout})
 	if err != nil {
 		t.Fatal(err)
 	}

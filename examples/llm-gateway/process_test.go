@@ -137,7 +137,7 @@ func TestWithRealNode(t *testing.T) {
 
 	// A caller that hangs up pays for what has arrived.
 	ctx, cancel := context.WithCancel(context.Background())
-	slow := serve(t, data, stub{pause: process.Patience})
+	slow := serve(t, data, stub{pause: process.Timeout})
 	r := ask(t, ctx, slow, "k2", streaming)
 	if _, err := io.ReadFull(r.Body, make([]byte, 50)); err != nil {
 		t.Error(err)

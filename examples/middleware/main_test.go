@@ -37,7 +37,7 @@ func example(t *testing.T, nodes string, more ...string) (address string, stop f
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(process.Patience):
+		case <-time.After(process.Timeout):
 			return fmt.Errorf("it does not end:\n%s", out)
 		}
 	}

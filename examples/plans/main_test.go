@@ -29,7 +29,7 @@ func example(t *testing.T, node string) (address string) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(process.Patience):
+		case <-time.After(process.Timeout):
 			t.Errorf("the server does not stop:\n%s", out)
 		}
 	})

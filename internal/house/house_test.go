@@ -161,6 +161,16 @@ func packageOf(path string) string {
 // eachSource calls visit for every Go file of the product, except tests.
 func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.File)) {
 	t.Helper()
+	eachFile(t, func(path string, text []byte, file *ast.File) {
+		if !strings.HasSuffix(path, "_test.go") {
+			visit(path, text, file)
+		}
+	})
+}
+
+// eachFile calls visit for every Go file of the product and its tests.
+func eachFile(t *testing.T, visit func(path string, text []byte, file *ast.File)) {
+	t.Helper()
 	seen := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -174,14 +184,14 @@ func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.Fil
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+		if !strings.HasSuffix(path, ".go") {
 			return nil
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
 // Package loads tracks the loads that adaptive rules follow, and which step of each rule is in force.
 //
-// A source is a name and a load, 0…1,000, where 1 usually means that all of something is in use. [Loads.Tell] accepts
+// A source is a name and a load, 0…1,000, where 1 usually means that all of something is in use. [Loads.Report] accepts
 // reports made to this node. They spread to all nodes by gossip ([Loads.Packets], [Loads.Receive]); a joining node gets
 // the whole list ([Loads.FullState]). Each report is valid for a time that counts from when it was made. Messages carry the
 // time left, so nodes never compare clocks. After that time the source is unknown, like one that was never reported,

@@ -110,8 +110,8 @@ func Check(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// Tell accepts a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
-func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
+// Report accepts a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
+func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 	if err := Check(source, load, ttl); err != nil {
 		return err
 	}

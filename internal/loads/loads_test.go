@@ -42,7 +42,7 @@ const adaptiveRules = `
 
 func tell(t *testing.T, l *Loads, source string, load float64, ttl time.Duration) {
 	t.Helper()
-	if err := l.Tell(source, load, ttl); err != nil {
+	if err := l.Report(source, load, ttl); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -231,7 +231,7 @@ func TestManySources(t *testing.T) {
 	for i := range MaxSources {
 		tell(t, l, fmt.Sprint("s", i), 1, time.Minute)
 	}
-	if err := l.Tell("more", 1, time.Minute); !errors.Is(err, ErrFull) {
+	if err := l.Report("more", 1, time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want ErrFull", err)
 	}
 	tell(t, l, "api", 0.9, time.Hour) // rules follow it
@@ -257,7 +257,7 @@ func TestManySources(t *testing.T) {
 func FuzzHear(f *testing.F) {
 	c := &clock{now: time.Minute}
 	l := newLoads(1, c)
-	_ = l.Tell("api", 0.5, time.Second)
+	_ = l.Report("api", 0.5, time.Second)
 	f.Add(l.FullState())
 	f.Add([]byte{messageFormat})
 	f.Add([]byte{})

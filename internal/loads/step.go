@@ -8,11 +8,10 @@ import (
 )
 
 const (
-	// Settle is how long a load must stay at or below a step in force before the step goes out of force, if the load is not
-	// clearly below it.
-	Settle = 10 * time.Second
+	// Settle is how long a load must stay at or only slightly below a step in force before the step goes out of force.
+	SettleTime = 10 * time.Second
 	// Tick is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
-	Tick = 200 * time.Millisecond
+	TickInterval = 200 * time.Millisecond
 )
 
 // Margin is how far below a step the load must be for the step to go out of force at once: 0.05, or a twentieth of the
@@ -45,7 +44,7 @@ func (h *ruleSteps) step(now time.Duration, load float64, known bool) int {
 			h.on[i] = false
 		case load > above:
 			h.on[i], h.above[i] = true, now
-		case load <= above-Margin(above), now-h.above[i] >= Settle:
+		case load <= above-Margin(above), now-h.above[i] >= SettleTime:
 			h.on[i] = false
 		}
 		if h.on[i] {

@@ -20,14 +20,14 @@ type Pair struct{ Fault, Event string }
 
 func (p Pair) String() string { return p.Fault + "×" + p.Event }
 
-// Broken splits the fault into its kind and place.
-func (p Pair) Broken() (what, where string) {
+// SplitFault splits the fault into its kind and place.
+func (p Pair) SplitFault() (what, where string) {
 	what, where, _ = strings.Cut(p.Fault, ":")
 	return what, where
 }
 
-// Happens splits the event into its kind and the role it hits; an empty role means any node.
-func (p Pair) Happens() (what, role string) {
+// SplitEvent splits the event into its kind and the role it hits; an empty role means any node.
+func (p Pair) SplitEvent() (what, role string) {
 	what, role, _ = strings.Cut(p.Event, ":")
 	return what, role
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of a test for another process.
-const Patience = 20 * time.Second
+// Timeout bounds every wait of a test for another process.
+const Timeout = 20 * time.Second
 
 // Build writes the node's program to path; flags are those of go build. It works from any folder of the module. It uses
 // go run, which caches the linked program, so that only the first of several packages links it.
@@ -59,7 +59,7 @@ func (o *Output) Ready() (data, admin string, ok bool) {
 // Eventually polls until ok returns true. It fails the test after Patience.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	Within(t, Patience, what, ok)
+	Within(t, Timeout, what, ok)
 }
 
 // Within is Eventually with another bound. The longer it waits, the less often it polls, because polls take processor time

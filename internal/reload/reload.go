@@ -45,8 +45,8 @@ func (f *Files[T]) Current(now time.Time) T {
 	return f.value
 }
 
-// Look checks the files.
-func (f *Files[T]) Look() {
+// Check checks the files.
+func (f *Files[T]) Check() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.checkFiles()

@@ -107,7 +107,7 @@ func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, err
 func (f *File) Follow(ctx context.Context, changed func()) {
 	for range tick.Every(ctx.Done(), reload.Interval) {
 		before := f.inForce.Load()
-		if f.files.Look(); f.inForce.Load() != before {
+		if f.files.Check(); f.inForce.Load() != before {
 			changed()
 		}
 	}

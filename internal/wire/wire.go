@@ -1,6 +1,6 @@
-// Package wire decodes everything that other nodes send and that lies on disk, with one [Decoder]. To encode,
-// callers use the Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts;
-// the codec of a product type lives next to that type.
+// Package wire decodes everything that other nodes send and that lies on disk, with one [Decoder]. A [Coder] describes
+// the format of a message once, for both directions; other encoders use the Append functions of encoding/binary and of this
+// package. A Decoder reads bytes, numbers and strings; the codec of a product type lives next to that type.
 //
 // Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with
 // Big. A value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.

@@ -74,7 +74,7 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	}
 }
 
-// clampPosition moves an error's position to the end of the text if it is beyond, where the library notices a missing token.
+// clampPosition moves an error that is reported past the end of the text to its end: the library reports a missing token there.
 func clampPosition(src string, err error) error {
 	var e *SyntaxError
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")

@@ -33,7 +33,7 @@ func TestPairs(t *testing.T) {
 	}
 	randomFor(t)
 	possible := slices.DeleteFunc(pairs.All(), func(p pairs.Pair) bool {
-		what, _ := p.Broken()
+		what, _ := p.SplitFault()
 		// The kernel can't end a process that waits for a disk. A node with a broken disk takes a while to return.
 		return p == pairs.Pair{Fault: "disk-hung:owner", Event: "kill:owner"} || testing.Short() && strings.HasPrefix(what, "disk")
 	})
@@ -58,7 +58,7 @@ func playPair(t *testing.T, one pairs.Pair) {
 	f := emptyFleet(t, pairNodes)
 	f.spare()
 	f.spare()
-	switch what, _ := one.Broken(); what {
+	switch what, _ := one.SplitFault(); what {
 	case "disk-hung":
 		f.disks((*node).ownDisk)
 	case "disk-full":
@@ -104,7 +104,7 @@ func (s *scene) role(name string) *node {
 
 // breaks starts the lasting fault.
 func (s *scene) breaks() {
-	what, where := s.pair.Broken()
+	what, where := s.pair.SplitFault()
 	if strings.HasPrefix(what, "disk") {
 		s.breaksDisk(what, s.role(where))
 		return
@@ -229,7 +229,7 @@ func (s *scene) alone(kind faultKind, n *node) {
 
 // happens performs the second fault, or an ordinary operation.
 func (s *scene) happens() {
-	switch event, role := s.pair.Happens(); event {
+	switch event, role := s.pair.SplitEvent(); event {
 	case "kill":
 		if s.to == nil && (role == "from" || role == "to") {
 			s.moves(s.healthy())
@@ -255,7 +255,7 @@ func (s *scene) happens() {
 // lives checks that the cluster still works during the fault: a rule is written, a node joins, and one leaves. If the second
 // event is one of these, it comes first.
 func (s *scene) lives() {
-	if what, _ := s.pair.Happens(); what == "kill" {
+	if what, _ := s.pair.SplitEvent(); what == "kill" {
 		s.pass(ending) // until then, a standby that leaves would be a second absent node
 	}
 	at := time.Now()
@@ -276,7 +276,7 @@ func (s *scene) lives() {
 			s.t.Logf("%s: %s is stopped", clockTime(), leaves.name)
 			s.alone(neither, leaves)
 			leaves.stop()
-			if event, _ := s.pair.Happens(); event != "kill" || s.broken == nil { // a third voter must not be absent for long
+			if event, _ := s.pair.SplitEvent(); event != "kill" || s.broken == nil { // a third voter must not be absent for long
 				s.inRing(leaves, false, time.Until(at.Add(recovered)))
 			}
 			leaves.up()

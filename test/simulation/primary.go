@@ -165,7 +165,7 @@ func (w *World) answerReport(r report) (news []byte, ok bool) {
 		r.term == rg.Term && (r.version > versionOf(w.state) || r.version == versionOf(w.state) && r.revision >= rg.Revision)) {
 		return nil, true
 	}
-	news, err := w.state.AppendFollow(nil)
+	news, err := w.state.AppendAdopt(nil)
 	if err != nil {
 		w.ledger.Fail("encode the news for region %s: %v", r.region, err)
 		return nil, false
@@ -178,7 +178,7 @@ func (w *World) adoptNews(news []byte) {
 	if w.leader.index < 0 || w.closed || len(news) == 0 {
 		return
 	}
-	adopt, err := agreement.ParseFollow(news)
+	adopt, err := agreement.ParseAdopt(news)
 	if err != nil {
 		w.ledger.Fail("region %s: decode the primary's news: %v", w.name, err)
 		return

@@ -67,7 +67,7 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 // setFailed records whether an operation failed, signals if that has changed, and returns err.
 func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
-		poke(w.changed)
+		signal(w.changed)
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func (c *crew) setElectionTimeouts(late bool) bool {
 		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	message := "this node stands for election without a delay again"
+	message := "this node no longer delays its elections"
 	if late {
 		message = "this node delays its elections: its store fails, or it is stuck"
 	}

@@ -127,7 +127,7 @@ func (k *Keeper) pruneDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, full
+// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, noRoom
 // those of single debts that it has no room for.
 func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()
@@ -150,8 +150,8 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 
 // acceptDebts debits the costs that another node admitted while it could not reach this one. It answers with the indexes of
 // those it can't debit, because it does not own their counters or has no room. Without authority it accepts none: if it has
-// been ended, they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them
-// first, except those that can't be reached. A node that this one is pulling copies from reports the debts in them, and
+// been ended, they would be forgotten. The debtor drops the entries once they are acknowledged, so the standbys must have
+// them first, except those that can't be reached. A node that this one is pulling copies from reports the debts in them, and
 // gets no acknowledgement: a copy from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)

@@ -28,7 +28,7 @@ type Settlement struct {
 	TooLate bool
 	Changes []SettledCost
 	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
-	// capacity, among those that are Told; −1 if none is. The first note's Detail holds Tightest+1.
+	// capacity, among those with InTightest; −1 if none is. The first note's Detail holds Tightest+1.
 	Tightest int64
 }
 
@@ -88,8 +88,8 @@ func (t *Table) Settle(now algorithms.Now, s *Settlement) (repeated, done bool, 
 	return false, true, nil
 }
 
-// tightestRemaining returns what remains of the Told limit with the least left in proportion to its capacity, or −1 if none
-// is Told.
+// tightestRemaining returns what remains of the limit with the least left in proportion to its capacity, among those with
+// InTightest, or −1 if there is none.
 func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
