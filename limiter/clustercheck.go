@@ -134,7 +134,7 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.selectWay(stateHere) {
+		if c.refused || !c.selectSubjects(stateHere) {
 			break
 		}
 		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
@@ -142,7 +142,7 @@ func (c *clusterCheck) advance() {
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
-	if c.selectWay(stateAlone) {
+	if c.selectSubjects(stateAlone) {
 		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
@@ -152,8 +152,8 @@ func (c *clusterCheck) advance() {
 	}
 }
 
-// selectWay puts the subjects with the given way into c.selected, and reports whether there are any.
-func (c *clusterCheck) selectWay(w subjectState) bool {
+// selectSubjects puts the subjects in the given state into c.selected, and reports whether there are any.
+func (c *clusterCheck) selectSubjects(w subjectState) bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
 		if c.subjects[i].state == w {

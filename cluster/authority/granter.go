@@ -105,7 +105,7 @@ type reign struct {
 // pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting requests
 // are in reign.waiting and reign.awaitingMajority.
 type pendingRequest struct {
-	request *Request // nil if the question is not about authority
+	request *Request // nil if it is not about authority
 	// buildReply builds the reply after the confirmation.
 	buildReply func(l *ledger, now time.Duration, s *agreement.State) Reply
 	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.

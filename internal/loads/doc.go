@@ -12,6 +12,6 @@
 // The source [NodeCPU] is local to each node: the node measures it (see [CPU]), and it does not spread.
 //
 // [Loads.Steps] says which step of each rule is in force. A step comes into force as soon as the load is above it. It
-// goes out of force when the load is clearly below it (see [Margin]), has not been above it for [Settle], or is
+// goes out of force when the load is clearly below it (see [Margin]), has not been above it for [SettleTime], or is
 // unknown.
 package loads

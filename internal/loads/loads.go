@@ -35,7 +35,7 @@ const (
 	numberRetention = 5 * time.Minute
 )
 
-// ErrFull is returned by Tell if there is no room for another source.
+// ErrFull is returned by Report if there is no room for another source.
 var ErrFull = errors.New("too many sources of load")
 
 // ReportError says which field of a report is wrong, and its bounds.
@@ -211,7 +211,7 @@ func (l *Loads) Load(source string) (load float64, known bool) {
 }
 
 // Steps returns the step of each rule of set that is in force now, by Rule.Index; -1: none. It returns nil if no rule
-// is adaptive. Call it when Changed fires, and at least every Tick while some rule is Followed.
+// is adaptive. Call it when Changed fires, and at least every TickInterval while some rule is Followed.
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

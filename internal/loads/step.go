@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// Settle is how long a load must stay at or only slightly below a step in force before the step goes out of force.
+	// SettleTime is how long a load must stay at or only slightly below a step in force before the step goes out of force.
 	SettleTime = 10 * time.Second
-	// Tick is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
+	// TickInterval is how often Steps must be called while a rule is adaptive, because reports expire and loads settle.
 	TickInterval = 200 * time.Millisecond
 )
 
