@@ -14,7 +14,7 @@ import (
 // soakFigures are what a node takes: memory, goroutines, open files, disk, and counters.
 type soakFigures [5]float64
 
-// soakFigure says how a figure is shown, and how much more of it all nodes together may take in the end.
+// soakFigure says how each figure is shown, and how much it may grow, over all nodes: by a part and by slack.
 var soakFigure = [len(soakFigures{})]struct {
 	name        string
 	unit        float64
@@ -45,7 +45,7 @@ func (s *soak) measure(number int) (p soakPhase) {
 	p.processor = -s.busy()
 	early, late := make([][]soakFigures, len(nodes)), make([][]soakFigures, len(nodes))
 	written := began
-	for s.failed < soakFailures && time.Now().Before(end) {
+	for s.failed.Load() < soakFailures && time.Now().Before(end) {
 		<-time.After(min(10*time.Second, s.phase/20))
 		s.times(&p)
 		for i, m := range nodes {
