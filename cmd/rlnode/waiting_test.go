@@ -69,9 +69,8 @@ func (w *waitingCheck) receive() {
 }
 
 // startWaitingChecks fills the queue for fill seconds, and then opens n connections to s with a check each, at no more than
-// twice the rate at which they are admitted. It returns when the last check is sent; atOnce says whether the first one still
-// waits then.
-func startWaitingChecks(t *testing.T, s *runningNode, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
+// twice the rate at which they are admitted. It returns when the last check is sent. The queue lasts until filled at least.
+func startWaitingChecks(t *testing.T, s *runningNode, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, filled time.Time) {
 	t.Helper()
 	began := time.Now()
 	if status := s.check(fmt.Sprintf(`{"rule":"queue","key":"k","cost":%d}`, fill*waitRate)); status != 200 {
@@ -92,7 +91,7 @@ func startWaitingChecks(t *testing.T, s *runningNode, n, fill int) (all []*waiti
 		done.Go(w.receive)
 		all = append(all, w)
 	}
-	return all, done, time.Since(began) < time.Duration(fill-1)*time.Second
+	return all, done, began.Add(time.Duration(fill) * time.Second)
 }
 
 func waitRules(n, fill int) string {
@@ -139,7 +138,8 @@ func TestManyWaiters(t *testing.T) {
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, fill)))
 	s.check(`{"rule":"queue","key":"other"}`)
 	before, empty := resident(t, s), liveBytes(t, s)
-	all, done, atOnce := startWaitingChecks(t, s, n, fill)
+	all, done, filled := startWaitingChecks(t, s, n, fill)
+	atOnce := time.Until(filled) > time.Second
 	most, goroutines, waiting := 0.0, 0.0, int64(0)
 	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
@@ -155,7 +155,8 @@ func TestManyWaiters(t *testing.T) {
 	}
 	var late []time.Duration
 	for i, w := range all {
-		if w.err != nil || w.status != 200 || !w.waited || w.delay <= 0 {
+		// On a busy machine the queue may be empty before a check comes.
+		if w.err != nil || w.status != 200 || w.waited != (w.delay > 0) || !w.waited && w.got.Before(filled) {
 			t.Fatalf("waiter %d: have %d, delay %v, waited %v, %v", i, w.status, w.delay, w.waited, w.err)
 		}
 		// The delay is rounded up to a millisecond.
