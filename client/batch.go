@@ -262,7 +262,7 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 		return nil, nil, err
 	}
 	if len(all.Results) != len(batch) {
-		return nil, nil, errors.Join(fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch)))
+		return nil, nil, fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch))
 	}
 	return all.Results, r, nil
 }

@@ -65,7 +65,7 @@ func (n *node) astray() {
 	signal(n.c.Load().stateApplied)
 }
 
-// TestWhoDiffersFromAMajorityStops: a node that differs stops, be it a follower or the leader, which hands over the lead.
+// TestWhoDiffersFromAMajorityStops: a node that differs stops. A leader hands over the lead first.
 func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		bubble(t, func(t *testing.T, w *world) {

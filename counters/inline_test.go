@@ -200,7 +200,7 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		if addsUp(t, table); s.inline != table.maxInline {
 			t.Errorf("have %d inline counters, want %d", s.inline, table.maxInline)
 		}
-		// A refused inline subject is told to retry when the first of the other counters is fresh. Then it finds room.
+		// The refused inline subject is told to retry when the first of the other counters becomes fresh and makes room.
 		ops := []Op{{Key: tagged(inShard(7, 1<<43)), Limit: yearly, Cost: 1}}
 		if table.Take(after(2*time.Second), ops); !ops[0].Full || maxPart > 256 && ops[0].Decision.RetryAfter < 30*24*time.Hour {
 			t.Errorf("have %+v", ops[0])

@@ -127,18 +127,23 @@ type ClusterConfig struct {
 	Leases int64
 }
 
-// Validate returns an error if a required field is missing.
+// Validate reports the first missing field.
 func (c *ClusterConfig) Validate() error {
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Self", c.Self.IsZero()}, {"Ownership", c.Ownership == nil}, {"Peers", c.Peers == nil}, {"Authority", c.Authority == nil},
-		{"Await", c.Await == nil}, {"Ring", c.Ring == nil}, {"Fallback", c.Fallback == nil},
-	} {
-		if field.missing {
-			return errors.New("limiter: " + field.name + " is missing")
-		}
+	switch {
+	case c.Self.IsZero():
+		return errors.New("limiter: Self is zero")
+	case c.Ownership == nil:
+		return errors.New("limiter: Ownership is nil")
+	case c.Peers == nil:
+		return errors.New("limiter: Peers is nil")
+	case c.Authority == nil:
+		return errors.New("limiter: Authority is nil")
+	case c.Await == nil:
+		return errors.New("limiter: Await is nil")
+	case c.Ring == nil:
+		return errors.New("limiter: Ring is nil")
+	case c.Fallback == nil:
+		return errors.New("limiter: Fallback is nil")
 	}
 	return nil
 }

@@ -184,7 +184,7 @@ func (c Config) complete() (*settings, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Name = cmp.Or(c.Name, defaultName())
+	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
@@ -390,8 +390,8 @@ func isPrintable(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// defaultName returns the default name of a node.
-func defaultName() string {
+// DefaultName returns the default name of a node: its host's, or rlnode if that is unknown.
+func DefaultName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		return "rlnode"

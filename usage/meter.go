@@ -26,18 +26,21 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Validate returns an error if a required field is missing.
+// Validate reports the first invalid field.
 func (c *Config) Validate() error {
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Dir", c.Dir == ""}, {"Self", c.Self.IsZero()}, {"Now", c.Now == nil}, {"Months", c.Months < 1}, {"Rows", c.Rows < 1},
-		{"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			return errors.New("usage: " + field.name + " is missing")
-		}
+	switch {
+	case c.Dir == "":
+		return errors.New("usage: Dir is empty")
+	case c.Self.IsZero():
+		return errors.New("usage: Self is zero")
+	case c.Now == nil:
+		return errors.New("usage: Now is nil")
+	case c.Months < 1:
+		return errors.New("usage: Months is below 1")
+	case c.Rows < 1:
+		return errors.New("usage: Rows is below 1")
+	case c.Logger == nil:
+		return errors.New("usage: Logger is nil")
 	}
 	return nil
 }

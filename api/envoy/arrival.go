@@ -106,8 +106,9 @@ func (a *arrival) abortWait() {
 	_ = a.conn.tracked.Conn.Close() // grpc-go gets an error and stops
 }
 
-// stalledArrivals are the waits that have lasted for at least checkInterval. Of a caller that is well, hardly any last that long. So
-// when too many messages are incomplete, a new one takes the place of one of these: half-sent messages keep nobody from asking.
+// stalledArrivals are the waits that have lasted for at least checkInterval. A healthy caller's messages hardly ever take that
+// long. So when too many messages are incomplete, a new one takes the place of one of these: half-sent messages keep nobody
+// from asking.
 type stalledArrivals struct {
 	mu  sync.Mutex // guards set; locked after arrival.mu
 	set map[*arrival]struct{}

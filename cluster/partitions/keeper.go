@@ -54,7 +54,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns an error that names what is missing or out of range.
+// Validate reports the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case c.Self.IsZero():
@@ -69,8 +69,12 @@ func (c *Config) Validate() error {
 		return errors.New("partitions: Authority is nil")
 	case c.Logger == nil:
 		return errors.New("partitions: Logger is nil")
-	case c.Interval <= 0, c.Patience <= 0, c.StandbyCounters < 1:
-		return errors.New("partitions: Interval, Patience or StandbyCounters is not above 0")
+	case c.Interval <= 0:
+		return errors.New("partitions: Interval is not above 0")
+	case c.Patience <= 0:
+		return errors.New("partitions: Patience is not above 0")
+	case c.StandbyCounters < 1:
+		return errors.New("partitions: StandbyCounters is below 1")
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Exit(func(int) { helped = true }),
 		kong.Resolvers(config),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
-		kong.Vars{"host": defaultNodeName()},
+		kong.Vars{"host": node.DefaultName()},
 	)
 	if err != nil {
 		return printError(stderr, fmt.Errorf("build the command line: %w", err))
@@ -141,13 +142,4 @@ func printError(stderr io.Writer, err error) int {
 	}
 	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).verdict(false, "rlnode:"), err)
 	return code
-}
-
-// defaultNodeName returns the default name of a node.
-func defaultNodeName() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "rlnode"
-	}
-	return name
 }

@@ -43,7 +43,6 @@ type World struct {
 	leader       leadership
 	plan         *rand.Rand // draws faults and their times
 	control      *rand.Rand // draws the control plane's delays
-	load         *rand.Rand // draws the load
 	settling     bool
 	leaderless   int // index of the trouble that there is no leader; −1 with a leader
 
@@ -113,7 +112,6 @@ func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
 		pending: map[*call]struct{}{}, subjectByKey: map[counters.Key]int{}, leaderless: -1, subjectsIn: make([][]int, ring.Partitions),
 		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
 		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
-		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
 		ledger:  &Ledger{Config: cfg, Start: start},
 	}
 }
