@@ -92,8 +92,8 @@ func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 // windowsOf returns the windows in which h may have been counted, by the clock of the deciding node; none if that clock was just
 // stepped.
 func (p *promise) windowsOf(h hit) (first, last int64, known bool) {
-	from, ok := p.wallOf(h, h.sent-int64(edge))
-	to, fine := p.wallOf(h, h.got+int64(edge))
+	from, _, ok := p.wallOf(h, h.sent-int64(edge))
+	_, to, fine := p.wallOf(h, h.got+int64(edge))
 	w := int64(p.rule.per)
 	return from / w, to / w, ok && fine
 }

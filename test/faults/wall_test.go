@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// stepTime is how long a node may take to follow a step of its wall clock.
-	stepTime = 250 * time.Millisecond
+	// stepTime is how long a node may take to follow a step of its wall clock. It looks once a second.
+	stepTime = 1250 * time.Millisecond
 	// slew is the fraction of its pace that a wall clock loses after a step back, until it is right.
 	slew = 64
 )
@@ -23,19 +23,20 @@ type step struct {
 	shift      int64
 }
 
-// wallOf returns the reading, at a time, of the clock by which h was decided: the owner's or, without an owner, the node's own.
-func (p *promise) wallOf(h hit, at int64) (wall int64, known bool) {
+// wallOf returns the lowest and the highest reading that was possible, at a time, of the clock by which h was decided: the
+// owner's or, without an owner, the node's own.
+func (p *promise) wallOf(h hit, at int64) (low, high int64, known bool) {
 	if len(p.steps) == 0 {
-		return at + p.wall, true
+		return at + p.wall, at + p.wall, true
 	}
 	node := h.node
 	if h.by != "fallback" && h.by != "standby" {
 		if node = p.onlyOwner(); node < 0 {
-			return 0, false
+			return 0, 0, false
 		}
 	}
-	offset, known := offsetAt(p.steps, node, at)
-	return at + p.wall + offset, known
+	low, high, known = offsetAt(p.steps, node, at)
+	return at + p.wall + low, at + p.wall + high, known
 }
 
 // onlyOwner returns the node that owned the subject for the whole span; -1 if it changed or is unknown.
@@ -50,28 +51,29 @@ func (p *promise) onlyOwner() int {
 	return owner
 }
 
-// offsetAt returns a node's clock offset from the machine's. Set forward, the clock follows at once; set back, it loses a part of
-// its pace.
-func offsetAt(steps []step, node int, at int64) (offset int64, known bool) {
-	target, since := int64(0), int64(0)
-	settle := func(to int64) {
-		if offset > target {
-			offset = max(target, offset-max(0, to-since)/slew)
+// offsetAt returns the bounds of a node's clock offset from the machine's. Set forward, the clock follows within stepTime. Set
+// back, it loses a part of its pace, and begins to within stepTime.
+func offsetAt(steps []step, node int, at int64) (low, high int64, known bool) {
+	target, made := int64(0), int64(0)
+	run := func(to int64) {
+		fall := func(offset, since int64) int64 {
+			return max(target, offset-max(0, to-since)/slew)
 		}
+		low, high = fall(low, made), fall(high, made+int64(stepTime))
 	}
 	for _, s := range steps {
 		if s.node != node || at < s.from {
 			continue
 		}
-		settle(s.made)
-		if at <= s.made+int64(stepTime) && s.shift > offset {
-			return 0, false
+		run(s.made)
+		if at <= s.made+int64(stepTime) && s.shift > low {
+			return 0, 0, false
 		}
-		target, since = s.shift, s.made
-		offset = max(offset, target)
+		target, made = s.shift, s.made
+		low, high = max(low, target), max(high, target)
 	}
-	settle(at)
-	return offset, true
+	run(at)
+	return low, high, true
 }
 
 // setWall sets the offset of the node's wall clock from the machine's.
@@ -96,24 +98,24 @@ func TestOffset(t *testing.T) {
 	hour := 3600 * second
 	steps := []step{{1, 10 * second, 10 * second, hour}, {1, 20 * second, 20 * second, 0}, {0, 30 * second, 30 * second, -hour}, {0, 94 * second, 94 * second, 0}}
 	for _, test := range []struct {
-		node    int
-		at      int64
-		want    int64
-		unknown bool
+		node      int
+		at        int64
+		low, high int64
+		unknown   bool
 	}{
 		{node: 1, at: 9 * second},
-		{node: 1, at: 10*second + second/10, unknown: true},
-		{node: 1, at: 11 * second, want: hour},
-		{node: 1, at: 20*second + second/10, want: hour - second/10/slew},
-		{node: 1, at: 84 * second, want: hour - second},
+		{node: 1, at: 11 * second, unknown: true},
+		{node: 1, at: 12 * second, low: hour, high: hour},
+		{node: 1, at: 21 * second, low: hour - second/slew, high: hour},
+		{node: 1, at: 84 * second, low: hour - second, high: hour - (64*second-int64(stepTime))/slew},
 		{node: 0, at: 29 * second},
-		{node: 0, at: 93 * second, want: -63 * second / slew},
-		{node: 0, at: 94*second + second/10, unknown: true},
-		{node: 0, at: 95 * second},
+		{node: 0, at: 93 * second, low: -63 * second / slew, high: -(63*second - int64(stepTime)) / slew},
+		{node: 0, at: 95 * second, unknown: true},
+		{node: 0, at: 96 * second},
 	} {
-		have, known := offsetAt(steps, test.node, test.at)
-		if known == test.unknown || known && have != test.want {
-			t.Errorf("node %d at %v: have %v, %v", test.node, time.Duration(test.at), time.Duration(have), known)
+		low, high, known := offsetAt(steps, test.node, test.at)
+		if known == test.unknown || known && (low != test.low || high != test.high) {
+			t.Errorf("node %d at %v: have %v to %v, %v", test.node, time.Duration(test.at), time.Duration(low), time.Duration(high), known)
 		}
 	}
 }
