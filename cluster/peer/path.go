@@ -3,6 +3,7 @@ package peer
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
@@ -21,8 +23,8 @@ const (
 	firstTrust = 5 * time.Second
 	lastTrust  = 5 * time.Minute
 	flapTime   = time.Minute
-	// relaysAsked is the number of nodes that are asked at once whether they can be the relay.
-	relaysAsked = 3
+	// relaysTried is the number of nodes that are tried as the relay before a pause.
+	relaysTried = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
 	// receivesFromTimeout is how long a node may take to answer whether it can be the relay.
@@ -98,6 +100,10 @@ func (l *link) startFindPath() {
 
 // findPath provides a tunnel until the direct connection has worked for as long as trust demands.
 func (l *link) findPath() {
+	ctx, cancel := context.WithCancel(l.ctx)
+	var attempts sync.WaitGroup // some twenty at most: each ends within handshakeTime, and the pauses grow
+	defer attempts.Wait()
+	defer cancel()
 	tick := l.peers.config.Silence / 5
 	pause, next := tick, time.Now()
 	var worksSince time.Time // when the direct connection began to work; zero if it does not
@@ -114,22 +120,24 @@ func (l *link) findPath() {
 			trust = time.Duration(l.trustTime.Load())
 		}
 		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
+			cancel()
+			attempts.Wait()
 			l.useDirect()
 			return
 		}
 		wait := tick
-		if t := l.tunnel.Load(); t != nil && !t.reachable() {
+		switch t := l.tunnel.Load(); {
+		case t != nil && t.reachable():
+			pause, next = tick, now
+		case t != nil:
 			t.breakOff(errSilent)
-		} else if t == nil && worksSince.IsZero() {
+		case worksSince.IsZero():
 			if !now.Before(next) {
-				if l.openTunnel() {
-					pause = tick
-					continue
-				}
+				l.tryRelays(ctx, &attempts)
 				next = time.Now().Add(pause - rand.N(pause/2))
 				pause = min(2*pause, lastSeekPause)
 			}
-			wait = max(time.Until(next), time.Millisecond)
+			wait = min(tick, time.Until(next))
 		}
 		sleep(l.ctx, wait)
 	}
@@ -150,18 +158,47 @@ func (l *link) useDirect() {
 	}
 }
 
-// openTunnel tries to open a tunnel, and reports whether there is one now.
-func (l *link) openTunnel() bool {
-	relay := l.findRelay()
-	if relay == nil {
-		return false
+// tryRelays tries some nodes as the relay, one after another. It does not wait long for any of them: links often break
+// together, and then a node whose own link has just broken offers to be the relay. It returns once there is a tunnel, or the
+// last attempt fails or takes long.
+func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
+	for _, relay := range l.relayCandidates() {
+		ended := make(chan struct{})
+		attempts.Go(func() {
+			l.openTunnel(ctx, relay)
+			close(ended)
+		})
+		select {
+		case <-ended:
+		case <-time.After(l.peers.config.Silence / 10):
+		}
+		if l.tunnel.Load() != nil {
+			return
+		}
 	}
-	s, err := l.peers.dialVia(l.ctx, relay, l, kindPeer)
+}
+
+// openTunnel opens a tunnel through a relay, if that receives data from the node, unless another attempt opens one first.
+func (l *link) openTunnel(ctx context.Context, relay *link) {
+	via := relay.conn.Load()
+	if via == nil {
+		return
+	}
+	answer := make(chan bool, 1)
+	if _, err := via.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
+		answer <- err == nil && bytes.Equal(reply, []byte{1})
+	}); err != nil || !<-answer {
+		return
+	}
+	s, err := l.peers.dialVia(ctx, relay, l, kindPeer)
 	if err != nil {
-		return false
+		return
 	}
 	c := l.peers.newConn(s, true)
-	l.tunnel.Store(c)
+	if !l.tunnel.CompareAndSwap(nil, c) {
+		s.Close()
+		return
+	}
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)
 		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
@@ -169,40 +206,12 @@ func (l *link) openTunnel() bool {
 		}
 	}) {
 		c.breakOff(ErrClosed)
-		return false
+		return
 	}
 	l.peers.log.Info("a node is reached through a relay", "node", l.node, "address", l.address, "relay", relay.node)
-	return true
 }
 
-// findRelay asks some nodes whether they receive data from the target, and returns the first of relayCandidates that does, or
-// nil.
-func (l *link) findRelay() *link {
-	var answers [relaysAsked]chan bool
-	asked := l.relayCandidates()
-	for i, r := range asked {
-		answer := make(chan bool, 1)
-		answers[i] = answer
-		c := r.conn.Load()
-		if c == nil {
-			answer <- false
-			continue
-		}
-		if _, err := c.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
-			answer <- err == nil && bytes.Equal(reply, []byte{1})
-		}); err != nil {
-			answer <- false
-		}
-	}
-	for i, r := range asked {
-		if <-answers[i] {
-			return r
-		}
-	}
-	return nil
-}
-
-// relayCandidates returns the nodes to ask in this round, from those that this node reaches directly. Their order depends on the
+// relayCandidates returns the nodes to try in this round, from those that this node hears directly. Their order depends on the
 // two ends, so that no node relays all tunnels, and the leader comes last. Each round continues where the previous one stopped.
 func (l *link) relayCandidates() []*link {
 	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
@@ -215,12 +224,11 @@ func (l *link) relayCandidates() []*link {
 	}
 	all := slices.Collect(maps.Values(*l.peers.links.Load()))
 	all = slices.DeleteFunc(all, func(r *link) bool {
-		c := r.conn.Load()
-		return r == l || r.kind != kindPeer || c == nil || !c.reachable()
+		return r == l || !r.receivesDirectly()
 	})
 	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 	var chosen []*link
-	for i := range min(len(all), relaysAsked) {
+	for i := range min(len(all), relaysTried) {
 		chosen = append(chosen, all[(l.nextRelay+i)%len(all)])
 	}
 	if len(all) > 0 {

@@ -124,6 +124,35 @@ func TestPathAroundABrokenLink(t *testing.T) {
 	}
 }
 
+// TestPathWhenLinksBreakTogether: a node loses all links but one, one shortly after the other. So nodes whose own link is about to
+// break, or just has, offer to be the relay. All find the one that reaches the node before it counts as silent.
+func TestPathWhenLinksBreakTogether(t *testing.T) {
+	for apart := time.Duration(0); apart <= 40*time.Millisecond; apart += 5 * time.Millisecond {
+		t.Run(apart.String(), func(t *testing.T) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
+				leader := func(c *Config, _ *node) { c.Leader = func() ring.NodeID { return nodeID(1) } }
+				w.net.Delay(200 * time.Microsecond)
+				nodes := w.all(5, leader)
+				time.Sleep(time.Second)
+				relay, lost, others := nodes[0], nodes[1], nodes[2:]
+				for _, n := range others {
+					time.Sleep(apart)
+					w.net.Cut(lost.ip, n.ip)
+				}
+				time.Sleep(defaultSilence + 60*time.Millisecond) // the pulse looks at silence each 50 ms
+				for _, n := range others {
+					if via, ok := n.Via(lost.id); !ok || via != relay.id {
+						t.Errorf("%s reaches the node through %v, %v", n.ip, via, ok)
+					}
+					if via, ok := lost.Via(n.id); !ok || via != relay.id {
+						t.Errorf("the node reaches %s through %v, %v", n.ip, via, ok)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestPathWhenTheRelayGoes: when the relay dies, the link finds another one.
 func TestPathWhenTheRelayGoes(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {
