@@ -48,9 +48,7 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.SettledEpoch = func() int64 { return 1<<63 - 1 }
 	}
 	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
-	if cfg.Build.Level == 0 {
-		cfg.Build.Level = agreement.Newest
-	}
+	cfg.Build.Level = cmp.Or(cfg.Build.Level, agreement.Newest)
 	core := &core{
 		cfg: cfg, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -310,10 +311,7 @@ func newProblem(r *reply) *problem {
 
 // Error returns the node's explanation.
 func (p *problem) Error() string {
-	text := p.Detail
-	if text == "" {
-		text = p.Title
-	}
+	text := cmp.Or(p.Detail, p.Title)
 	if p.Code != "" {
 		return fmt.Sprintf("the node answers %d %s: %s%s", p.Status, p.Code, text, p.hint)
 	}
