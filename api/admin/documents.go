@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"mime"
 	"net"
@@ -50,18 +49,10 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	w.Header().Set("Vary", "Accept")
 	if json, yaml := preferences(r.Header.Values("Accept")); json > yaml {
-		body, err := doc.JSON()
-		if err != nil {
-			return fmt.Errorf("write rules as JSON: %w", err)
-		}
-		s.sendJSON(w, body)
-		return nil
+		s.sendJSON(w, doc.JSON())
+	} else {
+		s.sendYAML(w, doc.YAML())
 	}
-	body, err := doc.YAML()
-	if err != nil {
-		return fmt.Errorf("write rules as YAML: %w", err)
-	}
-	s.sendYAML(w, body)
 	return nil
 }
 

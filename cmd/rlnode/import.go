@@ -83,10 +83,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		printMistakes(env.stderr, "the files together", "", mistakes)
 		return &exitError{code: exitFailed}
 	}
-	text, err := doc.YAML()
-	if err != nil {
-		return err
-	}
+	text := doc.YAML()
 	fmt.Fprint(env.stderr, envoyDifferences)
 	if c.Output == "-" {
 		_, err := env.stdout.Write(text)
