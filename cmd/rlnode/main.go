@@ -140,6 +140,6 @@ func printError(stderr io.Writer, err error) int {
 			return code
 		}
 	}
-	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).verdict(false, "rlnode:"), err)
+	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).paint(red, "rlnode:"), err)
 	return code
 }

@@ -59,9 +59,9 @@ func (a *adminPlane) node() (*remote, error) {
 	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
-// sendAndPrint sends r to a node and prints the answer, either raw or formatted by text.
-func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(io.Writer, *T) error) error {
-	n, err := c.node()
+// sendAndPrint sends r to the node that connect returns and prints the answer, either raw or formatted by text.
+func sendAndPrint[T any](env *environment, connect func() (*remote, error), asJSON bool, r request, text func(io.Writer, *T) error) error {
+	n, err := connect()
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(
 	if err != nil {
 		return err
 	}
-	return printReply(env, c.JSON, answer, text)
+	return printReply(env, asJSON, answer, text)
 }
 
 // printReply prints an answer, either raw or formatted by text.
@@ -97,12 +97,12 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 
 // remote is a client of one plane of a node.
 type remote struct {
-	base    string // scheme and host
-	flag    string // that set base
-	token   string
-	env     string // the variable that may hold the token
-	timeout time.Duration
-	client  *http.Client
+	base      string // scheme and host
+	flag      string // that set base
+	token     string
+	env       string // the variable that may hold the token
+	timeout   time.Duration
+	transport *http.Transport
 }
 
 // maxReply bounds an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
@@ -126,10 +126,9 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	if err != nil {
 		return nil, usageError("--ca: %w", err)
 	}
-	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
 		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, env: env, timeout: c.Timeout,
-		client: &http.Client{Transport: transport},
+		transport: &http.Transport{TLSClientConfig: config},
 	}, nil
 }
 
@@ -251,7 +250,7 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := rm.client.Do(req)
+	resp, err := (&http.Client{Transport: rm.transport}).Do(req)
 	if err != nil {
 		return nil, rm.unreachable(err)
 	}
@@ -331,11 +330,14 @@ func (r *reply) decode(v any) error {
 	return nil
 }
 
-// keyText returns a subject's key for a query string: the single value, or a JSON array of several.
-func keyText(key []string) string {
+// subjectQuery returns a query for a rule's subject. The key is its single value, or a JSON array of several.
+func subjectQuery(rule string, key []string) url.Values {
+	query := url.Values{"rule": {rule}}
 	if len(key) == 1 {
-		return key[0]
+		query.Set("key", key[0])
+	} else if len(key) > 1 {
+		text, _ := json.Marshal(key) // marshalling strings can't fail
+		query.Set("key", string(text))
 	}
-	text, _ := json.Marshal(append([]string{}, key...)) // marshalling strings can't fail
-	return string(text)
+	return query
 }
