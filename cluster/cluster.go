@@ -254,12 +254,10 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 
 // waitAtMost waits until done is closed, for at most bound. It reports whether done was closed in time.
 func waitAtMost(done <-chan struct{}, bound time.Duration) bool {
-	t := time.NewTimer(bound)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(bound):
 		return false
 	}
 }

@@ -248,10 +248,8 @@ func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 
 // pauseBeforeRetry waits for retryPause. It returns false if ctx ends or this node closes first.
 func (c *core) pauseBeforeRetry(ctx context.Context) bool {
-	t := time.NewTimer(retryPause)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(retryPause):
 		return true
 	case <-ctx.Done():
 	case <-c.ctx.Done():

@@ -287,13 +287,11 @@ func (c *conn) reserve(bytes int) error {
 
 // awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
 func (c *conn) awaitSyncTurn() error {
-	wait := time.NewTimer(syncWait)
-	defer wait.Stop()
 	select {
 	case c.transport.syncs <- struct{}{}:
 	case <-c.transport.ctx.Done():
 		return ErrClosed
-	case <-wait.C:
+	case <-time.After(syncWait):
 		return errNoRoom
 	}
 	c.transport.mu.Lock()
