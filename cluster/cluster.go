@@ -227,8 +227,7 @@ func (c *Cluster) close() error {
 	c.closed = true
 	c.spawnMu.Unlock()
 	c.cancel()
-	var errs []error
-	errs = append(errs, c.holder.Close(), c.granter.Close())
+	errs := []error{c.holder.Close(), c.granter.Close()}
 	late := whenDone(&c.spawned)
 	waitAtMost(late, drainTimeout)
 	errs = append(errs, c.stopRaft(closeTimeout))

@@ -54,10 +54,8 @@ var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
 var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
-const (
-	// serveTimeout bounds the work on one call; removing a node waits until its authority expires.
-	serveTimeout = 30 * time.Second
-)
+// serveTimeout bounds the work on one call; removing a node waits until its authority expires.
+const serveTimeout = 30 * time.Second
 
 // request is an incoming call.
 type request struct {

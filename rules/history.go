@@ -271,8 +271,7 @@ func replay(chain []*record, last int) (*Document, error) {
 
 // asErrors converts any error to Errors, which can be reported to the writer.
 func asErrors(err error) error {
-	var known Errors
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[Errors](err); ok {
 		return known
 	}
 	return Errors{{Message: err.Error()}}

@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,17 +54,12 @@ func (s *Server) rulesFollowing(source string) []string {
 }
 
 // adaptiveRules lists the adaptive rules in force.
-func (s *Server) adaptiveRules() (out []*rules.Rule) {
+func (s *Server) adaptiveRules() []*rules.Rule {
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return nil
 	}
-	for _, r := range set.Rules {
-		if r.Adaptive != nil {
-			out = append(out, r)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(set.Rules), func(r *rules.Rule) bool { return r.Adaptive == nil })
 }
 
 // LoadReport is the answer to GET /v1/load: the sources that a node knows, and their effect on adaptive rules.

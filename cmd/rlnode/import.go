@@ -51,8 +51,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 			return err
 		}
 		domain, changed, err := rules.ReadEnvoy(src)
-		var mistakes rules.Errors
-		if errors.As(err, &mistakes) {
+		if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 			printMistakes(env.stderr, name, "", mistakes)
 			mistaken = true
 			continue
@@ -78,8 +77,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		return &exitError{code: exitFailed}
 	}
 	doc, err := rules.EnvoyDocument(domains)
-	var mistakes rules.Errors
-	if errors.As(err, &mistakes) {
+	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, "the files together", "", mistakes)
 		return &exitError{code: exitFailed}
 	}

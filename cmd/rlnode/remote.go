@@ -272,8 +272,7 @@ func (rm *remote) read(resp *http.Response) (*reply, error) {
 
 // unreachable explains in one line why no answer arrived.
 func (rm *remote) unreachable(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
