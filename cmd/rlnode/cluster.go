@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 )
 
 // membersCmd lists nodes.
@@ -181,18 +182,9 @@ func printTop(w io.Writer, top *admin.TopSubjects) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT")
 	for _, s := range top.Subjects {
-		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, keyText(s.Key))
+		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, replay.Key(s.Key))
 	}
 	return table.Flush()
-}
-
-// keyText returns a key as text that is safe to print.
-func keyText(key admin.SubjectKey) string {
-	parts := make([]string, len(key))
-	for i := range key {
-		parts[i] = printable(key[i])
-	}
-	return cmp.Or(strings.Join(parts, ", "), "(all)")
 }
 
 // printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.

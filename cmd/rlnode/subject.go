@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 )
 
 // eitherPlane has the flags of commands that ask either plane.
@@ -106,7 +107,7 @@ type subjectAnswer struct {
 }
 
 func printSubject(w io.Writer, s *subjectAnswer) error {
-	fmt.Fprintf(w, "%s: %s", printable(cmp.Or(s.Rule, s.Namespace)), keyText(s.Key))
+	fmt.Fprintf(w, "%s: %s", printable(cmp.Or(s.Rule, s.Namespace)), replay.Key(s.Key))
 	if s.Owner != "" {
 		fmt.Fprintf(w, "  (owner %s)", printable(s.Owner))
 	}

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -145,7 +146,7 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 		if err := d.Decode(&row); err != nil {
 			return n, fmt.Errorf("read the answer: %w", err)
 		}
-		subject := keyText(row.Key)
+		subject := replay.Key(row.Key).String()
 		if row.Other {
 			subject = "(others, beyond --usage-subjects)"
 		}
