@@ -130,7 +130,7 @@ func headroomTenths(remaining, capacity int64) uint8 {
 
 // report summarizes the tally. Its Top holds at most top subjects.
 func (t *tally) report(top int) *Report {
-	r := &t.Report
+	r := t.Report // a copy, which does not keep the subjects in memory
 	for i := range t.rules {
 		rt, rule := &t.rules[i], t.set.Rules[i]
 		sum := RuleReport{
@@ -148,7 +148,7 @@ func (t *tally) report(top int) *Report {
 	}
 	slices.SortStableFunc(r.Top, compareByRefusals)
 	r.Top = r.Top[:min(top, len(r.Top))]
-	return r
+	return &r
 }
 
 // top returns the n most refused subjects of one rule.
