@@ -3,8 +3,10 @@ package api
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -50,10 +52,7 @@ func (c *Connections) CloseAll() {
 		c.closed = true
 		close(c.closing)
 	}
-	all := make([]*Connection, 0, len(c.open))
-	for conn := range c.open {
-		all = append(all, conn)
-	}
+	all := slices.Collect(maps.Keys(c.open))
 	c.mu.Unlock()
 	for _, conn := range all {
 		_ = conn.Conn.Close() // the goroutine that serves it gets an error and stops
@@ -152,11 +151,9 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-l.conns.closing:
-			timer.Stop()
 			return nil, net.ErrClosed
 		}
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -28,9 +29,7 @@ func Open(config Config) (*Doors, error) {
 	}
 	d := &Doors{Config: config}
 	d.Readiness.checkReady, d.Readiness.drain = config.CheckReady, make(chan struct{})
-	if d.Logger == nil {
-		d.Logger = slog.Default()
-	}
+	d.Logger = cmp.Or(d.Logger, slog.Default())
 	if config.CertFile != "" {
 		pair, err := loadCertificate(config.CertFile, config.KeyFile, d.Logger)
 		if err != nil {

@@ -127,8 +127,7 @@ func TooLargeError(most int) *Error {
 
 // ReceiveError explains why a request could not be read.
 func ReceiveError(err error) *Error {
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return Errorf(Timeout, "the request did not arrive in time")
 	}
 	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
@@ -171,15 +170,13 @@ var causes = []struct {
 
 // AsError returns err as an Error with a code. An unknown error becomes Internal, and callers do not see its text.
 func AsError(err error) *Error {
-	var known *Error
-	var invalid rules.Errors
-	var report loads.ReportError
-	switch {
-	case errors.As(err, &known):
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known
-	case errors.As(err, &invalid):
+	}
+	if invalid, ok := errors.AsType[rules.Errors](err); ok {
 		return invalidRules(invalid)
-	case errors.As(err, &report):
+	}
+	if report, ok := errors.AsType[loads.ReportError](err); ok {
 		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
 	}
 	for _, cause := range causes {

@@ -100,8 +100,7 @@ func readTokensFile(name string) ([]byte, error) {
 func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {
-		var syntax *yaml.SyntaxError
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[*yaml.SyntaxError](err); ok {
 			return syntax.Pos, errors.New(syntax.Message)
 		}
 		return yaml.Pos{}, err

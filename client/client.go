@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -230,9 +231,7 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 // The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work that it was made
 // for has failed. With q.RequestID, a retried call reserves only once.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
-	if ttl == 0 {
-		ttl = defaultTTL
-	}
+	ttl = cmp.Or(ttl, defaultTTL)
 	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.fallbackDecision(&q, err)}, err }
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
@@ -453,10 +452,8 @@ func (c *Client) starvedError(before int64, err error) error {
 
 // sleep waits for d. It reports false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -198,8 +198,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 
 // isUnprocessed reports whether err proves that the call did not take effect.
 func isUnprocessed(err error) bool {
-	var answered *Error
-	if errors.As(err, &answered) {
+	if answered, ok := errors.AsType[*Error](err); ok {
 		return answered.Status == http.StatusServiceUnavailable
 	}
 	var op *net.OpError

@@ -88,9 +88,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
 	o.MaxQueue = cmp.Or(o.MaxQueue, DefaultMaxQueue)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	for _, bound := range []struct {
 		field           string
 		have, from, top int64

@@ -48,9 +48,7 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.SettledEpoch = func() int64 { return 1<<63 - 1 }
 	}
 	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
-	if cfg.Build.Level == 0 {
-		cfg.Build.Level = agreement.Newest
-	}
+	cfg.Build.Level = cmp.Or(cfg.Build.Level, agreement.Newest)
 	core := &core{
 		cfg: cfg, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
@@ -229,8 +227,7 @@ func (c *Cluster) close() error {
 	c.closed = true
 	c.spawnMu.Unlock()
 	c.cancel()
-	var errs []error
-	errs = append(errs, c.holder.Close(), c.granter.Close())
+	errs := []error{c.holder.Close(), c.granter.Close()}
 	late := whenDone(&c.spawned)
 	waitAtMost(late, drainTimeout)
 	errs = append(errs, c.stopRaft(closeTimeout))
@@ -256,12 +253,10 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 
 // waitAtMost waits until done is closed, for at most bound. It reports whether done was closed in time.
 func waitAtMost(done <-chan struct{}, bound time.Duration) bool {
-	t := time.NewTimer(bound)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(bound):
 		return false
 	}
 }

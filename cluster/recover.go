@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -24,9 +25,7 @@ import (
 //
 // build must be able to read the whole log: see Skip.
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	cfg := DefaultConfig()
 	cfg.Self.ID, cfg.Logger = self, log
 	rc := raftConfig(&cfg)

@@ -54,10 +54,8 @@ var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
 var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
-const (
-	// serveTimeout bounds the work on one call; removing a node waits until its authority expires.
-	serveTimeout = 30 * time.Second
-)
+// serveTimeout bounds the work on one call; removing a node waits until its authority expires.
+const serveTimeout = 30 * time.Second
 
 // request is an incoming call.
 type request struct {
@@ -248,10 +246,8 @@ func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 
 // pauseBeforeRetry waits for retryPause. It returns false if ctx ends or this node closes first.
 func (c *core) pauseBeforeRetry(ctx context.Context) bool {
-	t := time.NewTimer(retryPause)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(retryPause):
 		return true
 	case <-ctx.Done():
 	case <-c.ctx.Done():

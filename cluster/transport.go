@@ -149,15 +149,14 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *transport) holdUntilPulse(last time.Time) {
-	timer := time.NewTimer(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
-	defer timer.Stop()
+	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
 		select {
 		case <-t.pulse():
 			if time.Since(last) >= t.heartbeatEvery*3/4 {
 				return
 			}
-		case <-timer.C:
+		case <-timeout:
 			return
 		case <-t.closing:
 			return
@@ -179,10 +178,8 @@ func (t *transport) holdRepetition(id raft.ServerID, now commitNotice) {
 
 // pause waits until d has passed, early is closed, or this transport closes.
 func (t *transport) pause(d time.Duration, early <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-early:
 	case <-t.closing:
 	}

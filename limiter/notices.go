@@ -46,10 +46,8 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		return
 	}
 	if wait > 0 && m.spawn(func() {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-m.ctx.Done():
 		}
 		ls.forgetEverywhere(f)

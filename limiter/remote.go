@@ -149,13 +149,12 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
-	timer := time.NewTimer(gatherTimeout + replySlack)
-	defer timer.Stop()
+	timeout := time.After(gatherTimeout + replySlack)
 	for range all {
 		select {
 		case a := <-answers:
 			take(a.id, a.body, a.err)
-		case <-timer.C:
+		case <-timeout:
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"sync"
@@ -252,9 +253,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
-		if d.since == 0 {
-			d.since = at
-		}
+		d.since = cmp.Or(d.since, at)
 		d.record(multiplyCapped(ops[i].Cost, int64(checks)))
 		request.Want[i] = d.estimate(at, t.TTL, ops[i].Cost)
 		wanted = wanted || request.Want[i] > 0

@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -45,9 +46,7 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 		t.TooSmall = t.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
-	if t.TTL == 0 {
-		t.TTL = auto
-	}
+	t.TTL = cmp.Or(t.TTL, auto)
 	return t
 }
 

@@ -194,13 +194,7 @@ func (n *Node) openCluster() (err error) {
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
-	config.InitialRules = func() ([]byte, string) {
-		text, err := c.initialRules.YAML()
-		if err != nil {
-			n.log.Error("the initial rules can't be encoded", "error", err)
-		}
-		return text, c.initialRulesAuthor
-	}
+	config.InitialRules = func() ([]byte, string) { return c.initialRules.YAML(), c.initialRulesAuthor }
 	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
 	config.OnRules = func(s *rules.Set) { n.limiter.SetRules(s) }
 	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }

@@ -181,9 +181,7 @@ func (c Config) complete() (*settings, error) {
 	if c.FieldName == nil {
 		c.FieldName = func(field string) string { return field }
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
@@ -306,9 +304,7 @@ func (s *settings) checkCluster(m *mistakes) {
 		m.add("ClusterBind", "%q is not an IP address", s.ClusterBind)
 		return
 	}
-	if s.Advertise == "" {
-		s.Advertise = defaultAdvertise(bind)
-	}
+	s.Advertise = cmp.Or(s.Advertise, defaultAdvertise(bind))
 	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
 		m.add("Advertise", "%q is not an IP address that other nodes can reach", s.Advertise)
 	}

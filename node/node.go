@@ -235,15 +235,14 @@ func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	n.doors.Drain()
-	grace := time.NewTimer(drainGrace)
-	defer grace.Stop()
+	grace := time.After(drainGrace)
 	n.handOver(ctx)
 	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters can't be saved yet", "error", err)
 	}
 	if n.data != nil || n.grpc != nil || n.admin != nil {
-		<-grace.C
+		<-grace
 	}
 	err := n.release(ctx)
 	if err == nil {

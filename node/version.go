@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"runtime/debug"
 	"strings"
 
@@ -30,10 +31,7 @@ func Version() string {
 			version = dependency.Version
 		}
 	}
-	if version == "" {
-		return "(devel)"
-	}
-	return version
+	return cmp.Or(version, "(devel)")
 }
 
 // ThisBuild returns the feature level, the release and the version of the time zones of this program.

@@ -239,10 +239,8 @@ func (c *Counters) pace(ctx context.Context) {
 		return
 	}
 	if c.waiting.Load() == 0 {
-		timer := time.NewTimer(restFactor * worked)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(restFactor * worked):
 		case <-ctx.Done():
 		}
 	}

@@ -107,15 +107,10 @@ func readIdentity(file string) (ring.NodeID, error) {
 
 func createIdentity(file string) error {
 	var id ring.NodeID
-	if _, err := rand.Read(id[:]); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(identity{
+	_, _ = rand.Read(id[:]) // never fails
+	text, _ := json.MarshalIndent(identity{
 		Version: identityVersion, ID: id.String(), Created: time.Now().UTC().Truncate(time.Second),
 	}, "", "  ")
-	if err != nil {
-		return err
-	}
 	return createOnce(file, func(temp string) error { return os.WriteFile(temp, append(text, '\n'), 0o600) })
 }
 

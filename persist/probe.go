@@ -71,12 +71,10 @@ func (p *probe) check() error {
 		<-p.busy
 		return ErrClosed
 	}
-	timer := time.NewTimer(p.timeout)
-	defer timer.Stop()
 	select {
 	case err := <-result:
 		return err
-	case <-timer.C:
+	case <-time.After(p.timeout):
 		p.log.Error("the disk hangs", "path", p.path, "after", p.timeout)
 		return errHung
 	}

@@ -222,15 +222,13 @@ func (r *Raft) Close() error {
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
 	r.workers.closeAfter(func() { closed <- errors.Join(guard(r.store.Close), r.probe.close()) })
-	timer := time.NewTimer(r.cfg.Timeout)
-	defer timer.Stop()
 	select {
 	case err := <-closed:
 		if err != nil {
 			return fmt.Errorf("close Raft's store: %w", err)
 		}
 		return nil
-	case <-timer.C:
+	case <-time.After(r.cfg.Timeout):
 		return fmt.Errorf("close Raft's store: %w", errHung)
 	}
 }

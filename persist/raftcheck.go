@@ -50,7 +50,7 @@ func (r *Raft) create() error {
 		return err
 	}
 	if len(names) > 0 {
-		return r.corruptError(errors.New("the file is gone, but there are snapshots"))
+		return corruptError(r.path, errors.New("the file is gone, but there are snapshots"))
 	}
 	err = createOnce(r.path, func(temp string) error {
 		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
@@ -106,15 +106,15 @@ func (r *Raft) wrapOpenError(err error) error {
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
 	case isDamaged(err), errors.Is(err, errSeal):
-		return r.corruptError(err)
+		return corruptError(r.path, err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
 }
 
-func (r *Raft) corruptError(cause error) error {
+func corruptError(path string, cause error) error {
 	return fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
 		"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
-		ErrCorrupt, r.path, cause)
+		ErrCorrupt, path, cause)
 }
 
 // checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in
@@ -160,7 +160,7 @@ func (r *Raft) checkContent() error {
 	}
 	err = guard(func() error { return r.checkEntries(at) })
 	if isDamaged(err) || errors.Is(err, errSeal) {
-		return r.corruptError(err)
+		return corruptError(r.path, err)
 	}
 	return err
 }
@@ -282,9 +282,7 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	dir := filepath.Join(r.cfg.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
 		if errors.Is(err, errSeal) || errors.Is(err, fs.ErrNotExist) {
-			return newest, fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
-				"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
-				ErrCorrupt, dir, err)
+			return newest, corruptError(dir, err)
 		}
 		return newest, fmt.Errorf("check snapshot: %w", err)
 	}

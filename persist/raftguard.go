@@ -243,8 +243,8 @@ func (g *guardedLogs) checkWritable() error {
 // runWrite makes the write, and undoes it if Raft learns that it failed.
 func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	err := g.runMeasured(w.do)
-	if err == nil {
-		g.recordRecovery()
+	if err == nil && g.health.succeed() { // an undo would not prove that there is room
+		g.log.Info("Raft's log is written again")
 	}
 	g.mu.Lock()
 	reported := !w.abandoned
@@ -258,15 +258,11 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 		g.writeErr, g.doubtFrom = g.writeErrorAfter(err), w.firstInDoubt()
 	}
 	g.mu.Unlock()
-	if err == nil && reported {
-		result <- nil
+	if err == nil && reported || errors.Is(err, errBroken) {
+		result <- err
 		return
 	}
-	if !errors.Is(err, errBroken) {
-		g.undoUntilDone(w, func() { result <- err })
-	} else {
-		result <- err
-	}
+	g.undoUntilDone(w, sync.OnceFunc(func() { result <- err }))
 }
 
 // writeErrorAfter returns the error of all writes that follow one that failed with err or, if err is nil, timed out.
@@ -280,8 +276,8 @@ func (g *guardedLogs) writeErrorAfter(err error) error {
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
 }
 
-// undoUntilDone undoes w, however long it takes, and then allows writes again. It calls afterFirstTry once.
-func (g *guardedLogs) undoUntilDone(w *logWrite, afterFirstTry func()) {
+// undoUntilDone undoes w, however long it takes, and then allows writes again. It calls afterTry after each attempt.
+func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := g.runMeasured(w.undo)
 		if err == nil {
@@ -298,10 +294,7 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterFirstTry func()) {
 			g.writeErr = g.writeErrorAfter(err)
 			g.mu.Unlock()
 		}
-		if afterFirstTry != nil {
-			afterFirstTry()
-			afterFirstTry = nil
-		}
+		afterTry()
 		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
 		}
@@ -317,13 +310,6 @@ func (g *guardedLogs) runMeasured(do func() error) error {
 	}
 	g.afterWrite()
 	return err
-}
-
-// recordRecovery records that a write succeeded. It does not apply to an undo, which does not prove that there is room.
-func (g *guardedLogs) recordRecovery() {
-	if g.health.succeed() {
-		g.log.Info("Raft's log is written again")
-	}
 }
 
 // FirstIndex returns the first entry's index, or zero if there is none.
@@ -443,12 +429,10 @@ func (w *workers) closeAfter(f func()) {
 
 // sleep waits for d, or returns false once the store is closing.
 func (w *workers) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-w.closing:
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -63,17 +64,11 @@ func (k Key) MarshalJSON() ([]byte, error) {
 
 // String returns the key in a readable form.
 func (k Key) String() string {
-	switch len(k) {
-	case 0:
-		return "(all)"
-	case 1:
-		return printable(k[0])
-	}
 	parts := make([]string, len(k))
 	for i := range k {
 		parts[i] = printable(k[i])
 	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "(all)")
 }
 
 // printable quotes s if it is empty or has unprintable characters.

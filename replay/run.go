@@ -170,7 +170,7 @@ func (p *replayer) decideAll() error {
 	if err != nil {
 		return err
 	}
-	p.tally.evicted = table.Stats().Evicted
+	p.tally.Evicted = table.Stats().Evicted
 	if decisions != nil {
 		return decisions.flush()
 	}

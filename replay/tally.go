@@ -15,14 +15,7 @@ type tally struct {
 	match       rules.Match
 	rules       []ruleTally // by Rule.Index
 	subjectRoom int64       // number of further subjects that may be counted, over all rules
-
-	checks, refused   int64
-	byList, byDefault int64 // refused checks
-	first, last       int64 // times of records
-	skipped           int64
-	skippedLines      []SkippedLine
-	untallied         int64 // checks whose subject is not counted: see Report.Untallied
-	evicted           int64 // counters
+	Report                  // its Rules and Top are empty until report
 }
 
 type ruleTally struct {
@@ -52,29 +45,29 @@ func newTally(c *Config) *tally {
 }
 
 func (t *tally) addSkipped(line SkippedLine) {
-	t.skipped++
-	if len(t.skippedLines) < maxSkippedLines {
-		t.skippedLines = append(t.skippedLines, line)
+	t.Skipped++
+	if len(t.SkippedLines) < maxSkippedLines {
+		t.SkippedLines = append(t.SkippedLines, line)
 	}
 }
 
 // add counts a check decided at time at.
 func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
-	if t.checks == 0 {
-		t.first = at
+	if t.Checks == 0 {
+		t.First = at
 	}
-	t.last = at
-	t.checks++
+	t.Last = at
+	t.Checks++
 	if !a.Allowed {
-		t.refused++
+		t.Refused++
 	}
 	if a.DecidedBy >= limiter.ByList {
 		switch {
 		case a.Allowed:
 		case a.DecidedBy == limiter.ByList:
-			t.byList++
+			t.ByList++
 		default:
-			t.byDefault++
+			t.ByDefault++
 		}
 		return
 	}
@@ -103,7 +96,7 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	n, ok := r.index[h.Subject]
 	if !ok {
 		if t.subjectRoom == 0 {
-			t.untallied++
+			t.Untallied++
 			return
 		}
 		t.subjectRoom--
@@ -137,11 +130,7 @@ func headroomTenths(remaining, capacity int64) uint8 {
 
 // report summarizes the tally. Its Top holds at most top subjects.
 func (t *tally) report(top int) *Report {
-	r := &Report{
-		Checks: t.checks, Refused: t.refused, ByList: t.byList, ByDefault: t.byDefault,
-		Skipped: t.skipped, SkippedLines: t.skippedLines,
-		First: t.first, Last: t.last, Untallied: t.untallied, Evicted: t.evicted,
-	}
+	r := t.Report // a copy, which does not keep the subjects in memory
 	for i := range t.rules {
 		rt, rule := &t.rules[i], t.set.Rules[i]
 		sum := RuleReport{
@@ -159,7 +148,7 @@ func (t *tally) report(top int) *Report {
 	}
 	slices.SortStableFunc(r.Top, compareByRefusals)
 	r.Top = r.Top[:min(top, len(r.Top))]
-	return r
+	return &r
 }
 
 // top returns the n most refused subjects of one rule.

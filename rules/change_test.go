@@ -73,7 +73,7 @@ func TestDocument_Apply(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			next, err := doc.Apply(tt.change)
-			if have, _ := doc.JSON(); string(have) != base {
+			if have := doc.JSON(); string(have) != base {
 				t.Fatalf("the old document has changed: %s", have)
 			}
 			if tt.notFound {
@@ -89,7 +89,7 @@ func TestDocument_Apply(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have, _ := next.JSON()
+			have := next.JSON()
 			if want := strings.Replace(base, tt.from, tt.to, 1); string(have) != want {
 				t.Errorf("have %s\nwant %s", have, want)
 			}
@@ -174,7 +174,7 @@ func TestDocument_Apply_agreesWithParse(t *testing.T) {
 				t.Fatalf("size: have %d, measured %d", doc.size, n)
 			}
 		}
-		text, _ := doc.JSON()
+		text := doc.JSON()
 		again, err := Parse(text)
 		if err != nil {
 			t.Fatal(err)

@@ -36,17 +36,15 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		s.Headers = *doc.Headers
 	}
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
-	if err := c.compileRules(); err != nil {
-		return nil, fmt.Errorf("compile rules: %w", err)
-	}
+	c.compileRules()
 	s.nameInline(doc.Inline)
 	c.compileEnvoy()
 	s.seed(hashKey{})
 	c.fillSubjectTables()
-	s.globals = c.summarizeGlobals()
 	if c.err != nil {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
+	s.globals = c.summarizeGlobals()
 	entries := make([]indexed, len(s.Rules))
 	for i, r := range s.Rules {
 		entries[i] = indexed{r.match, r.key}
@@ -80,14 +78,13 @@ func (c *compiler) unitID(name string) int {
 	return n
 }
 
-func (c *compiler) compileRules() error {
+func (c *compiler) compileRules() {
 	for i, spec := range c.doc.Rules {
 		r := c.compileRule(spec)
 		r.Index = i
 		c.set.Rules = append(c.set.Rules, r)
 		c.set.byName[r.Name] = r
 	}
-	return c.err
 }
 
 func (c *compiler) compileRule(spec *RuleSpec) *Rule {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -250,9 +251,7 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 		// A fixed window with an amount of 0 refuses everything. No node needs the owner for that.
 		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
 	}
-	if limit.Algorithm == "" {
-		limit.Algorithm = algorithms.FixedWindow.String()
-	}
+	limit.Algorithm = cmp.Or(limit.Algorithm, algorithms.FixedWindow.String())
 	n.Rule = c.compileRule(spec)
 	n.Rule.Index, n.Rule.Envoy = number(n), true
 	for _, e := range n.levels {

@@ -280,7 +280,7 @@ func TestEnvoyCounts(t *testing.T) {
 func TestEnvoyRoundTrip(t *testing.T) {
 	doc := mustParse(t, envoyDocument)
 	checkRoundTrip(t, doc)
-	text, _ := doc.JSON()
+	text := doc.JSON()
 	for _, part := range []string{`"metadata":{"a":[1,null,{"b":true}]}`, `"requests_per_unit":0`, `"unit":"day"`, `"replaces":[{"name":"many"},{"name":"most"}]`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%s is not in %s", part, text)

@@ -89,8 +89,7 @@ func (s *EnvoySpec) Merge(other *EnvoySpec) {
 // EnvoyDocument returns a document with these domains and nothing else. The error is of type [Errors], without positions.
 func EnvoyDocument(domains []*EnvoySpec) (*Document, error) {
 	doc, err := Parse((&Document{Envoy: domains}).node().AppendYAML(nil))
-	var mistakes Errors
-	if errors.As(err, &mistakes) {
+	if mistakes, ok := errors.AsType[Errors](err); ok {
 		for i := range mistakes {
 			mistakes[i].Line, mistakes[i].Column = 0, 0
 		}

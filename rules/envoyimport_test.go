@@ -62,7 +62,7 @@ func TestReadEnvoy(t *testing.T) {
 			t.Errorf("%s: have %+v", none, n)
 		}
 	}
-	if text, _ := doc.JSON(); !strings.Contains(string(text), `"metadata":{"budget":{"name":"first","weights":[1,2.5,null,true]}}`) {
+	if text := doc.JSON(); !strings.Contains(string(text), `"metadata":{"budget":{"name":"first","weights":[1,2.5,null,true]}}`) {
 		t.Errorf("the metadata is lost: %s", text)
 	}
 }
@@ -100,7 +100,7 @@ envoy:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have, _ := doc.YAML(); string(have) != text {
+	if have := doc.YAML(); string(have) != text {
 		t.Errorf("have\n%s\nwant\n%s", have, text)
 	}
 	// Merged files may have the same descriptor; that mistake has no position.

@@ -170,7 +170,7 @@ func (h *History) storeChange(r *record, doc *Document, c Change) (*Document, er
 	// The first version has no document before it to replay from.
 	first := len(h.chain) == 0
 	if first || changes >= fullEvery || size > max(document, 4096) {
-		whole, err := reparse(doc)
+		whole, err := Parse(doc.fittingText())
 		switch {
 		case err == nil:
 			r.full, r.text = true, whole.source
@@ -182,15 +182,6 @@ func (h *History) storeChange(r *record, doc *Document, c Change) (*Document, er
 	r.change, r.text = c, string(c.Body)
 	r.change.Body = nil
 	return doc, nil
-}
-
-// reparse writes doc as text and parses it again: as YAML, or as JSON if only that fits.
-func reparse(doc *Document) (*Document, error) {
-	text, err := doc.fittingText()
-	if err != nil {
-		return nil, asErrors(err)
-	}
-	return Parse(text)
 }
 
 // trimChain drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
@@ -280,8 +271,7 @@ func replay(chain []*record, last int) (*Document, error) {
 
 // asErrors converts any error to Errors, which can be reported to the writer.
 func asErrors(err error) error {
-	var known Errors
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[Errors](err); ok {
 		return known
 	}
 	return Errors{{Message: err.Error()}}

@@ -32,7 +32,7 @@ const historyFormat = 3
 var ErrHistory = errors.New("not a history of rules")
 
 // AppendBinary appends h to b, with a checksum.
-func (h *History) AppendBinary(b []byte) ([]byte, error) {
+func (h *History) AppendBinary(b []byte) []byte {
 	start, size, before := len(b), 64, int64(0)
 	for _, r := range h.chain {
 		size += len(r.text) + len(r.By) + len(r.What) + 256
@@ -49,7 +49,7 @@ func (h *History) AppendBinary(b []byte) ([]byte, error) {
 		}
 		b, before = wire.AppendText(b, r.text), r.Number
 	}
-	return wire.AppendSum(b, start), nil
+	return wire.AppendSum(b, start)
 }
 
 // ParseHistory is the inverse of [History.AppendBinary]. The error wraps [ErrHistory].

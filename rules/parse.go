@@ -39,8 +39,7 @@ func parseText(src []byte) (*yaml.Node, error) {
 		return nil, Errors{{Message: "the document is larger than 8 MiB"}}
 	}
 	root, err := yaml.Parse(string(src))
-	var syntax *yaml.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*yaml.SyntaxError](err); ok {
 		return nil, Errors{{Line: int(syntax.Line), Column: int(syntax.Column), Message: syntax.Message}}
 	}
 	return root, err

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -198,26 +199,16 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 
 // kind returns a limit's algorithm: its own; else fixed-window for a calendar window, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
-	name := l.Algorithm
-	if name == "" && l.calendar() {
+	if l.Algorithm == "" && l.calendar() {
 		return algorithms.FixedWindow
 	}
-	if name == "" {
-		name = d.Defaults.Algorithm
-	}
-	kind, _ := algorithms.ParseKind(name) // without a default, SlidingWindow, the zero Kind
+	kind, _ := algorithms.ParseKind(cmp.Or(l.Algorithm, d.Defaults.Algorithm)) // without a default, SlidingWindow, the zero Kind
 	return kind
 }
 
 // zoneOf returns the time zone of a rule's limits that don't name one.
 func (d *Document) zoneOf(r *RuleSpec) string {
-	switch {
-	case r.TZ != "":
-		return r.TZ
-	case d.Defaults.TZ != "":
-		return d.Defaults.TZ
-	}
-	return "UTC"
+	return cmp.Or(r.TZ, d.Defaults.TZ, "UTC")
 }
 
 // counterIdentity tells the counters of one rule and subject apart.
@@ -231,17 +222,11 @@ type counterIdentity struct {
 
 // identity returns the identity of a limit of a rule in zone.
 func (d *Document) identity(l *LimitSpec, zone string) counterIdentity {
-	id := counterIdentity{unit: l.Unit, kind: d.kind(l)}
-	if id.unit == "" {
-		id.unit = Requests
-	}
+	id := counterIdentity{unit: cmp.Or(l.Unit, Requests), kind: d.kind(l)}
 	if !l.calendar() {
 		id.window = l.window
 		return id
 	}
-	id.word, id.zone = l.Per, zone
-	if l.TZ != "" {
-		id.zone = l.TZ
-	}
+	id.word, id.zone = l.Per, cmp.Or(l.TZ, zone)
 	return id
 }

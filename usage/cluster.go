@@ -222,19 +222,22 @@ func (c *Cluster) inventoryOf(ctx context.Context, m Member, month Month) (h inv
 	if m.ID == c.meter.cfg.Self {
 		h = c.inventoryHere(month)
 	} else {
-		var body []byte
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		if body, err = json.Marshal(month); err == nil {
-			if body, err = c.peers.Call(ctx, m.ID, MethodSources, body); err == nil {
-				err = json.Unmarshal(body, &h)
-			}
+		body, _ := json.Marshal(month) // a number
+		if body, err = c.ask(ctx, m, MethodSources, body); err == nil {
+			err = json.Unmarshal(body, &h)
 		}
 	}
 	for i := range h.Sources {
 		h.Sources[i].heldBy = m
 	}
 	return h, err
+}
+
+// ask makes a call to another node.
+func (c *Cluster) ask(ctx context.Context, to Member, m peer.Method, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.peers.Call(ctx, to.ID, m, body)
 }
 
 // gather returns each ledger once, preferably at the node that counted it, and the names of the nodes whose counts may be

@@ -85,14 +85,8 @@ func (c *Cluster) handOverLedger(ctx context.Context, to Member, p *pageHeader) 
 }
 
 func (c *Cluster) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
-	head, err := json.Marshal(p)
-	if err != nil {
-		return false, err
-	}
-	body := append(wire.AppendText(nil, head), page...)
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	reply, err := c.peers.Call(ctx, to.ID, MethodTake, body)
+	head, _ := json.Marshal(p) // names and numbers
+	reply, err := c.ask(ctx, to, MethodTake, append(wire.AppendText(nil, head), page...))
 	return bytes.Equal(reply, alreadyHeld), err
 }
 

@@ -107,20 +107,15 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 	if err != nil {
 		s.cluster.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
 		reader.page, reader.more = nil, false
-		s.addMissing(reader.source.Node)
+		s.missing = append(s.missing, reader.source.Node)
+		slices.Sort(s.missing)
+		s.missing = slices.Compact(s.missing)
 		return
 	}
 	if n := len(reader.page); n > 0 {
 		reader.last = reader.page[n-1].appendNames(nil)
 	} else {
 		reader.more = false
-	}
-}
-
-func (s *Stream) addMissing(node string) {
-	if !slices.Contains(s.missing, node) {
-		s.missing = append(s.missing, node)
-		slices.Sort(s.missing)
 	}
 }
 
@@ -139,13 +134,9 @@ func (c *Cluster) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]
 	if at.ID == c.meter.cfg.Self {
 		return c.page(q)
 	}
-	body, err := json.Marshal(q)
+	body, _ := json.Marshal(q) // names and numbers
+	body, err := c.ask(ctx, at, MethodRows, body)
 	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if body, err = c.peers.Call(ctx, at.ID, MethodRows, body); err != nil {
 		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)
 	}
 	return body, nil

@@ -207,20 +207,12 @@ func (m *Meter) closeLedger(l *ledger) error {
 		return err
 	}
 	l.refreshOrder()
-	c := copyID{l.id, true}
-	pages := 0
-	for p := (&pager{limit: pageBytes}); p != nil; {
+	h := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged}}
+	for p := (&pager{limit: pageBytes}); !h.Last; p = p.next() {
 		l.page(p)
+		h.Last = !p.more
 		err := m.file.Update(func(tx persist.Tx) error {
-			if pages == 0 { // remove the remains of a failed attempt
-				if err := tx.Drop(c.bucket()); err != nil {
-					return err
-				}
-			}
-			if err := tx.Put(c.bucket(), pageKey(pages), p.page); err != nil || p.more {
-				return err
-			}
-			if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged, Pages: pages + 1}); err != nil {
+			if err := h.put(tx, p.page); err != nil || !h.Last {
 				return err
 			}
 			return tx.Drop(copyID{ledgerID: l.id}.bucket())
@@ -228,11 +220,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 		if err != nil {
 			return fmt.Errorf("close a ledger of usage: %w", err)
 		}
-		if pages++; p.more {
-			p = p.next()
-		} else {
-			p = nil
-		}
+		h.Page++
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

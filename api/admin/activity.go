@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // activityReport is what the nodes have decided so far. Rates can be derived from two reports in which the same nodes answered
@@ -20,9 +20,7 @@ type activityReport struct {
 
 // nodeActivity is one node's activity. A node that did not answer has only a name and an ID.
 type nodeActivity struct {
-	Name     string `json:"name"`
-	ID       string `json:"id"`
-	Answered bool   `json:"answered"`
+	nodePart
 	Process  string `json:"process,omitempty"` // changes when the node restarts, and its counts with it
 	UptimeMS int64  `json:"uptime_ms,omitempty"`
 	Allowed  int64  `json:"allowed"`
@@ -56,14 +54,16 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 
 // getActivity answers with what the nodes have decided since they started.
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
-	r := activityReport{Node: s.doors.Node, Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
-	nodes := s.config.Activity()
+	nodes := s.config.Activity() // this node first
+	r := activityReport{Node: s.doors.Node, AtMS: nodes[0].Uptime.Milliseconds(), Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
 	var all limiter.Counts
+	var ids []ring.NodeID
 	var order []string
 	rules := map[string]*limiter.Counts{}
 	for i := range nodes {
 		n := &nodes[i]
 		all.Add(&n.Checks)
+		ids = append(ids, n.Node)
 		for j := range n.Rules {
 			rule := &n.Rules[j]
 			if rules[rule.Rule] == nil {
@@ -77,35 +77,16 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	for _, name := range order {
 		r.Rules = append(r.Rules, ruleActivity{Rule: name, Checks: newCheckCounts(rules[name])})
 	}
-	r.addNodes(nodes, s.config.Cluster.View().Members)
-	return s.reply(w, r)
-}
-
-// addNodes adds the nodes to r, those that answered and then the other members, with their names. nodes[0] is this node.
-func (r *activityReport) addNodes(nodes []limiter.NodeActivity, members []Member) {
-	r.AtMS = nodes[0].Uptime.Milliseconds()
-	names := map[string]string{}
-	for _, m := range members {
-		names[m.ID.String()] = m.Name
-	}
-	answered := map[string]bool{}
-	for i := range nodes {
-		n := &nodes[i]
-		one := nodeActivity{ID: n.Node.String(), Answered: true, Process: fmt.Sprintf("%016x", n.Incarnation), UptimeMS: n.Uptime.Milliseconds()}
-		if i == 0 {
-			one.Name = r.Node
-		} else {
-			one.Name = names[one.ID]
+	for i, part := range s.nodeParts(ids) {
+		one := nodeActivity{nodePart: part}
+		if i < len(nodes) {
+			n := &nodes[i]
+			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Incarnation), n.Uptime.Milliseconds()
+			one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
 		}
-		one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
-		answered[one.ID] = true
 		r.Nodes = append(r.Nodes, one)
 	}
-	for _, m := range members {
-		if id := m.ID.String(); !answered[id] && m.Name != r.Node && m.State != gossip.Left {
-			r.Nodes = append(r.Nodes, nodeActivity{Name: m.Name, ID: id})
-		}
-	}
+	return s.reply(w, r)
 }
 
 func sum(list []int64) (n int64) {

@@ -80,9 +80,9 @@ func TestActivityOfSeveral(t *testing.T) {
 	want := admin.ActivityReport{
 		Node: "n1", AtMS: 5000, Checks: admin.CheckCounts{"allowed": {"lease": 110}, "refused": {"owner": 3}},
 		Nodes: []admin.NodeActivity{
-			{Name: "n1", ID: id(1).String(), Answered: true, Process: "0000000000000001", UptimeMS: 5000, Allowed: 10, Refused: 1},
-			{Name: "n2", ID: id(2).String(), Answered: true, Process: "1000000000000000", UptimeMS: 1000, Allowed: 100, Refused: 2},
-			{Name: "n3", ID: id(3).String()},
+			admin.NewNodeActivity("n1", id(1).String(), true, admin.NodeActivity{Process: "0000000000000001", UptimeMS: 5000, Allowed: 10, Refused: 1}),
+			admin.NewNodeActivity("n2", id(2).String(), true, admin.NodeActivity{Process: "1000000000000000", UptimeMS: 1000, Allowed: 100, Refused: 2}),
+			admin.NewNodeActivity("n3", id(3).String(), false, admin.NodeActivity{}),
 		},
 		Rules: []admin.RuleActivity{
 			{"b", admin.CheckCounts{"allowed": {"lease": 109}, "refused": {"owner": 3}}}, {"a", admin.CheckCounts{"allowed": {"lease": 1}}},

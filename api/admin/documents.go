@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"mime"
 	"net"
@@ -50,18 +49,10 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	w.Header().Set("Vary", "Accept")
 	if json, yaml := preferences(r.Header.Values("Accept")); json > yaml {
-		body, err := doc.JSON()
-		if err != nil {
-			return fmt.Errorf("write rules as JSON: %w", err)
-		}
-		s.sendJSON(w, body)
-		return nil
+		s.sendJSON(w, doc.JSON())
+	} else {
+		s.sendYAML(w, doc.YAML())
 	}
-	body, err := doc.YAML()
-	if err != nil {
-		return fmt.Errorf("write rules as YAML: %w", err)
-	}
-	s.sendYAML(w, body)
 	return nil
 }
 
@@ -193,6 +184,12 @@ func acquire(r *http.Request, writes chan struct{}) (release func(), err error) 
 	}
 }
 
+// Written is the answer to a write of rules.
+type Written struct {
+	Version  int64         `json:"version"`
+	Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules is not in force
+}
+
 // answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
 func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
@@ -202,10 +199,7 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 		s.doors.Logger.Info("rules written", "version", version, "by", writer(r))
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
-	report := struct {
-		Version  int64         `json:"version"`
-		Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules is not in force
-	}{Version: version}
+	report := Written{Version: version}
 	if set := s.doors.Decider.Rules(); set != nil && set.Version == version {
 		report.Warnings = set.Document.Warnings()
 	}
@@ -304,14 +298,13 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 	return body, nil
 }
 
+// Versions is the answer to GET /v1/rules/versions, newest first.
+type Versions struct {
+	Versions []rules.Version `json:"versions"`
+}
+
 // getVersions lists the latest versions of the rules.
 func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) error {
 	s.catchUp(w, r)
-	list := s.config.Rules.Versions()
-	if list == nil {
-		list = []rules.Version{}
-	}
-	return s.reply(w, struct {
-		Versions []rules.Version `json:"versions"`
-	}{list})
+	return s.reply(w, Versions{append([]rules.Version{}, s.config.Rules.Versions()...)})
 }

@@ -47,3 +47,9 @@ func (s *Server) Routes() map[string]api.Scope {
 func NewNodeSteps(name, id string, answered bool, steps int) NodeSteps {
 	return NodeSteps{nodePart{name, id, answered}, steps}
 }
+
+// NewNodeActivity returns a node's entry in a report of activity, with the counts of rest.
+func NewNodeActivity(name, id string, answered bool, rest NodeActivity) NodeActivity {
+	rest.nodePart = nodePart{name, id, answered}
+	return rest
+}

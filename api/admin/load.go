@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,28 +54,29 @@ func (s *Server) rulesFollowing(source string) []string {
 }
 
 // adaptiveRules lists the adaptive rules in force.
-func (s *Server) adaptiveRules() (out []*rules.Rule) {
+func (s *Server) adaptiveRules() []*rules.Rule {
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return nil
 	}
-	for _, r := range set.Rules {
-		if r.Adaptive != nil {
-			out = append(out, r)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(set.Rules), func(r *rules.Rule) bool { return r.Adaptive == nil })
 }
 
-// sourceReport is the load of a source. A source that this node measures itself has no TTL.
-type sourceReport struct {
+// LoadReport is the answer to GET /v1/load: the sources that a node knows, and their effect on adaptive rules.
+type LoadReport struct {
+	Sources []SourceReport   `json:"sources"`
+	Rules   []AdaptiveReport `json:"rules"`
+}
+
+// SourceReport is the load of a source. A source that this node measures itself has no TTL.
+type SourceReport struct {
 	Source string  `json:"source"`
 	Load   float64 `json:"load"`
 	TTL    *int64  `json:"ttl_ms,omitempty"`
 }
 
-// adaptiveReport is the source that an adaptive rule follows, and the factor by which its limits are currently multiplied.
-type adaptiveReport struct {
+// AdaptiveReport is the source that an adaptive rule follows, and the factor by which its limits are currently multiplied.
+type AdaptiveReport struct {
 	Rule   string  `json:"rule"`
 	Source string  `json:"source"`
 	Factor float64 `json:"factor"`
@@ -82,12 +84,9 @@ type adaptiveReport struct {
 
 // getLoad lists the sources that this node knows, and their effect on adaptive rules.
 func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
-	report := struct {
-		Sources []sourceReport   `json:"sources"`
-		Rules   []adaptiveReport `json:"rules"`
-	}{[]sourceReport{}, []adaptiveReport{}}
+	report := LoadReport{[]SourceReport{}, []AdaptiveReport{}}
 	for _, l := range s.config.Loads.Sources() {
-		one := sourceReport{Source: l.Name, Load: l.Load}
+		one := SourceReport{Source: l.Name, Load: l.Load}
 		if l.Name != loads.NodeCPU {
 			left := codec.Millis(l.Left)
 			one.TTL = &left
@@ -95,7 +94,7 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 		report.Sources = append(report.Sources, one)
 	}
 	for _, r := range s.adaptiveRules() {
-		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
+		report.Rules = append(report.Rules, AdaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.LimitFactor(r)})
 	}
 	return s.reply(w, report)
 }

@@ -165,16 +165,9 @@ func (e *export) json() error {
 			b = b[:0]
 		}
 	}
-	missing := e.stream.Missing()
-	if missing == nil {
-		missing = []string{}
-	}
-	list, err := json.Marshal(missing)
-	if err != nil {
-		return fmt.Errorf("write rows: %w", err)
-	}
+	list, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings
 	b = append(append(b, `],"incomplete":`...), list...)
-	_, err = e.w.Write(append(b, '}', '\n'))
+	_, err := e.w.Write(append(b, '}', '\n'))
 	return err
 }
 

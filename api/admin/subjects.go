@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -96,10 +97,7 @@ func (s *Server) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
 	b = append(b, `,"owner":`...)
 	b = codec.AppendString(b, owner)
 	b = codec.AppendUsage(b, u)
-	b, err := appendRegions(s.appendAdaptive(b, u.Rule), u)
-	if err != nil {
-		return err
-	}
+	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
 	s.sendJSON(w, append(codec.AppendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
 	return nil
 }
@@ -112,6 +110,16 @@ func blockedUntil(u *limiter.Usage) int64 {
 	return time.Now().Add(u.Blocked).UnixMilli()
 }
 
+// SubjectOwner is the answer to GET /v1/owner.
+type SubjectOwner struct {
+	Rule      string     `json:"rule"`
+	Key       SubjectKey `json:"key"`
+	Partition int        `json:"partition"`
+	Epoch     int64      `json:"epoch"`
+	Owner     string     `json:"owner"`
+	Standby   string     `json:"standby"`
+}
+
 // getOwner answers with the owner and the standby of a subject.
 func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, q *limiter.Query) error {
 	u, err := s.config.Subjects.Locate(q)
@@ -119,23 +127,40 @@ func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, q *limiter.Que
 		return fmt.Errorf("locate subject: %w", err)
 	}
 	partition := ring.PartitionOf(u.Hash.Hi)
-	report := struct {
-		Rule      string     `json:"rule"`
-		Key       subjectKey `json:"key"`
-		Partition int        `json:"partition"`
-		Epoch     int64      `json:"epoch"`
-		Owner     string     `json:"owner"`
-		Standby   string     `json:"standby"`
-	}{Rule: u.Rule.Name, Key: u.Key, Partition: partition}
+	report := SubjectOwner{Rule: u.Rule.Name, Key: u.Key, Partition: partition}
 	report.Owner, report.Standby, report.Epoch = s.config.Cluster.Owner(partition)
 	return s.reply(w, report)
 }
 
-// subjectKey is a key as answers show it: a string if it has one value, else an array.
-type subjectKey []string
+// SubjectKey is a key as answers show it: a string if it has one value, else an array.
+type SubjectKey []string
 
-// MarshalJSON encodes the key.
-func (k subjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, k), nil }
+// MarshalJSON implements json.Marshaler.
+func (k SubjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, k), nil }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (k *SubjectKey) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '[' {
+		return json.Unmarshal(b, (*[]string)(k))
+	}
+	*k = []string{""}
+	return json.Unmarshal(b, &(*k)[0])
+}
+
+// TopSubjects is the answer to GET /v1/top.
+type TopSubjects struct {
+	Subjects []TopSubject `json:"subjects"`
+	Nodes    []nodePart   `json:"nodes,omitempty"`
+}
+
+// TopSubject is a subject that was refused. Recent is set if the list is by recent refusals.
+type TopSubject struct {
+	Rule    string     `json:"rule"`
+	Key     SubjectKey `json:"key"`
+	Refused int64      `json:"refused"`
+	Checks  int64      `json:"checks"`
+	Recent  *int64     `json:"recent,omitempty"`
+}
 
 // getTop lists the most refused subjects.
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
@@ -148,27 +173,17 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	type subject struct {
-		Rule    string     `json:"rule"`
-		Key     subjectKey `json:"key"`
-		Refused int64      `json:"refused"`
-		Checks  int64      `json:"checks"`
-		Recent  *int64     `json:"recent,omitempty"`
-	}
-	answer := struct {
-		Subjects []subject  `json:"subjects"`
-		Nodes    []nodePart `json:"nodes,omitempty"`
-	}{Subjects: []subject{}}
+	answer := TopSubjects{Subjects: []TopSubject{}}
 	if by == "recent" {
 		list, nodes := s.config.Subjects.TopRecent(n)
 		for _, t := range list {
-			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
+			answer.Subjects = append(answer.Subjects, TopSubject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
 		}
 		answer.Nodes = s.nodeParts(nodes)
 		return s.reply(w, answer)
 	}
 	for _, t := range s.config.Subjects.Top(n) {
-		answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, nil})
+		answer.Subjects = append(answer.Subjects, TopSubject{t.Rule, t.Key, t.Refused, t.Checks, nil})
 	}
 	return s.reply(w, answer)
 }

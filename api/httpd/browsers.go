@@ -1,8 +1,6 @@
 package httpd
 
-import (
-	"github.com/rlnode/rlnode/api/codec"
-)
+import "slices"
 
 // fromPage reports whether a web page made a browser send a request. The data plane, which serves no pages, refuses those.
 // Browsers reveal them in two headers that pages can't change. Every POST by a page has an Origin. That alone keeps pages from
@@ -10,13 +8,7 @@ import (
 // Origin, such as links and images. Two of its values pass: none means that a person typed the address, and same-origin would
 // need a page from this node.
 func fromPage(h headerLines) bool {
-	if len(h.PeekAll("Origin")) > 0 {
-		return true
-	}
-	for _, value := range h.PeekAll("Sec-Fetch-Site") {
-		if site := codec.UnsafeString(value); site != "none" && site != "same-origin" {
-			return true
-		}
-	}
-	return false
+	return len(h.PeekAll("Origin")) > 0 || slices.ContainsFunc(h.PeekAll("Sec-Fetch-Site"), func(site []byte) bool {
+		return string(site) != "none" && string(site) != "same-origin"
+	})
 }

@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,9 +50,9 @@ var dataRoutes = []route{
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*plane).batch, need: api.ScopeCheck},
 	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
 	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
-	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
-	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: (*plane).usage, need: api.ScopeCheck},
-	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: (*plane).resetUsage, need: api.ScopeAdjust},
+	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: answerUsage(api.Decider.Adjust), need: api.ScopeAdjust},
+	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: answerUsage(api.Decider.Usage), need: api.ScopeCheck},
+	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: answerUsage(api.Decider.Reset), need: api.ScopeAdjust},
 	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*plane).envoy, need: api.ScopeCheck},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
@@ -122,7 +123,7 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
 		return nil, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(x.path, "�")))
-	case x.method != r.allow && r.allow != "" && !allows(r.allow, x.method):
+	case x.method != r.allow && r.allow != "" && !slices.Contains(strings.Split(r.allow, ", "), x.method):
 		e := api.Errorf(api.MethodNotAllowed, "%s takes %s", r.path, r.allow)
 		e.Allow = r.allow
 		return nil, e
@@ -172,16 +173,6 @@ func (p *plane) recover(x *exchange) {
 		x.SetError(api.InternalError())
 		x.hangUp = true
 	}
-}
-
-// allows reports whether the comma-separated list allow contains method.
-func allows(allow, method string) bool {
-	for one := range strings.SplitSeq(allow, ", ") {
-		if one == method {
-			return true
-		}
-	}
-	return false
 }
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.

@@ -119,8 +119,7 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 		d.Logger.Error("Envoy request not decided", "error", err)
 	case api.BadValue, api.Forbidden: // only overrides can cause these
 		subject, detail := 0, e.Detail
-		var wrong *limiter.SubjectError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*limiter.SubjectError](err); ok {
 			subject, detail = wrong.Subject, wrong.Err.Error()
 		}
 		for i := range c.descriptors {

@@ -188,10 +188,8 @@ func (g *guard) waitDelay(ctx context.Context, d *client.Decision) {
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %v.", d.Delay)
 		return
 	}
-	t := time.NewTimer(d.Delay)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d.Delay):
 	case <-ctx.Done():
 	}
 }

@@ -107,8 +107,7 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 		return
 	}
 	a := &answer{Request: id, Result: r}
-	var wrong rules.Errors
-	if errors.As(r.Err, &wrong) {
+	if wrong, ok := errors.AsType[rules.Errors](r.Err); ok {
 		a.Result.Err = firstMistakes(wrong)
 	} else if r.Err != nil {
 		a.Result.Err = &ReportedError{truncatePhrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}

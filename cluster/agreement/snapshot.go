@@ -50,10 +50,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	for _, p := range parts {
 		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
 	}
-	if b, err = s.History.AppendBinary(b); err != nil {
-		return b[:start], fmt.Errorf("write the rules: %w", err)
-	}
-	return wire.AppendSum(b, start), nil
+	return wire.AppendSum(s.History.AppendBinary(b), start), nil
 }
 
 // documents returns the documents of the held versions except the one in force.

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Port < 0 || c.Port > 65535 || (c.Port == 0 && c.Transport != nil) {
 		return c, fmt.Errorf("%w: Port is %d, not a port", ErrConfig, c.Port)
 	}
-	if c.BindAddr == "" {
-		c.BindAddr = "0.0.0.0"
-	}
+	c.BindAddr = cmp.Or(c.BindAddr, "0.0.0.0")
 	bind, err := netip.ParseAddr(c.BindAddr)
 	if err != nil {
 		return c, fmt.Errorf("%w: BindAddr is %q, not an IP", ErrConfig, c.BindAddr)
@@ -117,9 +116,7 @@ func (c Config) withDefaults() (Config, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.fillTimes()
 	return c, nil
 }

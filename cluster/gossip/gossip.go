@@ -133,7 +133,7 @@ func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 // recordRefusal counts a dropped message, and logs it once an hour for each reason.
 func (g *Gossip) recordRefusal(from net.Addr, err error) {
 	count := g.refused.Add(1)
-	reason, _ := refusalIn(err)
+	reason, _ := errors.AsType[refusal](err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.logOnce(eventKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,

@@ -5,7 +5,6 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
-	"errors"
 	"hash/crc32"
 	"io"
 	"math"
@@ -390,11 +389,4 @@ func pingFields(source, sourcePort *value) []field {
 		{name: "SourcePort", kind: number, max: math.MaxUint16, optional: true, dest: sourcePort},
 		{name: "SourceNode", kind: text, max: maxID, optional: true},
 	}
-}
-
-// refusalIn returns the refusal in err, and whether there is one.
-func refusalIn(err error) (refusal, bool) {
-	var r refusal
-	ok := errors.As(err, &r)
-	return r, ok
 }

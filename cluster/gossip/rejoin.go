@@ -202,10 +202,9 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	}
 	now := time.Now()
 	for at, since := range g.remembered {
-		switch {
-		case now.Sub(since) > rememberFor:
+		if now.Sub(since) > rememberFor {
 			delete(g.remembered, at)
-		default:
+		} else {
 			others = append(others, at)
 		}
 	}

@@ -234,7 +234,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		var body []byte
 		if body, c.err = c.receive(); c.err != nil {
-			if _, refused := refusalIn(c.err); refused {
+			if _, refused := errors.AsType[refusal](c.err); refused {
 				c.transport.refused(c.RemoteAddr(), c.err)
 			}
 			return
@@ -249,7 +249,7 @@ func (c *conn) Read(p []byte) (int, error) {
 
 func (c *conn) receive() ([]byte, error) {
 	body, err := c.transport.inspector.inspectStream(c.Conn, c.dir, c.reserve)
-	_, refused := refusalIn(err)
+	_, refused := errors.AsType[refusal](err)
 	ended := errors.Is(err, io.EOF)
 	switch {
 	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
@@ -287,13 +287,11 @@ func (c *conn) reserve(bytes int) error {
 
 // awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
 func (c *conn) awaitSyncTurn() error {
-	wait := time.NewTimer(syncWait)
-	defer wait.Stop()
 	select {
 	case c.transport.syncs <- struct{}{}:
 	case <-c.transport.ctx.Done():
 		return ErrClosed
-	case <-wait.C:
+	case <-time.After(syncWait):
 		return errNoRoom
 	}
 	c.transport.mu.Lock()

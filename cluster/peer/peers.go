@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,15 +52,9 @@ func (c *Config) validate() error {
 	if c.Leader == nil {
 		c.Leader = func() ring.NodeID { return ring.NodeID{} }
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if c.versions == (versions{}) {
-		c.versions = supportedVersions
-	}
-	if c.Silence == 0 {
-		c.Silence = defaultSilence
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.versions = cmp.Or(c.versions, supportedVersions)
+	c.Silence = cmp.Or(c.Silence, defaultSilence)
 	if c.Silence < 10*time.Millisecond {
 		return errors.New("peer: Silence must be at least 10 ms")
 	}

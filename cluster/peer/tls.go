@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -43,9 +44,7 @@ var errNoCA = errors.New("the file has no certificate")
 // LoadTLS reads the files, which must be valid. When one changes later, it reads them again; if they are then invalid, the
 // old ones stay in use. Existing connections are kept.
 func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
-	if log == nil {
-		log = slog.Default()
-	}
+	log = cmp.Or(log, slog.Default())
 	load := func() (loaded, error) { return loadFiles(cert, key, ca) }
 	report := func(_ loaded, err error) {
 		if err != nil {

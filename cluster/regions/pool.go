@@ -72,7 +72,7 @@ func Open(c Config) (*Pool, error) {
 	}
 	p := &Pool{
 		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pollNow: make(chan struct{}, 1),
-		left: make(chan struct{}), ownEntries: noEntries,
+		left: make(chan struct{}), ownEntries: func() []ring.NodeID { return nil },
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.view.Store(emptyView)
@@ -145,16 +145,11 @@ func (p *Pool) change(set func() bool) {
 	}
 }
 
-// noEntries is the initial ownEntries.
-func noEntries() []ring.NodeID { return nil }
-
 // SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
 func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	p.mu.Lock()
-	if p.ownEntries = find; find == nil {
-		p.ownEntries = noEntries
-	}
+	p.ownEntries = find
 	p.mu.Unlock()
 	signal(p.pollNow)
 }
@@ -210,7 +205,7 @@ func (p *Pool) Regions() []Region {
 	}
 	for _, r := range reported.regions() {
 		// An entry node trusts its own view. Only if it has just become one does it still use reports.
-		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || reported.age() < 3*pollAllInterval) {
+		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
 			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)
 			all = append(all, r)
 		}

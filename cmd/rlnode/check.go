@@ -152,15 +152,12 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 // decisionText describes a decision for people.
 func decisionText(a *client.Decision, c palette) string {
 	var b strings.Builder
-	switch {
-	case a.Counted:
-		b.WriteString(c.warning("counted"))
-	default:
-		b.WriteString(c.verdict(a.Allowed, verdictText(a.Allowed)))
+	if !a.Counted {
+		b.WriteString(c.verdict(a.Allowed))
 	}
 	switch {
 	case a.Counted:
-		fmt.Fprintf(&b, " by %s, beyond the limit: %d of %d %s used", a.Rule, a.Used, a.Limit, a.Unit)
+		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"), a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
 		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
@@ -180,17 +177,10 @@ func decisionText(a *client.Decision, c palette) string {
 		if l.Shadow {
 			shadow = ", shadow"
 		}
-		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdictText(l.Allowed)), l.Name, l.Algorithm, shadow,
+		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed), l.Name, l.Algorithm, shadow,
 			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
 	return b.String()
-}
-
-func verdictText(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "refused"
 }
 
 func waitText(allowed bool, retry, reset time.Duration) string {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 )
 
 // membersCmd lists nodes.
@@ -34,7 +34,7 @@ Example:
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
+	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
 		moving, leader := "", "no known leader"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
@@ -124,17 +124,8 @@ func (ownerCmd) Help() string {
 
 // Run prints the owner.
 func (c *ownerCmd) Run(env *environment) error {
-	query := url.Values{"rule": {c.Rule}}
-	if len(c.Key) > 0 {
-		query.Set("key", keyText(c.Key))
-	}
-	type owner struct {
-		Partition int    `json:"partition"`
-		Epoch     int64  `json:"epoch"`
-		Owner     string `json:"owner"`
-		Standby   string `json:"standby"`
-	}
-	return sendAndPrint(env, &c.answerFlags, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
+	r := request{path: "/v1/owner", query: subjectQuery(c.Rule, c.Key)}
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, o *admin.SubjectOwner) error {
 		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
 	})
@@ -171,7 +162,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
-		if err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/top", query: query}, printTop); err != nil {
+		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query}, printTop); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
@@ -183,17 +174,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 }
 
-// topAnswer is the answer of /v1/top.
-type topAnswer struct {
-	Subjects []struct {
-		Rule    string    `json:"rule"`
-		Key     answerKey `json:"key"`
-		Refused int64     `json:"refused"`
-		Checks  int64     `json:"checks"`
-	} `json:"subjects"`
-}
-
-func printTop(w io.Writer, top *topAnswer) error {
+func printTop(w io.Writer, top *admin.TopSubjects) error {
 	if len(top.Subjects) == 0 {
 		_, err := fmt.Fprintln(w, "no subject has been refused")
 		return err
@@ -201,36 +182,9 @@ func printTop(w io.Writer, top *topAnswer) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT")
 	for _, s := range top.Subjects {
-		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, s.Key)
+		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, replay.Key(s.Key))
 	}
 	return table.Flush()
-}
-
-// answerKey is a key in an answer, a string or an array of strings, as text that is safe to print.
-type answerKey string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (k *answerKey) UnmarshalJSON(b []byte) error {
-	var parts []string
-	if len(b) > 0 && b[0] == '[' {
-		if err := json.Unmarshal(b, &parts); err != nil {
-			return err
-		}
-	} else {
-		parts = []string{""}
-		if err := json.Unmarshal(b, &parts[0]); err != nil {
-			return err
-		}
-	}
-	if len(parts) == 0 {
-		*k = "(all)"
-		return nil
-	}
-	for i := range parts {
-		parts[i] = printable(parts[i])
-	}
-	*k = answerKey(strings.Join(parts, ", "))
-	return nil
 }
 
 // printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.

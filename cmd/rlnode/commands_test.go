@@ -175,10 +175,10 @@ func TestCompletion(t *testing.T) {
 
 // TestColours: only a terminal gets colours, unless NO_COLOR or TERM forbids them.
 func TestColours(t *testing.T) {
-	if text := palette(true).verdict(true, "allowed"); text != "\x1b[32mallowed\x1b[0m" {
+	if text := palette(true).verdict(true); text != "\x1b[32mallowed\x1b[0m" {
 		t.Errorf("have %q", text)
 	}
-	if text := palette(false).verdict(false, "refused"); text != "refused" {
+	if text := palette(false).verdict(false); text != "refused" {
 		t.Errorf("have %q", text)
 	}
 	script, err := exec.LookPath("script")

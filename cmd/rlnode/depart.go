@@ -34,7 +34,7 @@ func (c *leaveCmd) Run(env *environment) error {
 		Left string `json:"left"`
 	}
 	r := request{method: http.MethodPost, path: "/v1/leave", minTimeout: departTimeout}
-	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, n *left) error {
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, n *left) error {
 		_, err := fmt.Fprintf(w, "%s has left the cluster: stop its process, and remove its data directory\n", printable(n.Left))
 		return err
 	})
@@ -84,7 +84,7 @@ func (c *removeCmd) Run(env *environment) error {
 		path += "?force=true"
 	}
 	r := request{method: http.MethodDelete, path: path, minTimeout: departTimeout}
-	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, _ *struct{}) error {
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, _ *struct{}) error {
 		_, err := fmt.Fprintln(w, done)
 		return err
 	})

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"crypto/tls"
 	"fmt"
-	"net/http"
+
+	"github.com/rlnode/rlnode/api"
 )
 
 // healthCmd reports whether a node is ready.
@@ -31,28 +31,17 @@ func (c *healthCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	if t, ok := n.client.Transport.(*http.Transport); ok && c.Insecure {
-		if t.TLSClientConfig == nil {
-			t.TLSClientConfig = &tls.Config{}
-		}
-		t.TLSClientConfig.InsecureSkipVerify = true
-	}
+	n.transport.TLSClientConfig.InsecureSkipVerify = c.Insecure
 	r, err := n.send(env.ctx, request{path: "/readyz"})
 	if err != nil {
 		return err
 	}
-	var health struct {
-		Status  string `json:"status"`
-		Node    string `json:"node"`
-		Cluster struct {
-			View string `json:"view"`
-		} `json:"cluster"`
-	}
+	var health api.Health
 	if err := r.decode(&health); err != nil {
 		return err
 	}
 	text := printable(health.Node) + " is ready"
-	if health.Cluster.View != "" {
+	if health.Cluster != nil && health.Cluster.View != "" {
 		text += ", " + printable(health.Cluster.View)
 	}
 	if health.Status != "ok" {

@@ -51,8 +51,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 			return err
 		}
 		domain, changed, err := rules.ReadEnvoy(src)
-		var mistakes rules.Errors
-		if errors.As(err, &mistakes) {
+		if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 			printMistakes(env.stderr, name, "", mistakes)
 			mistaken = true
 			continue
@@ -78,15 +77,11 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		return &exitError{code: exitFailed}
 	}
 	doc, err := rules.EnvoyDocument(domains)
-	var mistakes rules.Errors
-	if errors.As(err, &mistakes) {
+	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
 		printMistakes(env.stderr, "the files together", "", mistakes)
 		return &exitError{code: exitFailed}
 	}
-	text, err := doc.YAML()
-	if err != nil {
-		return err
-	}
+	text := doc.YAML()
 	fmt.Fprint(env.stderr, envoyDifferences)
 	if c.Output == "-" {
 		_, err := env.stdout.Write(text)

@@ -38,14 +38,14 @@ func (c *levelCmd) Run(env *environment) error {
 	case c.To < 0 || c.To > 1<<31-1:
 		return usageError("--to: %d is not in 1…%d", c.To, 1<<31-1)
 	case !c.Raise:
-		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/level"}, printLevel)
+		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/level"}, printLevel)
 	}
 	query := url.Values{}
 	if c.To != 0 {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
-	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *cluster.Levels) error {
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, done *cluster.Levels) error {
 		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
 	})

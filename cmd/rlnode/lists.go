@@ -57,11 +57,7 @@ func (c *denyEntry) write(env *environment, method string) error {
 	}
 	body, _ := json.Marshal(entry) // strings
 	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
-	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, done *writtenAnswer) error {
-		printWarnings(env.stderr, "rules", done.Warnings)
-		_, err := fmt.Fprintf(w, "version %d is in force\n", done.Version)
-		return err
-	})
+	return sendAndPrint(env, c.node, c.JSON, r, printWritten(env, "rules"))
 }
 
 // tiersCmd lists tiers.
@@ -116,7 +112,7 @@ func (c *tiersCmd) Run(env *environment) error {
 	var rows []string
 	for {
 		var page tiersAnswer
-		err := sendAndPrint(env, &c.answerFlags, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
+		err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next
 		}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/api/admin"
 )
 
 // loadCmd reports a load, or lists the known loads.
@@ -32,7 +34,7 @@ Examples:
 // Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {
-		return sendAndPrint(env, &c.answerFlags, request{path: "/v1/load"}, printLoads)
+		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/load"}, printLoads)
 	}
 	if c.Load == nil {
 		return usageError("the load is missing: rlnode load %s 0.9", printable(c.Source))
@@ -45,7 +47,7 @@ func (c *loadCmd) Run(env *environment) error {
 		Rules []string `json:"rules"`
 	}
 	r := request{method: http.MethodPost, path: "/v1/load", contentType: "application/json", body: body}
-	return sendAndPrint(env, &c.answerFlags, r, func(w io.Writer, t *taken) error {
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, t *taken) error {
 		follow := "no rule follows it"
 		if len(t.Rules) > 0 {
 			follow = "followed by " + printable(strings.Join(t.Rules, ", "))
@@ -55,37 +57,19 @@ func (c *loadCmd) Run(env *environment) error {
 	})
 }
 
-// loadsAnswer is the answer of GET /v1/load.
-type loadsAnswer struct {
-	Sources []struct {
-		Source string  `json:"source"`
-		Load   float64 `json:"load"`
-		TTL    *int64  `json:"ttl_ms"`
-	} `json:"sources"`
-	Rules []struct {
-		Rule   string  `json:"rule"`
-		Source string  `json:"source"`
-		Factor float64 `json:"factor"`
-	} `json:"rules"`
-}
-
-func printLoads(w io.Writer, l *loadsAnswer) error {
-	sources := make([]string, len(l.Sources))
-	for i, s := range l.Sources {
+func printLoads(w io.Writer, l *admin.LoadReport) error {
+	err := printTable(w, "SOURCE\tLOAD\tFOR", l.Sources, func(s admin.SourceReport) string {
 		holds := "-"
 		if s.TTL != nil {
 			holds = millis(*s.TTL).String()
 		}
-		sources[i] = fmt.Sprintf("%s\t%.3g\t%s", printable(s.Source), s.Load, holds)
-	}
-	same := func(row string) string { return row }
-	if err := printTable(w, "SOURCE\tLOAD\tFOR", sources, same); err != nil || len(l.Rules) == 0 {
+		return fmt.Sprintf("%s\t%.3g\t%s", printable(s.Source), s.Load, holds)
+	})
+	if err != nil || len(l.Rules) == 0 {
 		return err
 	}
-	rows := make([]string, len(l.Rules))
-	for i, r := range l.Rules {
-		rows[i] = fmt.Sprintf("%s\t%s\t%.3g", printable(r.Rule), printable(r.Source), r.Factor)
-	}
 	fmt.Fprintln(w)
-	return printTable(w, "RULE\tFOLLOWS\tLIMITS ARE LOWERED TO", rows, same)
+	return printTable(w, "RULE\tFOLLOWS\tLIMITS ARE LOWERED TO", l.Rules, func(r admin.AdaptiveReport) string {
+		return fmt.Sprintf("%s\t%s\t%.3g", printable(r.Rule), printable(r.Source), r.Factor)
+	})
 }

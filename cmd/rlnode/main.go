@@ -99,7 +99,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if errors.As(err, &parse) && parse.Context.Selected() != nil {
 			help = parse.Context.Selected().FullPath() + " --help"
 		}
-		if mistake := (configError{}); errors.As(err, &mistake) {
+		if mistake, ok := errors.AsType[configError](err); ok {
 			err = mistake
 		}
 		return printError(stderr, usageError("%w%s (see %s)", config.prefixOrigins(err), hint, help))
@@ -133,13 +133,12 @@ func printError(stderr io.Writer, err error) int {
 		return exitOK
 	}
 	code := exitFailed
-	var e *exitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*exitError](err); ok {
 		code = e.code
 		if e.err == nil {
 			return code
 		}
 	}
-	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).verdict(false, "rlnode:"), err)
+	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).paint(red, "rlnode:"), err)
 	return code
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -58,9 +59,9 @@ func (a *adminPlane) node() (*remote, error) {
 	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
-// sendAndPrint sends r to a node and prints the answer, either raw or formatted by text.
-func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(io.Writer, *T) error) error {
-	n, err := c.node()
+// sendAndPrint sends r to the node that connect returns and prints the answer, either raw or formatted by text.
+func sendAndPrint[T any](env *environment, connect func() (*remote, error), asJSON bool, r request, text func(io.Writer, *T) error) error {
+	n, err := connect()
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func sendAndPrint[T any](env *environment, c *answerFlags, r request, text func(
 	if err != nil {
 		return err
 	}
-	return printReply(env, c.JSON, answer, text)
+	return printReply(env, asJSON, answer, text)
 }
 
 // printReply prints an answer, either raw or formatted by text.
@@ -96,12 +97,12 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 
 // remote is a client of one plane of a node.
 type remote struct {
-	base    string // scheme and host
-	flag    string // that set base
-	token   string
-	env     string // the variable that may hold the token
-	timeout time.Duration
-	client  *http.Client
+	base      string // scheme and host
+	flag      string // that set base
+	token     string
+	env       string // the variable that may hold the token
+	timeout   time.Duration
+	transport *http.Transport
 }
 
 // maxReply bounds an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
@@ -125,10 +126,9 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	if err != nil {
 		return nil, usageError("--ca: %w", err)
 	}
-	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
 		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, env: env, timeout: c.Timeout,
-		client: &http.Client{Transport: transport},
+		transport: &http.Transport{TLSClientConfig: config},
 	}, nil
 }
 
@@ -250,7 +250,7 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := rm.client.Do(req)
+	resp, err := (&http.Client{Transport: rm.transport}).Do(req)
 	if err != nil {
 		return nil, rm.unreachable(err)
 	}
@@ -272,8 +272,7 @@ func (rm *remote) read(resp *http.Response) (*reply, error) {
 
 // unreachable explains in one line why no answer arrived.
 func (rm *remote) unreachable(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -310,10 +309,7 @@ func newProblem(r *reply) *problem {
 
 // Error returns the node's explanation.
 func (p *problem) Error() string {
-	text := p.Detail
-	if text == "" {
-		text = p.Title
-	}
+	text := cmp.Or(p.Detail, p.Title)
 	if p.Code != "" {
 		return fmt.Sprintf("the node answers %d %s: %s%s", p.Status, p.Code, text, p.hint)
 	}
@@ -333,11 +329,14 @@ func (r *reply) decode(v any) error {
 	return nil
 }
 
-// keyText returns a subject's key for a query string: the single value, or a JSON array of several.
-func keyText(key []string) string {
+// subjectQuery returns a query for a rule's subject. The key is its single value, or a JSON array of several.
+func subjectQuery(rule string, key []string) url.Values {
+	query := url.Values{"rule": {rule}}
 	if len(key) == 1 {
-		return key[0]
+		query.Set("key", key[0])
+	} else if len(key) > 1 {
+		text, _ := json.Marshal(key) // marshalling strings can't fail
+		query.Set("key", string(text))
 	}
-	text, _ := json.Marshal(append([]string{}, key...)) // marshalling strings can't fail
-	return string(text)
+	return query
 }

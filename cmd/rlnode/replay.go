@@ -176,22 +176,11 @@ func openLogs(env *environment, names []string, p *progress) (inputs []replay.In
 			if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 				p.total += info.Size()
 			}
-			in = &countingReader{r: f, n: &p.read}
+			in = io.TeeReader(f, p)
 		}
 		inputs = append(inputs, replay.Input{Name: shownName(name), Reader: in})
 	}
 	return inputs, closeAll, nil
-}
-
-type countingReader struct {
-	r io.Reader
-	n *int64
-}
-
-func (c *countingReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	*c.n += int64(n)
-	return n, err
 }
 
 // progress is a progress bar on a terminal; elsewhere it shows nothing. Only one goroutine may use it.
@@ -208,6 +197,12 @@ func newProgress(w io.Writer) *progress {
 		p.w = w
 	}
 	return p
+}
+
+// Write counts what was read of a log.
+func (p *progress) Write(b []byte) (int, error) {
+	p.read += int64(len(b))
+	return len(b), nil
 }
 
 // update draws the bar, at most ten times a second. Reading is the first half, deciding the second.

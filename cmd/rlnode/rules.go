@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -166,17 +167,16 @@ func putRules(env *environment, n *remote, o putOptions) error {
 	if err != nil {
 		return explainRules(env, o.name, err)
 	}
-	return printReply(env, o.json, reply, func(out io.Writer, written *writtenAnswer) error {
-		printWarnings(env.stderr, o.name, written.Warnings)
-		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
-		return err
-	})
+	return printReply(env, o.json, reply, printWritten(env, o.name))
 }
 
-// writtenAnswer is the answer to a write of rules.
-type writtenAnswer struct {
-	Version  int64         `json:"version"`
-	Warnings []rules.Error `json:"warnings"`
+// printWritten returns a function that prints the answer to a write of rules; name is that of the rules in warnings.
+func printWritten(env *environment, name string) func(io.Writer, *admin.Written) error {
+	return func(out io.Writer, written *admin.Written) error {
+		printWarnings(env.stderr, name, written.Warnings)
+		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
+		return err
+	}
 }
 
 // explainRules prints the mistakes that a node found in a document, one per line.
@@ -215,7 +215,7 @@ func (c *rulesCmd) Run(env *environment) error {
 		return usageError("--version: %d is below 1", c.Version)
 	}
 	if c.Versions {
-		return sendAndPrint(env, &answerFlags{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
+		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
 	}
 	n, err := c.node()
 	if err != nil {
@@ -236,12 +236,7 @@ func (c *rulesCmd) Run(env *environment) error {
 	return err
 }
 
-// versions is the answer of /v1/rules/versions.
-type versions struct {
-	Versions []rules.Version `json:"versions"`
-}
-
-func printVersions(w io.Writer, list *versions) error {
+func printVersions(w io.Writer, list *admin.Versions) error {
 	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v rules.Version) string {
 		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
 	})

@@ -35,10 +35,7 @@ func (c *serveCmd) Run(env *environment) error {
 		if err != nil {
 			return err
 		}
-		if config.Rules, err = doc.YAML(); err != nil {
-			return err
-		}
-		config.RulesFrom = c.Rules
+		config.Rules, config.RulesFrom = doc.YAML(), c.Rules
 	}
 	return c.explainListenError(serve(env.ctx, config, signals))
 }

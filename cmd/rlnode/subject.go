@@ -7,11 +7,13 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 )
 
 // eitherPlane has the flags of commands that ask either plane.
@@ -69,36 +71,20 @@ func (c *subjectCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	var n *remote
-	var r request
 	if c.inline() {
-		n, err = c.data()
 		body, _ := json.Marshal(fields) // strings and numbers
-		r = request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
-	} else {
-		n, err = c.admin()
-		query := url.Values{"rule": {c.Rule}}
-		if len(c.Key) > 0 {
-			query.Set("key", keyText(c.Key))
-		}
-		r = request{path: "/v1/usage", query: query}
+		r := request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
+		return sendAndPrint(env, c.data, c.JSON, r, printSubject)
 	}
-	if err != nil {
-		return err
-	}
-	answer, err := n.send(env.ctx, r)
-	if err != nil {
-		return err
-	}
-	return printReply(env, c.JSON, answer, printSubject)
+	return sendAndPrint(env, c.admin, c.JSON, request{path: "/v1/usage", query: subjectQuery(c.Rule, c.Key)}, printSubject)
 }
 
 // subjectAnswer is a node's answer about a subject.
 type subjectAnswer struct {
-	Rule      string    `json:"rule"`
-	Namespace string    `json:"namespace"`
-	Key       answerKey `json:"key"`
-	Owner     string    `json:"owner"`
+	Rule      string           `json:"rule"`
+	Namespace string           `json:"namespace"`
+	Key       admin.SubjectKey `json:"key"`
+	Owner     string           `json:"owner"`
 	Limits    []struct {
 		Name      string `json:"name"`
 		Algorithm string `json:"algorithm"`
@@ -115,26 +101,13 @@ type subjectAnswer struct {
 		Load   *float64 `json:"load"`
 		Factor float64  `json:"factor"`
 	} `json:"adaptive"`
-	Shares  map[string]int64        `json:"shares"`
-	Regions map[string]regionAnswer `json:"regions"`
-	Blocked int64                   `json:"blocked_until_ms"`
-}
-
-// regionAnswer is a region's part of a subject's limits.
-type regionAnswer struct {
-	Reachable bool `json:"reachable"`
-	Limits    []struct {
-		Name      string `json:"name"`
-		Share     int64  `json:"share"`
-		Own       int64  `json:"own"`
-		Lent      int64  `json:"lent"`
-		Borrowed  int64  `json:"borrowed"`
-		Remaining int64  `json:"remaining"`
-	} `json:"limits"`
+	Shares  map[string]int64              `json:"shares"`
+	Regions map[string]admin.RegionReport `json:"regions"`
+	Blocked int64                         `json:"blocked_until_ms"`
 }
 
 func printSubject(w io.Writer, s *subjectAnswer) error {
-	fmt.Fprintf(w, "%s: %s", printable(cmp.Or(s.Rule, s.Namespace)), s.Key)
+	fmt.Fprintf(w, "%s: %s", printable(cmp.Or(s.Rule, s.Namespace)), replay.Key(s.Key))
 	if s.Owner != "" {
 		fmt.Fprintf(w, "  (owner %s)", printable(s.Owner))
 	}
@@ -204,19 +177,12 @@ type changeFlags struct {
 
 // postChange makes a call and prints the usage after it.
 func (c *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
-	n, err := c.node()
-	if err != nil {
-		return err
-	}
 	if c.RequestID != "" {
 		fields["request_id"] = c.RequestID
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
-	r, err := n.send(env.ctx, request{method: http.MethodPost, path: path, contentType: "application/json", body: body})
-	if err != nil {
-		return err
-	}
-	return printReply(env, c.JSON, r, printSubject)
+	r := request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
+	return sendAndPrint(env, c.node, c.JSON, r, printSubject)
 }
 
 // resetCmd makes a subject's counters fresh.

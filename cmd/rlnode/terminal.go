@@ -26,6 +26,9 @@ func colours(w any) palette {
 	return palette(os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w))
 }
 
+// The colours that paint takes.
+const red, green, yellow = "31", "32", "33"
+
 func (p palette) paint(colour, text string) string {
 	if !p {
 		return text
@@ -33,13 +36,10 @@ func (p palette) paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// verdict paints text green if all is well, else red.
-func (p palette) verdict(well bool, text string) string {
-	if well {
-		return p.paint("32", text)
+// verdict says whether a check or a limit allows.
+func (p palette) verdict(allowed bool) string {
+	if allowed {
+		return p.paint(green, "allowed")
 	}
-	return p.paint("31", text)
+	return p.paint(red, "refused")
 }
-
-// warning paints text yellow.
-func (p palette) warning(text string) string { return p.paint("33", text) }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -88,12 +90,12 @@ func (c *usageCmd) Run(env *environment) error {
 
 // monthRow is a row of an answer.
 type monthRow struct {
-	Rule   string    `json:"rule"`
-	Key    answerKey `json:"key"`
-	Other  bool      `json:"other"`
-	Unit   string    `json:"unit"`
-	Cost   int64     `json:"cost"`
-	Checks int64     `json:"checks"`
+	Rule   string           `json:"rule"`
+	Key    admin.SubjectKey `json:"key"`
+	Other  bool             `json:"other"`
+	Unit   string           `json:"unit"`
+	Cost   int64            `json:"cost"`
+	Checks int64            `json:"checks"`
 }
 
 // printMonth prints a month while reading it. It returns the nodes whose counts are missing.
@@ -144,7 +146,7 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 		if err := d.Decode(&row); err != nil {
 			return n, fmt.Errorf("read the answer: %w", err)
 		}
-		subject := string(row.Key)
+		subject := replay.Key(row.Key).String()
 		if row.Other {
 			subject = "(others, beyond --usage-subjects)"
 		}

@@ -45,11 +45,7 @@ func Parse(src string) (*Node, error) {
 		return nil, clampPosition(src, err)
 	}
 	c := converter{done: make(map[*yaml.Node]*Node)}
-	root, err := c.node(&document, 0)
-	if err != nil {
-		return nil, err
-	}
-	return root, nil
+	return c.node(&document, 0)
 }
 
 // load reads the next document. Any error but io.EOF is a *SyntaxError, even after a panic of the library: rules come
