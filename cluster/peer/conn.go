@@ -57,6 +57,7 @@ type conn struct {
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	silent       atomic.Bool  // the connection is silent or broken
 	lastBeat     atomic.Int64 // when the last heartbeat was sent, as Peers.now
+	handling     atomic.Bool  // what has arrived is being handled
 	dropped      sync.Once    // for the log message about dropped replies
 
 	// Only the pulse uses these.
@@ -241,7 +242,10 @@ func (c *conn) read() error {
 		n, err := c.socket.Read(b)
 		if n > 0 {
 			c.markReceived()
-			if err := parts.feed(b[:n], visit); err != nil {
+			c.handling.Store(true)
+			err := parts.feed(b[:n], visit)
+			c.handling.Store(false)
+			if err != nil {
 				return err
 			}
 		}

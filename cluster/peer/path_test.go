@@ -408,6 +408,25 @@ func TestPathToAnotherProcess(t *testing.T) {
 	})
 }
 
+// TestCloseAwaitsHandlers: when a node closes, what a handler has begun to serve is answered.
+func TestCloseAwaitsHandlers(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		a, b := w.pair()
+		began, answer := make(chan struct{}), make(chan error, 1)
+		b.handlers[Near][methodEcho] = func(c *Call) {
+			close(began)
+			time.Sleep(defaultSilence / 2) // the machine stands still
+			c.Reply([]byte("counted"))
+		}
+		a.Go(b.id, methodEcho, nil, time.Minute, func(_ []byte, err error) { answer <- err })
+		<-began
+		b.close(t)
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestCloseAnswersFirst: when a node closes, its callers still get every answer that it has given.
 func TestCloseAnswersFirst(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {

@@ -136,14 +136,14 @@ func (p *Peers) Close() error {
 }
 
 // finishTime bounds how long finish takes.
-const finishTime = 200 * time.Millisecond
+const finishTime = time.Second
 
-// finish sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask again, and the
-// cost would be counted twice. Messages that arrive meanwhile are not served. Each caller closes its connection once it has
-// read everything.
+// finish lets handlers end, sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask
+// again, and the cost would be counted twice. Messages that arrive meanwhile are not served. Each caller closes its connection
+// once it has read everything.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
-	for range finishTime / time.Millisecond {
+	for deadline := time.Now().Add(finishTime); time.Now().Before(deadline); {
 		serving := false
 		p.mu.Lock()
 		for c := range p.conns {
@@ -151,7 +151,7 @@ func (p *Peers) finish() {
 				continue
 			}
 			serving = true
-			if c.queue.empty() {
+			if !c.handling.Load() && c.queue.empty() {
 				c.socket.closeWrite()
 			}
 		}
