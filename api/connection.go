@@ -64,11 +64,19 @@ func (c *Connections) CloseSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
-		if !conn.received.Load() {
+		if conn.input.CompareAndSwap(inputNone, inputLate) {
 			_ = conn.Conn.Close()
 		}
 	}
 }
+
+// The states of a connection's input. A connection that is closed because it was silent receives nothing any more: what would
+// be decided could not be answered.
+const (
+	inputNone int32 = iota
+	inputReceived
+	inputLate
+)
 
 // Wait returns once the goroutines that serve the connections have closed all of them.
 func (c *Connections) Wait() { c.stillOpen.Wait() }
@@ -106,7 +114,7 @@ func (c *Connections) Count() (open, received int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
-		if conn.received.Load() {
+		if conn.input.Load() == inputReceived {
 			received++
 		}
 	}
@@ -166,7 +174,7 @@ type Connection struct {
 	address    netip.Prefix // see addressOf
 	placed     bool         // holds a place; guarded by the owner's mutex
 	ProbesOnly bool         // holds a spare place, so that only one probe is answered
-	received   atomic.Bool  // has received something
+	input      atomic.Int32 // whether it has received something
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
 }
@@ -188,8 +196,8 @@ func Unwrap[T net.Conn](c net.Conn) (none T) {
 // Read returns received bytes.
 func (c *Connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.received.Load() {
-		c.received.Store(true)
+	if n > 0 && c.input.Load() != inputReceived && !c.input.CompareAndSwap(inputNone, inputReceived) {
+		return 0, net.ErrClosed
 	}
 	return n, err
 }

@@ -151,8 +151,12 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 	return c
 }
 
-// handle answers one request.
+// handle answers one request. At a shutdown, the library may have closed the connection after it read the request. Then the
+// request is not decided: nobody would get the answer, and the caller asks another node.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	if c := api.Unwrap[*connection](ctx.Conn()); c != nil && c.isClosed() {
+		return
+	}
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	x.method = codec.UnsafeString(ctx.Method())

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/limiter"
@@ -395,5 +397,50 @@ func TestQuickThenSlow(t *testing.T) {
 	}
 	if status, body, closes := answer(t, r); status != 408 || !closes {
 		t.Errorf("have %d %s, closes %v", status, body, closes)
+	}
+}
+
+// counting counts the checks that it decides.
+type counting struct {
+	*fixed
+	checks int
+}
+
+func (c *counting) Check(q *limiter.Query, a *limiter.Answer) error {
+	c.checks++
+	return c.fixed.Check(q, a)
+}
+
+// A request whose connection a shutdown closes is not decided: its caller gets no answer, and asks another node.
+func TestClosedConnectionsAreNotDecided(t *testing.T) {
+	check := quickPost(`{"rule":"ip","key":"k"}`)
+	for name, closes := range map[string]func(s *Server, c *connection, requests int) bool{
+		"after the library has read the request": func(_ *Server, c *connection, requests int) bool { return requests == 2 && c.Close() == nil },
+		"before anything was received": func(s *Server, _ *connection, requests int) bool {
+			if requests == 0 {
+				s.conns.CloseSilent()
+			}
+			return requests == 0
+		},
+		"never": func(*Server, *connection, int) bool { return false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &counting{fixed: newFixed()}
+			s := startData(t, d)
+			c := s.wrap(track(t, s.conns, &canned{reads: []string{opening, check}}))
+			s.quick = nil
+			requests, closed := 0, closes(s, c, 0)
+			s.server.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
+				if noteConnState(conn, state); state == fasthttp.StateActive {
+					requests++
+					closed = closes(s, c, requests) || closed
+				}
+			}
+			_ = s.server.ServeConn(c) // an error is what is wanted
+			_ = c.Close()
+			if want := map[bool]int{false: 1}[closed]; d.checks != want {
+				t.Errorf("%d checks decided, want %d", d.checks, want)
+			}
+		})
 	}
 }

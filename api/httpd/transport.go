@@ -65,6 +65,9 @@ const (
 // beginQuick starts answering a request the quick way. It reports false if the connection is closed.
 func (c *connection) beginQuick() bool { return c.quickState.CompareAndSwap(quickIdle, quickAnswering) }
 
+// isClosed reports whether the connection is closed.
+func (c *connection) isClosed() bool { return c.quickState.Load() == quickClosed }
+
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
 func (c *connection) closesAfterAnswer() bool { return c.quickState.Load() == quickLast }
 
