@@ -284,7 +284,7 @@ func (t *traffic) pollReady() {
 }
 
 func (t *traffic) work(w int) {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
+	client := &http.Client{Timeout: process.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
 	defer client.CloseIdleConnections()
 	for i := w; ; i++ {
 		select {
