@@ -71,6 +71,7 @@ type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
 	prefixBits int // number of leading bits of Key.Lo that all keys here share; see shard
+	hint       groupsHint
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
 	live     int    // slots in use
 	dead     int    // slots marked deleted
@@ -248,9 +249,15 @@ func (sub *subtable) allocate(n int) {
 		pages := (n*groupBytes + pageBytes - 1) / pageBytes
 		n = pages * pageBytes / groupBytes
 	}
-	sub.groups = allocate(n)
-	sub.moves++
+	sub.setGroups(allocate(n))
 	sub.live, sub.dead, sub.spare = 0, 0, len(sub.groups)*groupSlots*7/8
+}
+
+// setGroups replaces the groups, which invalidates all places.
+func (sub *subtable) setGroups(groups []group) {
+	sub.groups = groups
+	sub.hint.set(groups)
+	sub.moves++
 }
 
 // copySlot copies a slot of g into sub, which must have a spare slot.
@@ -266,16 +273,16 @@ func (sub *subtable) copySlot(g *group, slot int) {
 // releaseAll releases the memory and invalidates all places.
 func (sub *subtable) releaseAll() {
 	release(sub.groups)
-	sub.groups, sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = nil, 0, 0, 0, nil, dirtyList{}
-	sub.moves++
+	sub.setGroups(nil)
+	sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = 0, 0, 0, nil, dirtyList{}
 }
 
 // shrink releases memory when less than a third of it is used.
 func (sub *subtable) shrink() {
 	if sub.live == 0 {
 		release(sub.groups)
-		sub.groups, sub.spare, sub.dead, sub.unsentList.groups = nil, 0, 0, nil
-		sub.moves++
+		sub.setGroups(nil)
+		sub.spare, sub.dead, sub.unsentList.groups = 0, 0, nil
 		return
 	}
 	if slots := len(sub.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && sub.live*3 < slots {

@@ -26,7 +26,7 @@ type shard struct {
 
 	inline int // inline counters, logs included; at most Table.maxInline
 
-	_ [48]byte // gives each lock its own cache lines
+	_ [40]byte // gives each lock its own cache lines
 }
 
 // subtables are the parts of a large shard.

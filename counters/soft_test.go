@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
@@ -37,6 +38,9 @@ func addsUp(t interface {
 			for j := range sub.groups {
 				for slot, tag := range sub.groups[j].tags {
 					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
+						if s.subtables == nil && sub.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
+							t.Fatalf("shard %d: the hint says that %x is in another group", i, k)
+						}
 						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {
 							t.Fatalf("shard %d: %x is in the wrong subtable", i, k)
 						}

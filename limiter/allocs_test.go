@@ -200,6 +200,43 @@ func BenchmarkCheckAll(b *testing.B) {
 	}
 }
 
+// BenchmarkManySubjects measures checks of a million subjects, one by one and in batches of 100. Most of the time goes into
+// waiting for memory.
+func BenchmarkManySubjects(b *testing.B) {
+	l := open(b, "rules:\n  - {name: a, key: [user], limits: [{limit: 1000000000, per: 24h, algorithm: token-bucket}]}")
+	keys, next := make([]string, 1_000_000), uint64(1)
+	queries, answers, errs := make([]*Query, 100), make([]*Answer, 100), make([]error, 100)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user-%07d", i)
+	}
+	for i := range queries {
+		queries[i], answers[i] = &Query{Attributes: attrs("user", "")}, &Answer{}
+	}
+	draw := func(q *Query) {
+		next = next*6364136223846793005 + 1442695040888963407
+		q.Attributes[0].Value = keys[next>>33%uint64(len(keys))]
+	}
+	for _, key := range keys {
+		queries[0].Attributes[0].Value = key
+		l.Check(queries[0], answers[0])
+	}
+	b.Run("single", func(b *testing.B) {
+		for b.Loop() {
+			draw(queries[0])
+			l.Check(queries[0], answers[0])
+		}
+	})
+	b.Run("batch", func(b *testing.B) {
+		for b.Loop() {
+			for _, q := range queries {
+				draw(q)
+			}
+			l.CheckAll(queries, answers, errs)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(100*b.N), "ns/check")
+	})
+}
+
 // BenchmarkFallback measures a check on a node that can't reach any other.
 func BenchmarkFallback(b *testing.B) {
 	for _, nodes := range []int{3, 100} {

@@ -15,12 +15,21 @@ const maxInFlight = 256
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
 	b.readAuthority()
-	for i := range queries {
-		b.check(i)
+	for begin := 0; begin < len(queries); begin += maxAhead {
+		end := min(begin+maxAhead, len(queries))
+		for i := begin; i < end; i++ {
+			b.match(i)
+		}
+		for i := begin; i < end; i++ {
+			b.check(i)
+		}
 	}
 	b.confirmHere()
 	b.finishUntil(len(queries))
 }
+
+// maxAhead is how many checks are matched before the first of them is decided, so that their counters load together.
+const maxAhead = 16
 
 // maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
 const maxUnconfirmed = 32
@@ -35,6 +44,7 @@ type batch struct {
 	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
 	authorized      bool
 	authorityReadAt int64
+	matched         [maxAhead]bool // by index: matching has decided the check
 	// unconfirmed lists the checks that this node has decided since it last read its authority; numUnconfirmed is how many.
 	// Their answers stand only if the node still has authority at the next reading.
 	unconfirmed    [maxUnconfirmed]int
@@ -52,6 +62,13 @@ func (b *batch) readAuthority() {
 	b.authorized = m == nil || m.Authority()
 }
 
+// match matches the i-th check.
+func (b *batch) match(i int) {
+	if b.queries[i].RequestID == "" {
+		b.matched[i%maxAhead], b.errs[i] = b.limiter.match(b.queries[i], b.answers[i])
+	}
+}
+
 // check decides the i-th check, or begins to ask other nodes.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
@@ -62,7 +79,13 @@ func (b *batch) check(i int) {
 		b.now = l.clock.Now()
 		return
 	}
-	done, err := l.prepare(b.now, q, a)
+	if a.scratch.active != l.inForce.Load() { // an earlier check waited, and the rules have changed meanwhile
+		b.match(i)
+	}
+	done, err := b.matched[i%maxAhead], b.errs[i]
+	if err == nil {
+		err = l.list(b.now, q, a, done)
+	}
 	if err != nil || done {
 		b.complete(i, err)
 		return

@@ -125,13 +125,25 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 		_, err := l.decideOnce(q, 0, a)
 		return err
 	}
-	return l.CheckAt(l.clock.Now(), q, a)
+	done, err := l.match(q, a)
+	if err != nil {
+		return err
+	}
+	return l.decide(l.clock.Now(), q, a, done)
 }
 
 // CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
-	done, err := l.prepare(now, q, a)
+	done, err := l.match(q, a)
 	if err != nil {
+		return err
+	}
+	return l.decide(now, q, a, done)
+}
+
+// decide decides a matched check. done is true if match has decided it.
+func (l *Limiter) decide(now algorithms.Now, q *Query, a *Answer, done bool) error {
+	if err := l.list(now, q, a, done); err != nil {
 		return err
 	}
 	if !done && !l.start(q, a) {
@@ -144,8 +156,17 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
 // and done is true.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, err error) {
+	if done, err = l.match(q, a); err != nil {
+		return false, err
+	}
+	return done, l.list(now, q, a, done)
+}
+
+// match matches q against the rules in force. If no counter is to be asked, it decides the check itself, and done is true. Else
+// the counters begin to load.
+func (l *Limiter) match(q *Query, a *Answer) (done bool, err error) {
 	active := l.inForce.Load()
-	a.begin(active, now)
+	a.begin(active)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && q.Matched != active.set {
@@ -154,7 +175,8 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, e
 		if err := a.matchSubjects(q); err != nil {
 			return false, err
 		}
-		return false, l.requireLevel(q, a)
+		l.prefetch(m)
+		return false, nil
 	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
@@ -175,14 +197,37 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, e
 		a.Allowed, a.DecidedBy = !active.set.DefaultDeny, ByNone
 		return true, nil
 	}
-	if active.hasGlobal || active.steps != nil {
-		active.enforce(m, now.Wall)
+	l.prefetch(m)
+	return false, nil
+}
+
+func (l *Limiter) prefetch(m *rules.Match) {
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		for _, limit := range h.Limits {
+			l.table.Prefetch(counterKey(h, limit))
+		}
+	}
+}
+
+// list lists the counters that a matched check asks as of now, unless match has decided it.
+func (l *Limiter) list(now algorithms.Now, q *Query, a *Answer, done bool) error {
+	a.Now = now
+	if done {
+		return nil
+	}
+	if active := a.scratch.active; len(q.Subjects) == 0 && (active.hasGlobal || active.steps != nil) {
+		active.enforce(&a.scratch.match, now.Wall)
 	}
 	a.listCounters(q)
-	if q.Mode == counters.CountMode {
-		return false, l.requireLevel(q, a)
+	if len(q.Subjects) > 0 {
+		if err := a.requireDistinctKeys(); err != nil {
+			return err
+		}
+	} else if q.Mode != counters.CountMode {
+		return nil
 	}
-	return false, nil
+	return l.requireLevel(q, a)
 }
 
 // modesLevel is the feature level at which all nodes support the modes of ops, and windows that begin with the first hit.
@@ -292,7 +337,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return nil
 }
 
-// matchSubjects finds the limits of q's subjects and lists their counters.
+// matchSubjects finds the limits of q's subjects.
 func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
 		s, m := &q.Subjects[i], &a.scratch.match
@@ -314,7 +359,11 @@ func (a *Answer) matchSubjects(q *Query) error {
 			h.Subject.Lo = counters.InlineLo(h.Subject.Lo)
 		}
 	}
-	a.listCounters(q)
+	return nil
+}
+
+// requireDistinctKeys returns an error if two of the check's counters have the same key.
+func (a *Answer) requireDistinctKeys() error {
 	for i := range a.scratch.ops {
 		for j := range i {
 			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // the hashes of their IDs collide: one chance in 2^32
@@ -334,8 +383,8 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 }
 
 // begin clears a for a new check.
-func (a *Answer) begin(active *activeRules, now algorithms.Now) {
-	a.Set, a.RulesVersion, a.Now = active.set, active.set.Version, now
+func (a *Answer) begin(active *activeRules) {
+	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active, a.scratch.hasLocal = active, false
 	a.scratch.hasBlocks, a.scratch.decidedHere = false, false
 	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false

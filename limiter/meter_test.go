@@ -132,3 +132,28 @@ func BenchmarkMeter(b *testing.B) {
 		})
 	}
 }
+
+// rulesMeter puts rules in force as soon as it bills.
+type rulesMeter struct {
+	*fakeMeter
+	put func()
+}
+
+func (m rulesMeter) AddNamed(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+	m.put()
+	m.fakeMeter.AddNamed(wall, s, rule, key, unit, cost, checks)
+}
+
+// A batch matches some checks ahead. Those that are decided after the rules have changed are decided by the new rules.
+func TestRulesChangeWithinABatch(t *testing.T) {
+	const text = "rules:\n  - {name: r, key: [user], usage: monthly, limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}"
+	l := open(t, text)
+	l.UseMeter(rulesMeter{newFakeMeter(), func() { l.SetRules(compile(t, 7, text)) }})
+	first, second := byKey("r", "a"), byKey("r", "b")
+	first.RequestID = "1" // is decided and billed at once
+	answers, errs := []*Answer{{}, {}}, make([]error, 2)
+	l.CheckAll([]*Query{&first, &second}, answers, errs)
+	if errs[0] != nil || errs[1] != nil || !answers[1].Allowed || answers[1].RulesVersion != 7 {
+		t.Errorf("decided by version %d (%v, %v), want 7", answers[1].RulesVersion, errs[0], errs[1])
+	}
+}
