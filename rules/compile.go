@@ -52,6 +52,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	s.rules = buildIndex(entries)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
 	s.hasLists = len(doc.Deny)+len(doc.Allow) > 0
+	s.plain = !s.hasLists && !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
 	return s, nil
 }

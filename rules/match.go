@@ -20,6 +20,7 @@ type Match struct {
 	Hits []Hit // in document order
 
 	values     []value     // the check's attributes that the set uses
+	plain      *Set        // not nil: under this set, other values of these attributes match the same rules, in found
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found      []int32     // positions of entries that may apply
 	key        []Attribute // scratch of MatchKey
@@ -76,6 +77,12 @@ type keyAttribute struct {
 // Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
 // attributes. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
+	if only == nil && m.plain == s && s.replaceValues(attrs, m) {
+		for _, i := range m.found {
+			s.addIfApplies(s.Rules[i], m)
+		}
+		return
+	}
 	s.loadAttributes(attrs, m)
 	m.List = Unlisted
 	if s.hasLists {
@@ -90,13 +97,13 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	m.found = s.rules.find(m, m.found[:0])
 	if len(m.found) > 1 {
 		slices.Sort(m.found)
+		m.found = slices.Compact(m.found)
 	}
-	last := int32(-1)
 	for _, i := range m.found {
-		if i != last {
-			s.addIfApplies(s.Rules[i], m)
-		}
-		last = i
+		s.addIfApplies(s.Rules[i], m)
+	}
+	if s.plain {
+		m.plain = s
 	}
 }
 
@@ -130,7 +137,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits, m.canonical = m.values[:0], m.Hits[:0], m.canonical[:0]
+	m.values, m.Hits, m.canonical, m.plain = m.values[:0], m.Hits[:0], m.canonical[:0], nil
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
@@ -141,6 +148,25 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 		}
 		m.add(n, attrs[i].Value, s.attributes.named[n].address)
 	}
+}
+
+// replaceValues is loadAttributes for attributes that m already has, in the same order: the usual case for a caller's next
+// check. It returns false if they are others, and changes nothing then.
+func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
+	if len(attrs) != len(m.values) {
+		return false
+	}
+	for i := range attrs {
+		if attrs[i].Name != s.attributes.named[m.values[i].number].name {
+			return false
+		}
+	}
+	for i := range attrs {
+		v := &m.values[i]
+		v.text, v.parsed, v.canonical = attrs[i].Value, false, ""
+	}
+	m.Hits, m.canonical = m.Hits[:0], m.canonical[:0]
+	return true
 }
 
 // add sets the value of attribute number n to text.

@@ -40,6 +40,7 @@ type Set struct {
 	rules            index
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries
+	plain            bool // there are no lists, and the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
 	seeds            []hashState // by Rule.Index: the initial state for hashing the rule's subjects
