@@ -288,9 +288,9 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		case r.Cluster:
 			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), f.giveUp(p))
 		case !r.To.IsZero() && r.To.Compare(self) < 0:
-			return true, errors.Join(fmt.Errorf("node %s has promised node %s, which goes first", id, r.To), f.giveUp(p))
+			return true, errors.Join(fmt.Errorf("node %s has promised to found a cluster with node %s, which goes first", id, r.To), f.giveUp(p))
 		}
-		return false, fmt.Errorf("node %s has promised node %s", id, r.To)
+		return false, fmt.Errorf("node %s has promised to found a cluster with node %s", id, r.To)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

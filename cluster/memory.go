@@ -135,7 +135,7 @@ func (c *Cluster) recordApplied() {
 		}
 		err := c.cfg.AppliedNote.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
-			c.cfg.Logger.Warn("can't record applied entries: if this node restarts cut off, it remembers less", "error", err)
+			c.cfg.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
 		}
 		if failing = err != nil; !failing {
 			noted, c.memory.recordedIndex = s, s.Index

@@ -125,8 +125,8 @@ func (c *crew) alarmSplit(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
-			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
+		c.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority; all nodes "+
+			"continue. Compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 	checkTimeout = 900 * time.Millisecond
 	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTimeout bounds how long a check waits for partitions that are being handed over. It is part of checkTimeout.
+	// frozenTimeout bounds how long a check waits for partitions that are being handed over. This time counts towards checkTimeout.
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond

@@ -37,5 +37,5 @@
 //
 // If regions divide a limit, each region decides within its share (shares.go). Owners borrow unused quota from other regions,
 // ahead of need and outside any check. The lender debits a loan and confirms the debit; the borrower credits the loan to its
-// counter at most once. [Far] reaches the other regions.
+// counter at most once. [OtherRegions] reaches the other regions.
 package limiter

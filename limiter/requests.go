@@ -37,9 +37,9 @@ const (
 // Errors of requests with an id.
 var (
 	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
-	ErrRequestIDReused = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
+	ErrRequestIDReused = errors.New("request_id: another request about this subject has used this id within the last minute; choose a new id for each request")
 	// ErrTooManyRequestIDs means that the owner keeps too many answers and can drop none for this one. It has changed nothing.
-	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers of the last minute and has no room for more", maxKeptAnswers)
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers from the last minute, the most allowed", maxKeptAnswers)
 )
 
 // ticket identifies a request to the owner of its subject.

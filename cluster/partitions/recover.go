@@ -74,7 +74,7 @@ func (k *Keeper) recover() (searching bool) {
 	}
 	k.mu.Unlock()
 	if fromCheckpoint > 0 {
-		k.cfg.Logger.Warn("partitions continue from the last checkpoint: their standbys returned no copies",
+		k.cfg.Logger.Warn("partitions continue from the last checkpoint: no standby returned a copy",
 			"partitions", fromCheckpoint)
 	}
 	if fromLocalCopy > 0 {
