@@ -42,7 +42,7 @@ type quickHead struct {
 	tokenCache api.TokenCache
 }
 
-// read is parseQuick, except that it recognizes the last head.
+// read is parseQuick, except that it recognises the last head.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {

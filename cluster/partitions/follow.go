@@ -59,7 +59,7 @@ type sentSection struct {
 	p        int
 	copy     bool      // part of a whole copy
 	ends     bool      // completes a whole copy
-	progress *progress // the progress it counts toward; nil if the follower needs a new copy
+	progress *progress // the progress it counts towards; nil if the follower needs a new copy
 }
 
 // followerOf returns node's follower, which it creates if needed.
