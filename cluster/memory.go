@@ -179,7 +179,7 @@ func (c *Cluster) reachesMajority() bool {
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
-		return // in sync by now
+		return // already in sync
 	}
 	c.cfg.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))

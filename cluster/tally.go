@@ -96,7 +96,7 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 }
 
 // compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
-// the reply. Without a majority, nobody knows which side is right, so it only raises an alarm.
+// the reply. Without a majority, it can't know which side is right, so it only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {

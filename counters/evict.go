@@ -98,7 +98,7 @@ func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many subtables of other shards one check searches in vain. The next search continues from there.
+// maxSearches bounds how many subtables of other shards one check searches without success. The next search continues from there.
 const maxSearches = 2
 
 // findRoomElsewhere takes room for s from another shard: either spare room, or the room of a counter that it evicts there. It
@@ -136,8 +136,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom takes room from o for another shard. It returns how much, and whether it searched o in vain. The caller must hold
-// o.
+// giveRoom takes room from o for another shard. It returns how much, and whether it searched o without success. The caller must
+// hold o.
 func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.drawSize)

@@ -25,7 +25,7 @@ const (
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxServing bounds the questions from other nodes that wait for something on this node. It turns away any more.
+	// maxServing bounds the questions from other nodes that wait for something on this node. Further ones are refused.
 	maxServing = 4096
 	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
 	maxAttempts = 64

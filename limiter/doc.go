@@ -19,7 +19,7 @@
 // left of it goes back in the same way as a check's cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
-// other end of a hand-off, then the standby, which passes the question on or acts for the owner, and in the end this node
+// other side of a hand-off, then the standby, which passes the question on or acts for the owner, and in the end this node
 // alone, by `on_partition`. A check waits, without polling, for a partition that is being handed over. It also waits for a slow
 // node: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters, settlements,
 // and reservations with an id try the same candidates (remote.go).

@@ -165,7 +165,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// maintain returns leases as they end, until the limiter is closed.
+// maintain returns what is left of grants when they end, until the limiter is closed.
 func (ls *leases) maintain() {
 	m := ls.limiter.member
 	var ended []localcache.Ended
