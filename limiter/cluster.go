@@ -122,7 +122,7 @@ type ClusterConfig struct {
 	Secret func() []byte
 	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes support what this node supports.
 	Level func() int
-	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it grants leases for. Zero
+	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it makes grants for. Zero
 	// means 65,536.
 	Leases int64
 }

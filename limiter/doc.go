@@ -15,7 +15,7 @@
 // in a message without a reply, with the lineage that the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner (package
-// localcache). Questions carry requests for leases; answers carry the leases that the owner debited. When a lease ends, what is
+// localcache). Questions carry requests for grants; answers carry the grants that the owner has debited. When a grant ends, what is
 // left of it goes back in the same way as a check's cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
