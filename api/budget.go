@@ -108,7 +108,7 @@ func (b *Budget) Wait(take func() bool) bool {
 
 // FullError returns the error for a request that does not fit into the budget.
 func (b *Budget) FullError() *Error {
-	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Capacity, defaultBudget))
+	return Errorf(Overloaded, "the memory for large requests and answers, %d bytes, is used up", cmp.Or(b.Capacity, defaultBudget))
 }
 
 // Transfer is a large body or answer in transit.

@@ -12,7 +12,7 @@ import (
 
 // Decider decides checks. *limiter.Limiter is one.
 type Decider interface {
-	// Check decides q now. It does not retain q. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	// Check decides q now. It does not retain q. Errors are those of limiter.Limiter.Check.
 	Check(q *limiter.Query, a *limiter.Answer) error
 	// CheckAll decides several queries in order, each as Check does. answers and errs have one element per query.
 	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)

@@ -2,7 +2,7 @@
 // over HTTP, package envoy serves Envoy's rate limit service over gRPC, package admin serves operators.
 //
 // [Open] reads the tokens and the certificate and returns [Doors]. Each door then binds its own address. It imports this
-// package, and no other door. A door authorizes callers by their tokens ([Doors.Permit]), bounds its connections
+// package, and no other door. A door authorises callers by their tokens ([Doors.Permit]), bounds its connections
 // ([Connections]) and the memory of large requests and answers ([Budget]), asks the [Decider], and reports every error as
 // an [Error] with one of the codes in errors.go.
 //

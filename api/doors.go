@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/figures"
 )
 
-// Doors is the state that all doors of a node share. A door serves one protocol: it authorizes callers by their tokens,
+// Doors is the state that all doors of a node share. A door serves one protocol: it authorises callers by their tokens,
 // asks the decider, and answers.
 type Doors struct {
 	Config // as passed to Open; Logger is never nil

@@ -17,7 +17,7 @@ import (
 // Code names an error in a problem+json answer.
 type Code string
 
-// The codes of both planes.
+// The codes of all doors.
 const (
 	BadJSON            Code = "bad-json"
 	UnknownField       Code = "unknown-field"
@@ -61,7 +61,7 @@ var kinds = map[Code]struct {
 	BadJSON:            {http.StatusBadRequest, "The body is not one strict JSON object"},
 	UnknownField:       {http.StatusBadRequest, "Unknown field"},
 	BadValue:           {http.StatusBadRequest, "Value out of bounds"},
-	MissingKey:         {http.StatusBadRequest, "Something needed is missing"},
+	MissingKey:         {http.StatusBadRequest, "A required field is missing"},
 	BadRequest:         {http.StatusBadRequest, "The request is not valid HTTP"},
 	Unauthorized:       {http.StatusUnauthorized, "A valid token is needed"},
 	Forbidden:          {http.StatusForbidden, "This is not allowed"},
@@ -86,9 +86,9 @@ var kinds = map[Code]struct {
 	OnlyMember:         {http.StatusConflict, "There is no other member"},
 	RequestIDReused:    {http.StatusConflict, "Another request had this id"},
 	LevelRefused:       {http.StatusConflict, "The feature level can't be raised to that"},
-	NoPrimary:          {http.StatusServiceUnavailable, "The primary region is away"},
+	NoPrimary:          {http.StatusServiceUnavailable, "The primary region can't be reached"},
 	WriteFailed:        {http.StatusServiceUnavailable, "The rules could not be stored"},
-	Overloaded:         {http.StatusServiceUnavailable, "Too much at once"},
+	Overloaded:         {http.StatusServiceUnavailable, "The node is overloaded"},
 	Incomplete:         {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 

@@ -25,7 +25,7 @@ const (
 	maxTokensFile = 4 << 20 // bytes
 	// tokensInterval is how often the file is checked for changes.
 	tokensInterval = 500 * time.Millisecond
-	// tokenPrefix starts every token that rlnode generates, so that people and secret scanners recognize it.
+	// tokenPrefix starts every token that rlnode generates, so that people and secret scanners recognise it.
 	tokenPrefix = "rlt_"
 	// maxTokenNamespaces bounds the number of namespaces that a token is confined to, and maxNamespace the bytes of each.
 	maxTokenNamespaces = 100

@@ -40,7 +40,7 @@ type Client struct {
 	otherInFlight chan struct{} // slots for those of them that are in flight; capacity spareConnections
 	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
-	lifetime context.Context // canceled by Close, with cause ErrClosed
+	lifetime context.Context // cancelled by Close, with cause ErrClosed
 	cancel   context.CancelCauseFunc
 	running  sync.WaitGroup // calls and goroutines. Add only with mu held and closed false, or within a counted call
 

@@ -100,7 +100,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		op := &ops[i]
 		w, known := l.windows[op.id]
 		if !known && !l.hasRoom(now) {
-			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and too many subjects are limited meanwhile."}
+			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and this process already limits too many subjects by itself."}
 		}
 		if w.ends <= now {
 			w = window{ends: now + op.length}

@@ -18,7 +18,7 @@
 //   - The governor writes rules and shares them with other regions.
 //
 // Each region is a cluster. Rules are written in one region, the primary ([Config.Primary]). Write forwards changes to it,
-// and the leaders of the other regions copy its rules. They reach it through [Far].
+// and the leaders of the other regions copy its rules. They reach it through [OtherRegions].
 //
 // Caveats:
 //

@@ -358,7 +358,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		begun := time.Now()
 		_, err := nodes[0].c.Load().Write(context.Background(), document(9), WriteOptions{})
 		if !errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) {
-			t.Errorf("have %v, want ErrNoLeader", err)
+			t.Errorf("have %v, want ErrLeaderUnavailable", err)
 		}
 		if took := time.Since(begun); took > 6*time.Second {
 			t.Errorf("it took %s", took)
@@ -367,7 +367,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 			t.Error("it has authority")
 		}
 		if err := nodes[0].c.Load().CatchUp(context.Background()); !errors.Is(err, ErrLeaderUnavailable) {
-			t.Errorf("have %v, want ErrNoLeader", err)
+			t.Errorf("have %v, want ErrLeaderUnavailable", err)
 		}
 	})
 }

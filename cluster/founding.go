@@ -261,7 +261,7 @@ func (f *founder) checkPromise(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
-		return nil // replaced meanwhile
+		return nil // replaced in the meantime
 	}
 	return f.setPromiseLocked(f.promise.withdrawn())
 }
@@ -288,9 +288,9 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		case r.Cluster:
 			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), f.giveUp(p))
 		case !r.To.IsZero() && r.To.Compare(self) < 0:
-			return true, errors.Join(fmt.Errorf("node %s has promised node %s, which goes first", id, r.To), f.giveUp(p))
+			return true, errors.Join(fmt.Errorf("node %s has promised to found a cluster with node %s, which goes first", id, r.To), f.giveUp(p))
 		}
-		return false, fmt.Errorf("node %s has promised node %s", id, r.To)
+		return false, fmt.Errorf("node %s has promised to found a cluster with node %s", id, r.To)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -298,7 +298,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
 	if newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members()).clusterExists {
-		return false, errors.New("a cluster exists by now")
+		return false, errors.New("a cluster already exists")
 	}
 	if err := f.checkExpect(); err != nil {
 		return false, err

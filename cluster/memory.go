@@ -135,7 +135,7 @@ func (c *Cluster) recordApplied() {
 		}
 		err := c.cfg.AppliedNote.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
-			c.cfg.Logger.Warn("can't record applied entries: if this node restarts cut off, it remembers less", "error", err)
+			c.cfg.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
 		}
 		if failing = err != nil; !failing {
 			noted, c.memory.recordedIndex = s, s.Index
@@ -179,7 +179,7 @@ func (c *Cluster) reachesMajority() bool {
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
-		return // in sync by now
+		return // already in sync
 	}
 	c.cfg.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))

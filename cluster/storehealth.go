@@ -124,9 +124,9 @@ func (c *crew) setElectionTimeouts(late bool) bool {
 		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	message := "this node no longer delays its elections"
+	message := "this node no longer stands for election late"
 	if late {
-		message = "this node delays its elections: its store fails, or it is stuck"
+		message = "this node stands for election late: its store fails, or it is stuck"
 	}
 	c.cfg.Logger.Warn(message, "fails", c.logs.failing(), "stuck", c.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))

@@ -96,7 +96,7 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 }
 
 // compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
-// the reply. Without a majority, nobody knows which side is right, so it only raises an alarm.
+// the reply. Without a majority, it can't know which side is right, so it only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
@@ -125,8 +125,8 @@ func (c *crew) alarmSplit(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
-			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
+		c.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority; all nodes "+
+			"continue. Compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
 	}
 }
 

@@ -68,7 +68,7 @@ var (
 	errNoRules     = errors.New("no rules yet")
 	errNoRing      = errors.New("no ring yet")
 	errNoAuthority = errors.New("no contact with the leader yet")
-	errBehind      = errors.New("behind: this node has not applied what the others go by")
+	errBehind      = errors.New("behind: this node has not applied what the other nodes rely on")
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 

@@ -98,11 +98,11 @@ func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many subtables of other shards one check searches in vain. The next search continues from there.
+// maxSearches bounds how many subtables of other shards one check searches without success. The next search continues from there.
 const maxSearches = 2
 
-// findRoomElsewhere takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for
-// another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for rescanDelay. For
+// findRoomElsewhere takes room for s from another shard: either spare room, or the room of a counter that it evicts there. It
+// never waits for another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for rescanDelay. For
 // an inline counter, a locked shard counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
@@ -136,8 +136,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom takes room from o for another shard. It returns how much, and whether it searched o in vain. The caller must hold
-// o.
+// giveRoom takes room from o for another shard. It returns how much, and whether it searched o without success. The caller must
+// hold o.
 func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.drawSize)

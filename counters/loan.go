@@ -7,7 +7,7 @@ import (
 )
 
 // A loan moves the unused part of one region's share of a limit to another region: a Take at the lender, and later a Give at
-// the borrower. Each side also records it beside the counter, in a companion. A companion is a counter under the same limit,
+// the borrower. Each side also records it next to the counter, in a companion. A companion is a counter under the same limit,
 // debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
 // Checks never use companions.
 
@@ -98,7 +98,7 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was never reported to its borrower. If the counter is in another window by now, or this node
+// Unlend puts back a loan that was never reported to its borrower. If the counter has moved to another window, or this node
 // no longer decides it, nothing happens and the loan is lost. sameLineage reports whether the counters here are still those
 // that made the loan. No partition comes or goes during that call.
 func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {

@@ -20,7 +20,7 @@ const (
 // ErrRequestIDReused means that the memo belongs to a request with the same id but another body.
 var ErrRequestIDReused = errors.New("a request with this id had another body")
 
-// Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes. The first note
+// Memo is the answer to a request with an id, kept with the counters of its subject. It is stored in notes. The first note
 // holds the hash of the request's body, and the answer's length and checksum.
 type Memo struct {
 	Key         Key    // Lo is derived from the request's id

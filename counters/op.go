@@ -17,11 +17,11 @@ type Key struct {
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
-	// noteBit distinguishes the notes beside inline counters from the counters.
+	// noteBit distinguishes the notes of inline subjects from their counters.
 	noteBit = 1 << 15
 )
 
-// InlineLo returns lo with the tag of inline counters. InlineNoteLo returns it with the tag of the notes beside them, which
+// InlineLo returns lo with the tag of inline counters. InlineNoteLo returns it with the tag of their notes, which
 // count as inline counters.
 func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
 func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Note is a fact kept beside the counters of its partition until it expires. It is replicated, handed over and saved as they
+// Note is a fact kept with the counters of its partition until it expires. It is replicated, handed over and saved as they
 // are, and never evicted before it expires.
 type Note struct {
 	Key    Key   // has the Hi of the counters that the note concerns

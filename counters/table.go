@@ -432,10 +432,10 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
 	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
 	s.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
-	s.Count("counters_evicted_total", "Counters dropped before they were fresh, for want of room.", st.Evicted)
+	s.Count("counters_evicted_total", "Counters dropped before they were fresh, because the table was full.", st.Evicted)
 	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
 	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
-	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused for want of room.", st.InlineRefused)
+	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused because their part of the table was full.", st.InlineRefused)
 }
 
 // Stats returns the current figures.

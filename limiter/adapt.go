@@ -33,7 +33,7 @@ func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	return r.Adaptive.Steps[step].Factor
 }
 
-// adapt stores the steps in force, as ask returns them. The caller holds Limiter.mu.
+// adapt stores the steps in force, as loadSteps returns them. The caller holds Limiter.mu.
 func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) {
 	if loadSteps == nil || a.steps == nil {
 		return

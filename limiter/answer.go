@@ -21,7 +21,7 @@ const (
 	ByStandby                   // by the standby, in place of an owner that can't be reached
 	ByForward                   // by the owner, on another node
 	ByLease                     // here, from a lease
-	ByOwner                     // here: this node owns the subject
+	ByOwner                     // here: this node owns the subject, or the rule is rules.Local
 	ByList                      // by the allow or deny list
 	ByNone                      // no rule applied
 )
@@ -95,7 +95,7 @@ type UnitCost struct {
 // Answer is the outcome of a check. Callers reuse Answers; the slices are valid until the Answer's next check.
 type Answer struct {
 	Allowed      bool
-	Counted      bool // not allowed, but the cost was taken all the same: the limits that refused only count
+	Counted      bool // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check

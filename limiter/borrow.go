@@ -32,12 +32,12 @@ const (
 	maxLoans     = 1024
 	// borrowerLife is how long this node remembers a counter's lenders after it last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking a region again that could not lend just then; unknownPause is the same for a
-	// region that does not know the limit.
+	// laterPause is how long to wait before asking again a region that had nothing to lend; unknownPause is the same for a region
+	// that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
 	// noLenderPause is how long to wait before looking for a lender again if no region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
-	// awayPause is how long to wait before asking a region again that did not answer.
+	// awayPause is how long to wait before asking again a region that did not answer.
 	awayPause = 2 * time.Second
 )
 

@@ -13,7 +13,7 @@ const (
 	// clockInterval is how often Clock reads the system's wall clock.
 	clockInterval = time.Second
 	// slewDivisor bounds how fast Clock falls back to a wall clock that was set back: by 1/64 of the time that passes.
-	// Meanwhile a window lasts at most 1/63 longer.
+	// During that time, a window lasts at most 1/63 longer.
 	slewDivisor = 64
 )
 

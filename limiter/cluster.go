@@ -21,11 +21,11 @@ const (
 	checkTimeout = 900 * time.Millisecond
 	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTimeout bounds how long a check waits for partitions that are being handed over. It is part of checkTimeout.
+	// frozenTimeout bounds how long a check waits for partitions that are being handed over. This time counts towards checkTimeout.
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxServing bounds the questions from other nodes that wait for something on this node. It turns away any more.
+	// maxServing bounds the questions from other nodes that wait for something on this node. Further ones are refused.
 	maxServing = 4096
 	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
 	maxAttempts = 64
@@ -122,7 +122,7 @@ type ClusterConfig struct {
 	Secret func() []byte
 	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes support what this node supports.
 	Level func() int
-	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it grants leases for. Zero
+	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it makes grants for. Zero
 	// means 65,536.
 	Leases int64
 }

@@ -137,7 +137,7 @@ func (c *clusterCheck) advance() {
 		if c.refused || !c.selectSubjects(stateHere) {
 			break
 		}
-		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
+		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut in the meantime, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. The owner may be back by then.
+// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. By that time, the owner may be back.
 const uncountedRetry = time.Second
 
 // decideAlone decides subjects on this node alone: subjects of `consistency: local` rules (by is ByOwner), and subjects in

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantRequests grants the lease requests in v's question as far as the limits allow. It debits each grant first.
+// grantRequests makes the grants that v's question requests, as far as the limits allow. It debits each grant first.
 func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, ls.limiter.member
 	last := len(r.admitted) - 1
@@ -34,7 +34,7 @@ func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	}
 }
 
-// grant grants one lease request. It returns false if the limits do not allow it.
+// grant makes the grant that one request asks for. It returns false if the limits do not allow it.
 func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := ls.limiter.member
 	g := leaseGrant{hi: request.hi, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
@@ -67,14 +67,14 @@ func (ls *leases) forgetEverywhere(f forgetMessage) {
 	ls.limiter.member.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
-// leaseRequest requests a lease on one of a question's subjects.
+// leaseRequest requests a grant for one of a question's subjects.
 type leaseRequest struct {
 	hi     uint64 // Key.Hi of the subject
 	holder ring.NodeID
 	localcache.LeaseRequest
 }
 
-// leaseGrant is a lease granted in a reply.
+// leaseGrant is a grant in a reply.
 type leaseGrant struct {
 	hi uint64 // Key.Hi of the subject
 	localcache.Grant

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leases holds the leases that this node holds, and those that it has granted as an owner.
+// leases holds the leases that this node holds, and the grants that it has made as an owner.
 type leases struct {
 	limiter       *Limiter
 	held          *localcache.Leases
@@ -41,7 +41,7 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 		return localcache.Unknown // a count must reach the owner
 	}
 	// The process may have been suspended in between. Cost spent too late counts as unspent, and goes back with the rest of the
-	// lease.
+	// grant.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -78,7 +78,7 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	a.dispatch(ls.limiter, false)
 }
 
-// addRequests adds to a message's head the requests for leases on the subjects of asks.
+// addRequests adds to a message's head the requests for grants to the subjects of asks.
 func (ls *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
@@ -94,7 +94,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	}
 }
 
-// acceptReply stores the leases and refusals in the reply to asks.
+// acceptReply stores the grants and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], ls.limiter.member
 	if a.terms == nil {
@@ -142,7 +142,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	}
 }
 
-// decideQueued answers queued asks from a lease that has just arrived. It returns the rest.
+// decideQueued answers queued asks from a grant that has just arrived. It returns the rest.
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
@@ -165,7 +165,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// maintain returns leases as they end, until the limiter is closed.
+// maintain returns what is left of grants when they end, until the limiter is closed.
 func (ls *leases) maintain() {
 	m := ls.limiter.member
 	var ended []localcache.Ended
@@ -190,14 +190,14 @@ func (ls *leases) maintain() {
 const (
 	// renewTimeout bounds how long this node waits for the answer to a renewal.
 	renewTimeout = 2 * localcache.MaxTTL
-	// minSearchPause is the minimum time between two searches for ended leases, so that leases that end at nearly the same time
+	// minSearchPause is the minimum time between two searches for ended grants, so that grants that end at nearly the same time
 	// share a message.
 	minSearchPause = time.Millisecond
-	// maxSweepPause is the maximum time between two sweeps of the ledger of leases that other nodes hold.
+	// maxSweepPause is the maximum time between two sweeps of the ledger of grants that other nodes hold.
 	maxSweepPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of the ended leases.
+// returnEnded gives back what is left of the ended grants.
 func (ls *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {

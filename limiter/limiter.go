@@ -32,7 +32,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards steps, notHonoured and refusals.taken
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, notHonoured and refusals.taken
 	loadSteps   func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }

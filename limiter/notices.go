@@ -15,7 +15,7 @@ const (
 // notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// lastSent holds the time of each subject's last broadcast, which may still lie ahead. By Key.Hi; guarded by mu.
+	// lastSent holds the time of each subject's last broadcast, sent or scheduled. By Key.Hi; guarded by mu.
 	lastSent map[uint64]time.Duration
 }
 

@@ -43,7 +43,7 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// refund is a debit on its way back: the cost of a check that another limit refused, the rest of a lease, or what a reservation
+// refund is a debit on its way back: the cost of a check that another limit refused, the rest of a grant, or what a reservation
 // did not use.
 type refund struct {
 	debit

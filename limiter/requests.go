@@ -20,7 +20,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A request with an id is decided once. The owner keeps the answer beside the subject's counters, so that copies and hand-overs
+// A request with an id is decided once. The owner keeps the answer with the subject's counters, so that copies and hand-overs
 // carry it along, and returns it if the request is repeated.
 
 const (
@@ -37,9 +37,9 @@ const (
 // Errors of requests with an id.
 var (
 	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
-	ErrRequestIDReused = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
+	ErrRequestIDReused = errors.New("request_id: another request about this subject has used this id within the last minute; choose a new id for each request")
 	// ErrTooManyRequestIDs means that the owner keeps too many answers and can drop none for this one. It has changed nothing.
-	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers of the last minute and has no room for more", maxKeptAnswers)
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers from the last minute, the most allowed", maxKeptAnswers)
 )
 
 // ticket identifies a request to the owner of its subject.
@@ -71,7 +71,7 @@ func (t *ticket) kind() requestKind {
 // isUnneeded reports whether the request can do without t: no other node can have carried it out, and no caller will repeat it.
 func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
 
-// memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
+// memo returns the memo of t, which is kept with the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}

@@ -20,7 +20,7 @@ const (
 	minOpBytes = 1 + 8 + 3 + 1
 )
 
-// Flags of a limit in a message, beside the limit's own.
+// Flags of a limit in a message, in addition to the limit's own.
 const (
 	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5

@@ -15,7 +15,7 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
 }
 
 // returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
-// may still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
+// may still be in progress, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
 // the holder's report of what it may still spend, and that report does not include what waits here.
 const returnPause = 10 * time.Millisecond
 

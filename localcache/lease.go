@@ -19,7 +19,7 @@ type lease struct {
 	lastGrant     uint64        // ID of the last grant that arrived
 	refused       refusal
 	pressure      pressure
-	renewingUntil time.Duration // a renewal is under way until then, or until it is answered
+	renewingUntil time.Duration // a renewal is in flight until then, or until it is answered
 	nextRenewal   time.Duration // the earliest time of the next renewal
 	decisionAt    time.Duration // when the owner made the decisions that limits record
 	lastUsed      time.Duration // when a check or request last used the lease

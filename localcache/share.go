@@ -52,7 +52,7 @@ func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.
 	return d
 }
 
-// retryWithoutCounter returns how long to wait when no counter says more: for fixed windows, until the window ends; for
+// retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the window ends; for
 // buckets, until one unit has come back; otherwise one window.
 func retryWithoutCounter(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	switch {

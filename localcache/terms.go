@@ -23,8 +23,8 @@ const (
 
 // Terms are the conditions of a subject's leases. The zero Terms mean that it can't be leased.
 type Terms struct {
-	Threshold float64       // 0.5…0.95: leases are large while at most this fraction of the limit is used
-	Idle      float64       // above 0, at most 0.5: fraction of the limit that all leases together may hold above Threshold
+	Threshold float64       // 0.5…0.95: grants are large while at most this fraction of the limit is used
+	Idle      float64       // above 0, at most 0.5: fraction of the limit that all grants together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
 	Nodes     int           // the number of nodes that divide limits, as far as this node knows
 	TooSmall  bool          // a limit is too small to be leased: only refusals are remembered
@@ -63,7 +63,7 @@ func canBeLeased(l *algorithms.Limit) bool {
 	return l.Kind.Leasable() && l.MaxDelay == 0 && l.Window >= minWindow
 }
 
-// IdleTotal returns how much of a limit all leases together may hold above Threshold.
+// IdleTotal returns how much of a limit all grants together may hold above Threshold.
 func (t Terms) IdleTotal(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
 
 // IdlePart returns one node's part of IdleTotal.

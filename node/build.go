@@ -260,7 +260,7 @@ func (n *Node) nodeCount() int {
 	return 1
 }
 
-// listen binds the configured planes.
+// listen opens the configured doors.
 func (n *Node) listen() (err error) {
 	c, self := n.config, adminView{n.cluster, n}
 	shared := api.Config{

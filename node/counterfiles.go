@@ -131,11 +131,11 @@ func (n *Node) restoreDebts() {
 	if err == nil && len(b) > 0 {
 		var count int
 		if count, err = n.keeper.RestoreDebts(b); count > 0 {
-			n.log.Info("debts restored: their owners will be told what was admitted without them", "counters", count)
+			n.log.Info("debts restored; they will be reported to the owners", "counters", count)
 		}
 	}
 	if err != nil {
-		n.log.Warn("debts lost: their owners will not be told what was admitted without them", "error", err)
+		n.log.Warn("debts lost; the owners will never count what was admitted without them", "error", err)
 	}
 	n.debtsRestored, n.debtsWritten = true, n.keeper.DebtsChanged()
 }

@@ -147,7 +147,7 @@ func (n *Node) acceptChecks() {
 	close(n.opened)
 }
 
-// announceReady announces that the node is ready. Probes report it by now.
+// announceReady announces that the node is ready. Probes already report it.
 func (n *Node) announceReady() {
 	var attributes []any
 	scheme := "http"
@@ -294,7 +294,7 @@ func (n *Node) leaveCluster(ctx context.Context) error {
 		return err
 	}
 	if err := n.wan.Leave(ctx); err != nil {
-		n.log.Info("could not tell other regions that this node is leaving", "error", err)
+		n.log.Info("could not inform other regions that this node is leaving", "error", err)
 	}
 	n.leftForGood.Store(true)
 	return nil

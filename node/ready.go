@@ -48,7 +48,7 @@ func (n *Node) pollUntilNil(missing func() error) bool {
 	return true
 }
 
-// awaitRules opens the node once it can decide checks; meanwhile it explains why it can't. It returns false if the node
+// awaitRules opens the node once it can decide checks; until then, it explains why it can't. It returns false if the node
 // stops first.
 func (n *Node) awaitRules() bool {
 	var since time.Time // when only copies were missing

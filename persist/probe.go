@@ -27,7 +27,7 @@ type probe struct {
 	workers *workers
 	log     *slog.Logger
 	health  health
-	busy    chan struct{} // capacity 1: full while a write is under way
+	busy    chan struct{} // capacity 1: full while a write is in progress
 }
 
 func openProbe(path string, timeout time.Duration, workers *workers, log *slog.Logger) (*probe, error) {

@@ -179,7 +179,7 @@ func (r *Raft) Empty() (bool, error) {
 func (rs RaftStatus) Figures(s figures.Sink) {
 	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(rs.Size))
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
-	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !rs.FullSince.IsZero())
+	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, because the disk is full or for another reason; otherwise 0.", !rs.FullSince.IsZero())
 }
 
 // RaftStatus describes the state of the store.

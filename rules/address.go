@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// defaultIPv6Prefix is the number of bits of an IPv6 address that tell subjects apart: a customer usually has a /64.
+// defaultIPv6Prefix is the number of bits of an IPv6 address that distinguish subjects: a customer usually has a /64.
 const defaultIPv6Prefix = 64
 
 // holdsAddresses reports whether an attribute's values are addresses: ip and *_ip.

@@ -161,7 +161,7 @@ func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	return h.finish(uint64(len(entries)), titleBytes)
 }
 
-// Key returns the key under which a descriptor's counter is shown beside Path: the values of the entries.
+// Key returns the key under which a descriptor's counter is shown, next to Path: the values of the entries.
 func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 	key := make([]string, len(entries))
 	for i := range entries {

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// globals summarizes the limits of a set that regions divide.
+// globals summarises the limits of a set that regions divide.
 type globals struct {
 	maxSpan     time.Duration // see MaxGlobalSpan
 	maxFill     time.Duration // the same, for buckets only

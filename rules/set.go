@@ -127,7 +127,7 @@ type Rule struct {
 	OnLimit       OnLimit
 	MaxDelay      time.Duration // if OnLimit is DelayCheck
 	Block         time.Duration // 0 if it has none
-	IPv6Prefix    int           // number of bits of an IPv6 address that tell subjects apart
+	IPv6Prefix    int           // number of bits of an IPv6 address that distinguish subjects
 	Adaptive      *Adaptive     // nil if it has none
 	Inline        bool          // made from limits that came with a call; not in Set.Rules
 	Envoy         bool          // made from a node of Envoy's descriptors; not in Set.Rules

@@ -211,7 +211,7 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 	return cmp.Or(r.TZ, d.Defaults.TZ, "UTC")
 }
 
-// counterIdentity tells the counters of one rule and subject apart.
+// counterIdentity distinguishes the counters of one rule and subject.
 type counterIdentity struct {
 	unit   string
 	kind   algorithms.Kind

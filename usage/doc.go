@@ -8,7 +8,7 @@
 // the changed rows to usage.db in the data directory. It writes a row as a value, never as a difference, so reading, writing or
 // handing over a row again never counts it twice. A kill loses what was counted since the last write. The Meter closes a past
 // month's ledger once nothing was counted in it for two hours: it rewrites the ledger in row order and drops it from memory. A
-// closed ledger never changes. Later counts for that month, for example after a clock was set back, begin another ledger beside
+// closed ledger never changes. Later counts for that month, for example after a clock was set back, begin another ledger next to
 // it.
 //
 // A [Cluster] adds up the ledgers of all nodes, in row order and page by page, and names the nodes whose counts are missing. A

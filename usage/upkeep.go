@@ -78,7 +78,7 @@ func (m *Meter) sync() error {
 	return err
 }
 
-// write brings the file up to date. The caller holds m.writing.
+// write updates the file. The caller holds m.writing.
 func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err

@@ -14,7 +14,8 @@ import (
 
 // Subjects reports and resets what subjects have used. *limiter.Limiter is one.
 type Subjects interface {
-	// Locate identifies a subject without asking its owner. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	// Locate identifies a subject without asking its owner. The error wraps limiter.ErrUnknownRule, limiter.ErrKey,
+	// limiter.ErrInline or limiter.ErrNamespace.
 	Locate(q *limiter.Query) (*limiter.Usage, error)
 	// Usage returns what a subject has used. Errors are those of Locate, and limiter.ErrNoOwner.
 	Usage(q *limiter.Query) (*limiter.Usage, error)
@@ -56,14 +57,14 @@ type Levels interface {
 	// Levels returns the agreed level and the members' levels, as far as this node knows them.
 	Levels() cluster.Levels
 	// Raise raises the agreed level, irrevocably, and returns it; level 0 means the highest that all members know. The error
-	// wraps cluster.ErrRefused or cluster.ErrNoLeader.
+	// wraps cluster.ErrRefused or cluster.ErrLeaderUnavailable.
 	Raise(ctx context.Context, level cluster.Level) (cluster.Level, error)
 }
 
 // RuleStore keeps the rules document across restarts.
 type RuleStore interface {
-	// Write makes a change. When it returns a version, the change is durable and in force. The error is or wraps
-	// rules.Errors, rules.ErrNotFound, rules.ErrConflict, cluster.ErrNoLeader, cluster.ErrNoPrimary or cluster.ErrOutcomeUnknown.
+	// Write makes a change. When it returns a version, the change is durable and in force. The error is or wraps rules.Errors,
+	// rules.ErrNotFound, rules.ErrConflict, cluster.ErrLeaderUnavailable, cluster.ErrNoPrimary or cluster.ErrOutcomeUnknown.
 	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
 	// Versions lists the latest versions, newest first.
 	Versions() []rules.Version

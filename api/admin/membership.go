@@ -17,7 +17,7 @@ import (
 // memberTime bounds a change of members. It is shorter than the write timeout, so that the caller still gets the outcome.
 const memberTime = adminWriteTimeout - 5*time.Second
 
-// leave removes this node from the cluster. Meanwhile the node decides checks by asking other nodes. It continues even if the
+// leave removes this node from the cluster. Until that is done, the node decides checks by asking other nodes. It continues even if the
 // caller does not wait, because a half-finished departure is of no use.
 func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)

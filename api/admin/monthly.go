@@ -90,7 +90,7 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	case s.exports <- struct{}{}:
 		defer func() { <-s.exports }()
 	default:
-		return api.Errorf(api.Overloaded, "%d exports are under way; try again when one is done", maxExports)
+		return api.Errorf(api.Overloaded, "%d exports are in progress; try again when one is done", maxExports)
 	}
 	stream, err := s.config.Months.Read(r.Context(), q.Query)
 	if err != nil {

@@ -44,7 +44,7 @@ func (r *Reply) Reset() {
 // Size returns roughly how many bytes r holds.
 func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.scratch) }
 
-// StartJSON starts a StartJSON answer with the given status.
+// StartJSON starts a JSON answer with the given status.
 func (r *Reply) StartJSON(status int) {
 	r.Status, r.ContentType = status, TypeJSON
 }

@@ -62,7 +62,7 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	defer s.calls.Add(-1)
 	if s.calls.Add(1) > maxCalls {
 		s.overloads.Add(1)
-		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are under way", maxCalls))
+		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are in progress", maxCalls))
 	}
 	c := s.acquire()
 	c.stripe.Count()

@@ -131,7 +131,7 @@ func (s *Server) Addr() net.Addr { return s.addr }
 // Figures reports the door's metrics.
 func (s *Server) Figures(sink figures.Sink) {
 	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
-	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were under way.", s.overloads.Load())
+	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were in progress.", s.overloads.Load())
 	s.conns.Figures(sink, "envoy")
 }
 

@@ -217,7 +217,7 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuickHead parses a request the quick way: one with an unknown head, and one with the same head as the last.
+// BenchmarkQuickHead parses a request on the fast path: one with an unknown head, and one with the same head as the last.
 func BenchmarkQuickHead(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	b.Run("new", func(b *testing.B) {

@@ -9,7 +9,7 @@ import (
 )
 
 // envoy answers POST /json: Envoy's rate limit service for callers without gRPC, compatible with the reference server. It is
-// not optimized.
+// not optimised.
 func (p *plane) envoy(x *exchange) *api.Error {
 	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor

@@ -7,6 +7,6 @@ func (s *Server) Figures(sink figures.Sink) {
 	s.plane.latency.Figures(sink, "data", "check_seconds", "Time from a check's body to its answer, single checks.")
 	sink.Level("waiting", "Answers of checks with wait that are held back now.", int(s.waiting.count()))
 	sink.Level("waiting_max", "Bound on the answers held back at once.", int(s.waiting.most))
-	sink.Count("wait_refused_total", "Checks with wait that were answered at once because too many were held back.", s.waiting.refused.Load())
+	sink.Count("wait_refused_total", "Checks with wait that were answered at once, because the bound on held answers was reached.", s.waiting.refused.Load())
 	s.conns.Figures(sink, "data")
 }

@@ -98,7 +98,7 @@ func (r *replayConn) Read(b []byte) (int, error) {
 func (r *replayConn) NetConn() net.Conn { return r.Conn }
 
 // descriptor returns c's file descriptor, or -1 if it is unknown. The descriptor is only polled, and only while c is held. If c
-// is closed meanwhile and the number reused, a wrong result does no harm.
+// is closed in the meantime and the number reused, a wrong result does no harm.
 func descriptor(c net.Conn) int {
 	one := api.Unwrap[*api.Connection](c)
 	if one == nil {

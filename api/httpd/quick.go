@@ -14,14 +14,14 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// The quick way handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
-// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The quick way never
+// The fast path handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
+// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The fast path never
 // rejects a request as malformed; its only errors are those of a check or a batch.
 
-// quickPaths are the paths that the quick way can answer.
+// quickPaths are the paths that the fast path can answer.
 var quickPaths = [...]string{"/v1/check", "/v1/check/batch"}
 
-// quickRequest is a request that the quick way can answer. Its fields point into the input.
+// quickRequest is a request that the fast path can answer. Its fields point into the input.
 type quickRequest struct {
 	path          string // one of quickPaths
 	authorization []byte
@@ -42,7 +42,7 @@ type quickHead struct {
 	tokenCache api.TokenCache
 }
 
-// read is parseQuick, except that it recognizes the last head.
+// read is parseQuick, except that it recognises the last head.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {

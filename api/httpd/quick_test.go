@@ -70,7 +70,7 @@ func startPlane(t testing.TB, p *plane) *Server {
 	return s
 }
 
-// serveBothWays serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
+// serveBothWays serves reads with and without the fast path, and returns the answers and how many of them the fast path gave.
 func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
@@ -95,7 +95,7 @@ func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without stri
 
 var dates = regexp.MustCompile("Date: [^\r]* GMT")
 
-// opening is a request that the quick way does not take; it never takes the first one on a connection.
+// opening is a request that the fast path does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
 // batchOf returns a batch of n times the same check.
@@ -107,7 +107,7 @@ func quickPost(body string, lines ...string) string {
 	return post("/v1/check", body, lines...)
 }
 
-// The quick way answers the same bytes as the library, and takes only plain requests.
+// The fast path answers the same bytes as the library, and takes only plain requests.
 func TestQuickWay(t *testing.T) {
 	allowed, refused := newFixed(), newFixed()
 	refused.refuse(1, 3*time.Second)
@@ -178,7 +178,7 @@ func TestQuickWay(t *testing.T) {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
 			if quick != tt.quick {
-				t.Errorf("%s: %d answers the quick way, want %d", tt.name, quick, tt.quick)
+				t.Errorf("%s: %d answers on the fast path, want %d", tt.name, quick, tt.quick)
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 		for cut := 1; cut < len(one); cut++ {
 			with, without, quick := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
 			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
-				t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+				t.Fatalf("cut at %d: %d answers on the fast path, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 		one := quickPost(plainCheck, tt.lines...)
 		with, without, quick := serveBothWays(t, s, opening, one, one, one)
 		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
-			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
+			t.Errorf("%q: %d answers on the fast path, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
 	with, without, quick := serveBothWays(t, s, reads...)
 	if with != without || quick != len(reads)-3 {
-		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
+		t.Errorf("%d answers on the fast path, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
 	}
 	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
 		t.Errorf("%d refusals, want 4", have)
@@ -239,7 +239,7 @@ func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
 	with, without, quick := serveBothWays(t, s, opening, quickPost(plainCheck), opening)
 	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
-		t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
+		t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", quick, with, without)
 	}
 }
 
@@ -271,7 +271,7 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// If a server closes while the quick way decides, it sends the answer with Connection: close, and waits for that.
+// If a server closes while the fast path decides, it sends the answer with Connection: close, and waits for that.
 func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
@@ -377,7 +377,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}
 }
 
-// A caller that used the quick way and then stalls in the middle of a request is cut off in time, like any other.
+// A caller that used the fast path and then stalls in the middle of a request is cut off in time, like any other.
 func TestQuickThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })

@@ -176,7 +176,7 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
 		one := quickPost(plainCheck, "Authorization: Bearer x")
 		if with, without, quick := serveBothWays(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
-			t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
+			t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", quick, with, without)
 		}
 	}
 	file := apitest.TokensFile(t, apitest.TokenEntry("x", "x", "check"))

@@ -13,7 +13,7 @@ type transport struct {
 	began time.Time
 	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
 	slack time.Duration
-	// quick answers input that was read where a request begins; nil: no quick way. If it reports false, the library gets the
+	// quick answers input that was read where a request begins; nil: no fast path. If it reports false, the library gets the
 	// input.
 	quick func(*connection, []byte) (bool, error)
 	// framed means that connections check the framing. With TLS, securedListener does, above the encryption.
@@ -50,11 +50,11 @@ type connection struct {
 	// serves the connection uses it.
 	betweenRequests bool
 	frame           framing
-	head            quickHead    // of the last request that was answered the quick way
-	quickState      atomic.Int32 // the state of the quick way
+	head            quickHead    // of the last request that was answered on the fast path
+	quickState      atomic.Int32 // the state of the fast path
 }
 
-// The states of the quick way on a connection.
+// The states of the fast path on a connection.
 const (
 	quickIdle      int32 = iota
 	quickAnswering       // a request is being answered
@@ -62,7 +62,7 @@ const (
 	quickClosed          // the connection is closed
 )
 
-// beginQuick starts answering a request the quick way. It reports false if the connection is closed.
+// beginQuick starts answering a request on the fast path. It reports false if the connection is closed.
 func (c *connection) beginQuick() bool { return c.quickState.CompareAndSwap(quickIdle, quickAnswering) }
 
 // isClosed reports whether the connection is closed.
@@ -137,7 +137,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Connection.Write(b)
 }
 
-// Read returns received bytes, except for requests that the quick way has answered.
+// Read returns received bytes, except for requests that the fast path has answered.
 func (c *connection) Read(b []byte) (int, error) {
 	if c.frame.err != nil {
 		return 0, c.frame.err

@@ -42,7 +42,7 @@ type Call struct {
 	text, inner []byte // scratch space
 }
 
-// maxTries bounds how many times a call is decided, in case the rules change meanwhile.
+// maxTries bounds how many times a call is decided, in case the rules change in between.
 const maxTries = 8
 
 // Over reports whether the answer is OVER_LIMIT.

@@ -133,11 +133,11 @@ func NewGranter(c GranterConfig) *Granter {
 	return g
 }
 
-// Lead tells the Granter that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
+// Lead informs the Granter that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
 // lost the lead and won it back, call Follow and Lead, or just Lead.
 func (g *Granter) Lead() { g.setLeading(true) }
 
-// Follow tells the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
+// Follow informs the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
 func (g *Granter) Follow() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {

@@ -19,8 +19,8 @@ import (
 // captured holds messages that real nodes sent to each other, without labels and checksums.
 type captured struct {
 	packets [][]byte
-	streams [][]byte // sent by the dialing node
-	answers [][]byte // received by the dialing node
+	streams [][]byte // sent by the dialling node
+	answers [][]byte // received by the dialling node
 }
 
 // capture makes nodes meet, gossip, fail and leave, and returns one message of each kind and length.

@@ -50,7 +50,7 @@ func parseMember(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// checkMember returns an error that tells why m can't be in one pool with self, or nil if it can.
+// checkMember returns an error with the reason why m can't be in one pool with self, or nil if it can.
 func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
 	if c.WAN {
@@ -224,7 +224,7 @@ func (g *Gossip) logState(m Member) {
 	g.config.Logger.Log(context.Background(), level, "a member has another state", "state", m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
-// NotifyLeave is called when a member has left or failed. memberlist doesn't tell which, so a node that leaves first
+// NotifyLeave is called when a member has left or failed. memberlist doesn't say which, so a node that leaves first
 // announces it in its metadata.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)

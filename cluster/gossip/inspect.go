@@ -243,7 +243,7 @@ func addrPort(ip, port value) netip.AddrPort {
 }
 
 // inspectStream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls
-// reserve before it uses more memory; see decoder.
+// grow before it uses more memory; see decoder.
 func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, reserve: grow}
 	if dir == accepted {

@@ -105,7 +105,7 @@ func (g *Gossip) rejoin() {
 		if round < len(firstRounds) {
 			pause, extraLive = min(pause, firstRounds[round]), 1
 		}
-		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronize
+		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronise
 		select {
 		case <-g.ctx.Done():
 			return

@@ -181,7 +181,7 @@ func (t *transport) Shutdown() error {
 	return err
 }
 
-// direction tells which end opened a connection.
+// direction says which end opened a connection.
 type direction uint8
 
 const (

@@ -120,7 +120,7 @@ func (w *world) crash(i int) {
 	n.Close()
 }
 
-// summary summarizes the members that a node lists, such as "1 alive, 2 failed".
+// summary sums up the members that a node lists, such as "1 alive, 2 failed".
 func (n *node) summary() string {
 	var parts []string
 	for _, m := range n.Members() {

@@ -12,7 +12,7 @@ import (
 )
 
 // catchUp bounds how long a message waits until its receiver has applied the sender's agreed state. It counts from the
-// message's arrival, so queued messages wait together, and none is held up longer than that.
+// message's arrival, so queued messages wait at the same time, and none waits longer.
 const catchUp = 50 * time.Millisecond
 
 // handleMessage handles one message.
@@ -59,7 +59,7 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	}
 }
 
-// awaitRevision waits for a view with revision until came+catchUp. It returns the newest view, and whether it has the
+// awaitRevision waits for a view with revision until arrived+catchUp. It returns the newest view, and whether it has the
 // revision.
 func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (v *view, ok bool) {
 	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUp))

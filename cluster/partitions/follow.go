@@ -59,7 +59,7 @@ type sentSection struct {
 	p        int
 	copy     bool      // part of a whole copy
 	ends     bool      // completes a whole copy
-	progress *progress // the progress it counts toward; nil if the follower needs a new copy
+	progress *progress // the progress it counts towards; nil if the follower needs a new copy
 }
 
 // followerOf returns node's follower, which it creates if needed.
@@ -156,7 +156,7 @@ func (f *follower) messageAnswered(number uint64, size int, sections []sentSecti
 }
 
 // followersOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other end. If one end is lost, the other continues from its copy.
+// other side. If one side is lost, the other continues from its copy.
 func (v *view) followersOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}

@@ -146,7 +146,7 @@ const (
 	freezing                // being handed over: the gate is shut and the last changes are on their way
 	flipping                // being handed over: the flip is sent, and its answer has not arrived
 	handedOver              // the other node took the token
-	doubtful                // this node may have the token, and asks the other end of the move
+	doubtful                // this node may have the token, and asks the other side of the move
 	recovering              // the token is here, but this node still searches for the newest counters
 )
 
@@ -160,7 +160,7 @@ type pendingCall struct {
 type partState struct {
 	phase              phase
 	version                        // how new the counters here are, as owner or as copy
-	receiver           ring.NodeID // from freezing to doubtful: the other end of the move; zero if this node sent no flip
+	receiver           ring.NodeID // from freezing to doubtful: the other side of the move; zero if this node sent no flip
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
 	attempt            uint64      // number of the last flip, or question about it
@@ -179,7 +179,7 @@ type partState struct {
 // frozenHere reports whether the counters here are exactly those that this node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.whole && pt.source.IsZero() }
 
-// receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it is back by now, or has
+// receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it has come back, or has
 // lost its memory.
 func (pt *partState) receiverReplaced(v *view) bool {
 	return v.Boot(pt.receiver) != pt.receiverBoot || v.Generation(pt.receiver) != pt.receiverGeneration
@@ -293,7 +293,7 @@ func (k *Keeper) updatePart(v *view, p int) {
 			return
 		}
 		if pt.phase == freezing && to != pt.receiver {
-			k.setPhase(p, owning) // the other end has changed, and no flip was sent to the new one
+			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
 			k.resume(v, p, false)
@@ -323,7 +323,7 @@ func (k *Keeper) release(p int) {
 }
 
 // takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
-// owner may have flipped it, this node asks the other end. If this node has no copy, it fetches one.
+// owner may have flipped it, this node asks the other side. If this node has no copy, it fetches one.
 func (k *Keeper) takeOver(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {

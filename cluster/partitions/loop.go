@@ -69,9 +69,9 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
 	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.", st.HandOffs, st.Frozen.Seconds())
-	s.Count("lineages_begun_total", "Partitions whose counters started afresh.", st.Begun)
+	s.Count("lineages_begun_total", "Partitions taken over without a hand-off: their counters continue from the newest copy found, if there is one.", st.Begun)
 	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
-	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, for lack of room.", st.Dropped)
+	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, because too many counters have debts already.", st.Dropped)
 }
 
 // Stats returns the current figures.

@@ -197,7 +197,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	k.done.Go(func() {
 		defer k.debtsWaiting.Add(-1)
 		k.awaitStandbys(debited)
-		// If this node was ended meanwhile, it has forgotten them, and the next owner continues without them.
+		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
 		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return

@@ -331,7 +331,7 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	c.pending[o.id] = o
 	c.mu.Unlock()
 	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
-	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has failed meanwhile, and done has run
+	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has already failed, and done has run
 		return o, nil
 	}
 	o.timer.Stop()

@@ -162,7 +162,7 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	}
 }
 
-// renew replaces the connection if it was made with outdated credentials. Calls continue meanwhile. If no new connection
+// renew replaces the connection if it was made with outdated credentials. Calls continue in the meantime. If no new connection
 // can be made, the old one stays.
 func (l *link) renew(ctx context.Context) {
 	if c := l.conn.Load(); c != nil && !c.socket.hasCurrentCredentials() {

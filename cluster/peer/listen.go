@@ -21,7 +21,7 @@ const (
 	farDialTime = 1500 * time.Millisecond
 	maxHalfOpen = 256
 	maxAccepted = 4096
-	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
+	maxFar      = 512 // accepted connections from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
 	raftWaiting = 64
 	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
 )

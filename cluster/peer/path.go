@@ -247,7 +247,7 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 }
 
 // sendOver calls send with the connection to a node. If certainly nothing was sent, because the connection was replaced or
-// lost meanwhile, it retries over the new one.
+// lost in between, it retries over the new one.
 func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {

@@ -139,7 +139,7 @@ func (p *Peers) Close() error {
 const finishTime = time.Second
 
 // finish lets handlers end, sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask
-// again, and the cost would be counted twice. Messages that arrive meanwhile are not served. Each caller closes its connection
+// again, and the cost would be counted twice. Messages that arrive in this phase are not served. Each caller closes its connection
 // once it has read everything.
 func (p *Peers) finish() {
 	p.finishing.Store(true)

@@ -93,7 +93,7 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave announces to the other regions that this node leaves for good, so that they stop dialing it. It waits until the
+// Leave announces to the other regions that this node leaves for good, so that they stop dialling it. It waits until the
 // announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
 // sooner. Afterwards SetEntry has no effect.
 func (p *Pool) Leave(ctx context.Context) error {

@@ -116,7 +116,7 @@ func TestEnvoyExample(t *testing.T) {
 	}
 	decode(&all.Resources.Listeners[0].Chains[0].Filters[0].Config, &manager)
 	if !manager.UseRemoteAddress || !manager.NormalizePath || !manager.MergeSlashes {
-		t.Error("Envoy trusts the caller's address, or does not normalize paths")
+		t.Error("Envoy trusts the caller's address, or does not normalise paths")
 	}
 	order := []string{}
 	asks := map[string]extAuthz{}

@@ -19,7 +19,7 @@ type GossipTransport struct {
 	accept  net.Listener
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	ctx     context.Context // canceled by Shutdown
+	ctx     context.Context // cancelled by Shutdown
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
 }

@@ -193,7 +193,7 @@ func (f *File) Fingerprints() (all []string) {
 	return all
 }
 
-// Server returns the configuration for one handshake with a node that dialed this one.
+// Server returns the configuration for one handshake with a node that dialled this one.
 func (f *File) Server() *tls.Config {
 	c := f.config()
 	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection checks it

@@ -203,7 +203,7 @@ func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls
 			defer raw.Close()
 			c := tls.Server(raw, server)
 			if err = c.Handshake(); err == nil {
-				_, err = c.Write([]byte("x")) // the dialing side learns of a rejected certificate only when it reads
+				_, err = c.Write([]byte("x")) // the dialling side learns of a rejected certificate only when it reads
 			}
 			atServer = c.ConnectionState()
 		}

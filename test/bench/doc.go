@@ -1,4 +1,4 @@
-// Command bench compares rlnode with what users would pick instead, and prints a table of ratios: one decision in process, checks
+// Command bench compares rlnode with what one would use instead, and prints a table of ratios: one decision in process, checks
 // over HTTP on one node and on three, memory, and checkpoints under load.
 //
 // All contenders run in one session and take turns for several rounds, each in its own process: machines are noisy, and figures

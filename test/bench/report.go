@@ -177,7 +177,7 @@ func (r *report) writeFigures(b *strings.Builder) {
 	if len(r.figures) == 0 {
 		return
 	}
-	b.WriteString("\nWhat the ratios are of; these say something only beside one another:\n\n| # | of | median (over the rounds) |\n|---|---|---|")
+	b.WriteString("\nThe absolute figures, which are only meaningful relative to each other:\n\n| # | of | median (over the rounds) |\n|---|---|---|")
 	for i, f := range r.figures {
 		if i == 0 || f.ID != r.figures[i-1].ID || f.What != r.figures[i-1].What {
 			if i > 0 {

@@ -33,7 +33,7 @@ type settings struct {
 	loopback   string
 }
 
-const usage = `bench measures rlnode beside what a user would pick instead, and prints a table in Markdown. It needs Linux and Go, and
+const usage = `bench compares rlnode with the programs one would use instead, and prints a table in Markdown. It needs Linux and Go, and
 for two of the rows redis-server. Progress goes to standard error. What the rows are: docs/performance.md.
 
 `

@@ -95,7 +95,7 @@ func (g *globe) build() error {
 		cfg.Duration, cfg.Calm = g.cfg.Duration+warmUp, g.cfg.Calm*time.Duration(g.cfg.Regions)
 		skew := time.Duration(g.plan.Int64N(int64(2*maxSkew))) - maxSkew
 		if g.plan.IntN(2) == 0 {
-			skew /= 20 // as with synchronized clocks
+			skew /= 20 // as with synchronised clocks
 		}
 		w := newWorld(cfg, g.start, limiter.NewClockWithOffset(skew))
 		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()

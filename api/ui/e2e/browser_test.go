@@ -306,7 +306,7 @@ func (b *browser) choose(selector, value string) {
 	b.eval(fmt.Sprintf(`(e => { e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector(%q))`, value, selector))
 }
 
-// look sets the viewport and the color scheme.
+// look sets the viewport and the colour scheme.
 func (b *browser) look(width, height int, scheme string) {
 	b.t.Helper()
 	b.page("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)

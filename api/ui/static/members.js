@@ -90,7 +90,7 @@ export function troubles(cluster, report, meter) {
     if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${it}.`]);
     const behind = cluster.members.filter((m) => m.behind);
     if (behind.length) {
-      list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others go by. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
+      list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others rely on. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
     }
   }
   const regions = cluster.regions ?? [];

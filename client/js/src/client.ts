@@ -81,7 +81,7 @@ interface Lane {
 
 /** A client of a cluster. Make one and share it; it holds no connection open by itself. */
 export class RlnodeClient {
-  /** As the option says; stores that are given this client go by it. */
+  /** The option's value; stores that are given this client follow it. */
   readonly onError: OnError | undefined;
   readonly #options: ClientOptions;
   readonly #nodes: Nodes;

@@ -20,7 +20,7 @@ const who = (attributes: Readonly<Record<string, string>> = {}) =>
 
 /**
  * Local limits in this process while no node answers. Whatever a limit's algorithm, it admits what a window admits that begins with a
- * subject's first hit. A check that brings its limits goes by those, any other by `given`.
+ * subject's first hit. A check that brings its limits is decided by those, any other by `given`.
  */
 export class Local {
   readonly #windows = new Map<string, { used: number; ends: number }>();
