@@ -48,19 +48,19 @@ func (m *member) alive() bool { return m.inGossip && m.State == gossip.Alive }
 
 // census lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
 // gossip if possible, since it has the newest ones.
-func (c *crew) census(s *agreement.State) []member {
+func (nt *nodeTracker) census(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
 		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
 	}
-	for _, g := range c.gossipMembers() {
+	for _, g := range nt.gossipMembers() {
 		all[g.ID] = member{
 			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.Version, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}
-	conf, _ := c.configuration()
-	remembered := c.memory.state.Load() // has the names of nodes not heard of since this node started
+	conf, _ := nt.configuration()
+	remembered := nt.memory.state.Load() // has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
 		id := nodeID(server.ID)
 		m, listed := all[id]
@@ -73,13 +73,13 @@ func (c *crew) census(s *agreement.State) []member {
 		m.inRaft, m.raftAddress, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
 		all[id] = m
 	}
-	leader, behind := c.Leader(), *c.withoutAuthority.Load()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	leader, behind := nt.Leader(), *nt.behind.Load()
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
 	list := make([]member, 0, len(all))
 	for id, m := range all {
 		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
-		if r, removing := c.removing[id]; removing && r.boot == m.boot {
+		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
 			m.removing, m.forced = true, r.forced
 		}
 		list = append(list, m)
@@ -89,15 +89,15 @@ func (c *crew) census(s *agreement.State) []member {
 }
 
 // findMember returns the node that a removal request refers to.
-func (c *crew) findMember(d removalRequest) (member, error) {
-	found := slices.DeleteFunc(c.census(c.State()), func(m member) bool {
-		return m.ID != d.Node && (d.Name == "" || m.Name != d.Name && m.ID.String() != d.Name)
+func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
+	found := slices.DeleteFunc(nt.census(nt.State()), func(m member) bool {
+		return m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
 	})
 	switch {
 	case len(found) == 0:
-		return member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
+		return member{}, fmt.Errorf("%w: %q", ErrNotFound, r.Name)
 	case len(found) > 1:
-		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), d.Name)
+		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), r.Name)
 	}
 	return found[0], nil
 }

@@ -28,12 +28,12 @@ type MemberLevel struct {
 }
 
 // Levels returns the feature levels as this node knows them.
-func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
+func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
 
-func (c *crew) levels(s *agreement.State) Levels {
+func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
-	for _, m := range c.census(s) {
-		if b := s.Boots[m.ID]; m.inRaft || m.inState {
+	for _, m := range nt.census(s) {
+		if b := s.Processes[m.ID]; m.inRaft || m.inState {
 			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
 		}
 	}
@@ -74,7 +74,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if _, err := rc.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
-	l := rc.crew.levels(rc.State())
+	l := rc.tracker.levels(rc.State())
 	switch {
 	case to == 0:
 		to = l.Highest
@@ -128,7 +128,7 @@ type pendingRaise struct {
 // raiseWhenDue raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
 // back to an older release.
 func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
-	l := rc.crew.levels(rc.State())
+	l := rc.tracker.levels(rc.State())
 	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {
 		*r = pendingRaise{}
 		return

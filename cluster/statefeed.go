@@ -42,8 +42,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		close(waiter)
 	}
 	if now.History != before.History || now.Regions != before.Regions {
-		signal(c.governor.wake)
-		c.holder.Poke() // the leader waits until a majority has reported the new rules
+		signal(c.sharedRules.wake)
+		c.holder.AskNow() // the leader waits until a majority has reported the new rules
 	}
 	if !ringChanged(before, now) {
 		return
@@ -53,7 +53,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.cfg.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
 		c.holder.Revoke()
 	}
-	c.holder.Poke()
+	c.holder.AskNow()
 	signal(c.reconcileNeeded)
 }
 

@@ -59,7 +59,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	}
 	var result agreement.Result
 	if err := c.retry(ctx, func(bool) (err error) {
-		result, err = parseResult(c.governor.callPrimary(ctx, MethodPropose, b))
+		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodPropose, b))
 		return err
 	}); err != nil {
 		return 0, c.primaryError(err)
@@ -116,46 +116,46 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 }
 
 // serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
-func (g *governor) serveFollowNow(context.Context, noBody) (noBody, error) {
-	if !g.leads() {
+func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
+	if !sr.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	signal(g.wake)
+	signal(sr.wake)
 	return noBody{}, nil
 }
 
 // servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
 // would block Raft's goroutine, which authority depends on.
-func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timings.Write)
+func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, sr.cfg.Timings.Write)
 	defer cancel()
-	e, err := g.cfg.Build.Decode(r.body)
+	e, err := sr.cfg.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := g.requirePrimaryLeader(); err != nil {
+	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	select {
-	case g.writing <- struct{}{}:
-		defer func() { <-g.writing }()
+	case sr.writing <- struct{}{}:
+		defer func() { <-sr.writing }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
-	if !g.granter.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
+	if !sr.granter.AwaitMajority(ctx, sr.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
 	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
-		if err := g.addRegions(ctx, g.prospectiveFollowers()); err != nil {
-			g.cfg.Logger.Info("can't add a region before a write", "error", err)
+		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
+			sr.cfg.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
-	result, err := g.propose(ctx, write)
+	result, err := sr.propose(ctx, write)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (c *Cluster) initClusterOnce() error {
 		return err
 	}
 	if c.State().Cluster.IsZero() {
-		e := agreement.Found{Secret: make([]byte, 32)}
+		e := agreement.FoundCluster{Secret: make([]byte, 32)}
 		e.Level = c.foundingLevel()
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)
@@ -243,7 +243,7 @@ func (c *Cluster) initClusterOnce() error {
 			return err
 		}
 	}
-	if err := c.governor.claimPrimary(ctx); err != nil {
+	if err := c.sharedRules.claimPrimary(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.InitialRules == nil {

@@ -39,7 +39,7 @@ func hotChecks() map[string][]Op {
 	checks["a shadow"] = []Op{{Key: key(200), Limit: perMinute(algorithms.TokenBucket, 10), Cost: 1, Shadow: true}}
 	checks["a block"] = []Op{
 		{Key: key(300), Limit: perMinute(algorithms.FixedWindow, 1000), Cost: 1},
-		{Key: Key{Hi: key(300).Hi, Lo: 1}, Limit: perMinute(algorithms.TokenBucket, 1), Block: true},
+		{Key: Key{Subject: key(300).Subject, Counter: 1}, Limit: perMinute(algorithms.TokenBucket, 1), Block: true},
 	}
 	return checks
 }

@@ -17,7 +17,7 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
-		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Hi) {
+		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Subject) {
 			continue
 		}
 		d := op.Limit.Peek(op.state, now, 1)
@@ -27,10 +27,10 @@ func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	}
 }
 
-// isSubjectRefused reports whether a limit of the subject hi refuses. A refusal for lack of room does not count.
-func isSubjectRefused(ops []Op, hi uint64) bool {
+// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count.
+func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
-		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
+		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.Decision.Allowed && !op.Full {
 			return true
 		}
 	}

@@ -210,26 +210,26 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOps returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
+// InlineOps returns an op for each inline counter in use of subject, at most most of them. The op's limit has the
 // counter's kind, but placeholders for amount and window, which the counter does not store. InlineOps locks the shard for one
 // subtable at a time.
-func (t *Table) InlineOps(hi uint64, most int) (ops []Op) {
+func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < most {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
-	t.shardOf(Key{Hi: hi}).forEach(func(sub *subtable) {
+	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot := range g.records {
-				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.isInlineCounter() && !e.state.Fresh() {
+				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Subject == subject && e.key.isInlineCounter() && !e.state.Fresh() {
 					add(e.key, g.kindLevels[slot].kind())
 				}
 			}
 		}
 		for k, e := range sub.logs {
-			if k.Hi == hi && k.isInlineCounter() && !e.log.Fresh() {
+			if k.Subject == subject && k.isInlineCounter() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}
 		}

@@ -36,7 +36,7 @@ type firstTake struct {
 	ends time.Duration
 }
 
-var firstKey = Key{Hi: 7 << 52, Lo: 9}
+var firstKey = Key{Subject: 7 << 52, Counter: 9}
 
 func (r *firstRun) now(home int) algorithms.Now {
 	return algorithms.Now{Steady: epoch.Steady + r.time + r.procs[home].offset, Wall: epoch.Wall + r.time + r.wall}

@@ -26,7 +26,7 @@ func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	for _, name := range slices.Sorted(maps.Keys(records)) {
 		r := records[name]
-		r.Key, r.FreshAt = Key{Hi: 1 << 63, Lo: 5}, 5063
+		r.Key, r.FreshAt = Key{Subject: 1 << 63, Counter: 5}, 5063
 		lines = append(lines, golden.Line{Name: name, Bytes: AppendRecord(nil, &r, now)})
 	}
 	for i, b := range golden.Check(t, "testdata/records.txt", lines...) {

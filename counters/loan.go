@@ -21,10 +21,10 @@ const (
 )
 
 // LentKey is the key of the companion that records what k lent.
-func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentBits} }
+func (k Key) LentKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^ lentBits} }
 
 // BorrowedKey is the key of the companion that records what k borrowed.
-func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedBits} }
+func (k Key) BorrowedKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^ borrowedBits} }
 
 // Loans describes a counter and its loans, in units of the limit.
 type Loans struct {

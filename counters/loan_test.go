@@ -63,7 +63,7 @@ type takenCost struct {
 }
 
 func newLoanModel(kind algorithms.Kind, shares []int64) *loanModel {
-	m := &loanModel{key: Key{Hi: 3 << 52, Lo: 7}, now: algorithms.At(time.Unix(1_800_000_000, 0))}
+	m := &loanModel{key: Key{Subject: 3 << 52, Counter: 7}, now: algorithms.At(time.Unix(1_800_000_000, 0))}
 	for _, share := range shares {
 		l := &algorithms.Limit{Kind: kind, Amount: share, Window: time.Minute}
 		if kind.Bucket() {
@@ -243,7 +243,7 @@ func (m *loanModel) check(t *rapid.T) {
 func TestLoanToNoShare(t *testing.T) {
 	table := New(1000)
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 0, Window: time.Minute}
-	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1, Lo: 2}
+	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1, Counter: 2}
 	window := table.Loans(now, k, l).Window
 	if n, err := table.Borrow(now, k, l, window, 100, 0, always); n != 100 || err != nil {
 		t.Fatalf("have %d, %v", n, err)
@@ -276,7 +276,7 @@ func TestLendHalf(t *testing.T) {
 	for own, want := range map[int64]int64{0: 300, 1: 299, 149: 151, 150: 0, 300: 0} {
 		table := New(1000)
 		l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 300, Window: time.Minute}
-		now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1, Lo: 2}
+		now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1, Counter: 2}
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: own}})
 		lent := int64(0)
 		for {
@@ -300,7 +300,7 @@ func TestLendHalf(t *testing.T) {
 func TestLoanRefused(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
-	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1 << 60, Lo: 2}
+	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1 << 60, Counter: 2}
 	fixed := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 300, Window: time.Minute}
 	sliding := &algorithms.Limit{Kind: algorithms.SlidingWindow, Amount: 300, Window: time.Minute}
 	window := table.Loans(now, k, fixed).Window
@@ -340,11 +340,11 @@ func TestLoanWithoutRoom(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Hour}
 	for table.Stats().Counters < 64 {
-		k := Key{Hi: rand.Uint64(), Lo: rand.Uint64()}
+		k := Key{Subject: rand.Uint64(), Counter: rand.Uint64()}
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 2}})
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 	}
-	used := Key{Hi: rand.Uint64(), Lo: 1}
+	used := Key{Subject: rand.Uint64(), Counter: 1}
 	if n, _, err := table.Lend(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrFull) {
 		t.Errorf("have %d, %v, want ErrFull", n, err)
 	}

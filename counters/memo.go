@@ -31,11 +31,11 @@ type Memo struct {
 
 // memoKey returns the key of the i-th note of a memo.
 func memoKey(k Key, i int) Key {
-	lo := k.Lo + uint64(i)*0x9e3779b97f4a7c15
+	counter := k.Counter + uint64(i)*0x9e3779b97f4a7c15
 	if k.IsInline() {
-		lo = InlineNoteLo(lo)
+		counter = InlineNote(counter)
 	}
-	return Key{Hi: k.Hi, Lo: lo}
+	return Key{Subject: k.Subject, Counter: counter}
 }
 
 // memoNotes returns how many notes a memo with an answer of n bytes takes.

@@ -17,7 +17,7 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 		"now":                          now,
 		"after the clock was set back": {Steady: now.Steady + 1, Wall: now.Wall - int64(3*time.Hour)},
 	} {
-		counted, other := Key{Hi: uint64(len(name)), Lo: 1}, Key{Hi: uint64(len(name)), Lo: 2}
+		counted, other := Key{Subject: uint64(len(name)), Counter: 1}, Key{Subject: uint64(len(name)), Counter: 2}
 		fill := []Op{{Key: counted, Limit: &limit, Cost: 3}}
 		if v := table.Take(now, fill); v != Admitted {
 			t.Fatalf("%s: have %v", name, v)

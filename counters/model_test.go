@@ -35,7 +35,9 @@ type model struct {
 	now        algorithms.Now
 }
 
-func (m *model) limit(k Key) *algorithms.Limit { return m.limits[allKinds[k.Lo%uint64(len(allKinds))]] }
+func (m *model) limit(k Key) *algorithms.Limit {
+	return m.limits[allKinds[k.Counter%uint64(len(allKinds))]]
+}
 
 // peek returns what the counter of k would be after a check, brought up to date.
 func (m *model) peek(k Key, cost int64) (next counter, d algorithms.Decision) {
@@ -205,9 +207,9 @@ func modelKeys() (keys []Key) {
 			if i == 9 {
 				low = 1<<52 - 1
 			}
-			k := Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15}
+			k := Key{Subject: p<<52 | low, Counter: i * 0x9e3779b97f4a7c15}
 			if i%3 == 2 {
-				k.Lo = InlineLo(k.Lo)
+				k.Counter = InlineCounter(k.Counter)
 			}
 			keys = append(keys, k)
 		}

@@ -8,11 +8,11 @@ import (
 
 // Key identifies one counter.
 type Key struct {
-	Hi uint64 // hash of rule and subject; selects partition and shard
-	Lo uint64 // the hash of rule and subject, mixed with the identity of the limit
+	Subject uint64 // hash of rule and subject; selects partition and shard
+	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Lo of an inline counter, whose limit came with a call, in the bits of inlineMask. One in 2^32 other
+// InlineTag marks the Key.Counter of an inline counter, whose limit came with a call, in the bits of inlineMask. One in 2^32 other
 // keys has it by chance. The identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
@@ -21,16 +21,16 @@ const (
 	noteBit = 1 << 15
 )
 
-// InlineLo returns lo with the tag of inline counters. InlineNoteLo returns it with the tag of the notes beside them, which
+// InlineCounter returns counter with the tag of inline counters. InlineNote returns it with the tag of the notes beside them, which
 // count as inline counters.
-func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
-func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
+func InlineCounter(counter uint64) uint64 { return counter&^(inlineMask|noteBit) | InlineTag }
+func InlineNote(counter uint64) uint64    { return InlineCounter(counter) | noteBit }
 
 // IsInline reports whether k is the key of an inline counter.
-func (k Key) IsInline() bool { return k.Lo&inlineMask == InlineTag }
+func (k Key) IsInline() bool { return k.Counter&inlineMask == InlineTag }
 
 // isInlineCounter reports whether k is the key of an inline counter and not of a note.
-func (k Key) isInlineCounter() bool { return k.IsInline() && k.Lo&noteBit == 0 }
+func (k Key) isInlineCounter() bool { return k.IsInline() && k.Counter&noteBit == 0 }
 
 // class distinguishes inline counters, which may fill only part of the table, from configured ones.
 type class uint8
@@ -55,7 +55,7 @@ type Op struct {
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Hi refuses, and lasts
+	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses, and lasts
 	// for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it
 	// refuses every check, whatever the cost.
 	Block bool

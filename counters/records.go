@@ -64,18 +64,18 @@ func (m kindLevel) recordLevel() uint8 {
 	return uint8((uint16(m.level())*(refusedLevel-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
-// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Lo, and
+// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Counter, and
 // continues group by group until one has an empty slot. The subtable grows by a seventh at a time, so its load never falls
 // far below the maximum of seven eighths. Its shard's lock guards it.
 type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
-	prefixBits int // number of leading bits of Key.Lo that all keys here share; see shard
+	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
-	live     int    // slots in use
-	dead     int    // slots marked deleted
-	spare    int    // empty slots that may be filled before the subtable must be rehashed
-	lowestLo uint64 // the lowest possible Key.Lo here
+	live          int    // slots in use
+	dead          int    // slots marked deleted
+	spare         int    // empty slots that may be filled before the subtable must be rehashed
+	lowestCounter uint64 // the lowest possible Key.Counter here
 
 	logs       map[Key]*logSlot
 	unsentList dirtyList // locates unsent changes
@@ -124,15 +124,15 @@ func (p place) state() algorithms.State {
 	return p.group().records[p.slot()].state
 }
 
-func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
+func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
 
 // preferredSlot returns the slot that k prefers in its first group. A search reads it before it knows the tags. The guess is
 // usually right, and the processor then fetches both at once.
-func preferredSlot(k Key) int { return int(k.Lo >> 8 % groupSlots) }
+func preferredSlot(k Key) int { return int(k.Counter >> 8 % groupSlots) }
 
 // firstGroup returns the group at which the search for k begins.
 func (sub *subtable) firstGroup(k Key) int {
-	hi, _ := bits.Mul64(k.Lo<<(sub.prefixBits&63), uint64(len(sub.groups)))
+	hi, _ := bits.Mul64(k.Counter<<(sub.prefixBits&63), uint64(len(sub.groups)))
 	return int(hi)
 }
 

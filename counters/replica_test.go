@@ -18,7 +18,7 @@ import (
 // keyIn returns a key of partition p.
 func keyIn(p int, n uint64) Key {
 	k := key(n)
-	return Key{Hi: uint64(p)<<52 | k.Hi>>12, Lo: k.Lo}
+	return Key{Subject: uint64(p)<<52 | k.Subject>>12, Counter: k.Counter}
 }
 
 // contents returns all counters of p, by key.
@@ -398,7 +398,7 @@ func TestConcurrentMoves(t *testing.T) {
 			for i := range 10_000 {
 				now := after(time.Duration(i) * time.Millisecond)
 				k := keyIn(rng.IntN(8)*500, rng.Uint64N(500))
-				l := limits[k.Lo%2]
+				l := limits[k.Counter%2]
 				switch rng.IntN(40) {
 				case 0:
 					table.Drop(k.Partition())

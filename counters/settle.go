@@ -11,7 +11,7 @@ import (
 // Note is a fact kept beside the counters of its partition until it expires. It is replicated, handed over and saved as they
 // are, and never evicted before it expires.
 type Note struct {
-	Key    Key   // has the Hi of the counters that the note concerns
+	Key    Key   // has the Subject of the counters that the note concerns
 	Count  int64 // 0…MaxAmount
 	Detail int64 // 0…MaxAmount
 	At     int64 // 0…2^39

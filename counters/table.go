@@ -26,7 +26,7 @@ const (
 // Table holds counters. All methods may be called concurrently.
 type Table struct {
 	shards      []shard
-	shift       uint // Key.Hi >> shift is the shard
+	shift       uint // Key.Subject >> shift is the shard
 	maxCounters int64
 	drawSize    int // room that a shard draws from the budget at a time
 	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
@@ -96,7 +96,7 @@ func (t *Table) Close() {
 func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 
 // shardIndex also works for a single shard: shifting by 64 gives 0.
-func (t *Table) shardIndex(k Key) int { return int(k.Hi >> t.shift) }
+func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
 // In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,

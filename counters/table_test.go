@@ -32,7 +32,7 @@ func perMinute(kind algorithms.Kind, n int64) *algorithms.Limit {
 // key spreads n over the table as a hash would.
 func key(n uint64) Key {
 	r := rand.NewPCG(n, 0x9e3779b97f4a7c15)
-	return Key{Hi: r.Uint64(), Lo: r.Uint64()}
+	return Key{Subject: r.Uint64(), Counter: r.Uint64()}
 }
 
 func take(t *Table, now algorithms.Now, k Key, l *algorithms.Limit, cost int64) algorithms.Decision {

@@ -12,7 +12,7 @@ import (
 // The encoding of a record, for another node or for disk:
 //
 //	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and level (5 bits)
-//	8 + 8       Key.Hi, Key.Lo, big endian
+//	8 + 8       Key.Subject, Key.Counter, big endian
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
 //	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
 //	            then follows, for buckets, the time since the last change as a uvarint, for a FirstWindow the time since it
@@ -37,13 +37,13 @@ const (
 
 // AppendKey appends a key.
 func AppendKey(b []byte, k Key) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Hi), k.Lo)
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Subject), k.Counter)
 }
 
 // DecodeKey reads a key.
 func DecodeKey(d *wire.Decoder) (k Key) {
 	if b := d.Bytes(16); b != nil {
-		k.Hi, k.Lo = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+		k.Subject, k.Counter = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	}
 	return k
 }

@@ -44,7 +44,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		{"empty log", Record{Kind: algorithms.SlidingLog, Level: 17, FreshAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.have.Key = Key{Hi: math.MaxUint64 - 1, Lo: 5}
+			tt.have.Key = Key{Subject: math.MaxUint64 - 1, Counter: 5}
 			b := AppendRecord([]byte("x"), &tt.have, here)
 			if len(b)-1 != tt.size {
 				t.Errorf("have %d bytes, want %d", len(b)-1, tt.size)

@@ -134,7 +134,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 		l.post(nil, v.key[keyPrefix:], []*ask{a})
 		return
 	}
-	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
+	s := &l.member.flights.shard[a.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
 	s.mu.Lock()
 	f, under := s.byKey[string(v.key)]
 	switch {
@@ -253,7 +253,7 @@ func (a *ask) rollBack(l *Limiter) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
 				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.windows[i])

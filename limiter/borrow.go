@@ -158,7 +158,7 @@ func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now)
 	if !needsLoan(d.rule, d.limit, balance.Remaining) {
 		return
 	}
-	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = targetAmount(d.limit) - balance.Remaining
 	}
@@ -319,7 +319,7 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
 		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
 	lineageUnchanged := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
-	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
+	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
 	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, lineageUnchanged)
 	if err != nil {
 		n = 0
@@ -328,6 +328,6 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
 	if n > 0 {
 		m.figures.borrowed.Add(1)
 		m.figures.borrowedUnits.Add(n)
-		m.leases.forgetEverywhere(forgetMessage{hi: d.key.Hi, refusalsOnly: true})
+		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 }

@@ -39,35 +39,35 @@ type change struct {
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
-	hi       uint64
-	counters loList // the result of verbList
+	inlineSubject uint64
+	counters      counterIDs // the result of verbList
 }
 
-// loList holds the Key.Lo of a subject's counters.
-type loList []uint64
+// counterIDs holds the Key.Counter of a subject's counters.
+type counterIDs []uint64
 
 // Code implements wire.Message.
-func (l *loList) Code(c *wire.Coder) {
-	wire.List(c, (*[]uint64)(l), maxListed, 8, func(lo *uint64) { wire.Fixed(c, lo) })
+func (l *counterIDs) Code(c *wire.Coder) {
+	wire.List(c, (*[]uint64)(l), maxListed, 8, func(counter *uint64) { wire.Fixed(c, counter) })
 }
 
 // coversAllCounters reports whether c applies to all inline counters of its subject.
 func (c *change) coversAllCounters() bool { return c.verb == verbList || c.verb == verbClear }
 
-// subject returns the Key.Hi of c's subject.
+// subject returns the Key.Subject of c's subject.
 func (c *change) subject() uint64 {
 	if c.coversAllCounters() {
-		return c.hi
+		return c.inlineSubject
 	}
-	return c.ops[0].Key.Hi
+	return c.ops[0].Key.Subject
 }
 
-// anyLo returns the Key.Lo of one of the counters of c's subject.
-func (c *change) anyLo() uint64 {
+// anyCounter returns the Key.Counter of one of the counters of c's subject.
+func (c *change) anyCounter() uint64 {
 	if c.coversAllCounters() {
-		return counters.InlineLo(0)
+		return counters.InlineCounter(0)
 	}
-	return c.ops[0].Key.Lo
+	return c.ops[0].Key.Counter
 }
 
 // Code implements wire.Message.
@@ -83,7 +83,7 @@ func (c *change) Code(w *wire.Coder) {
 	}
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
 	if c.coversAllCounters() {
-		wire.Fixed(w, &c.hi)
+		wire.Fixed(w, &c.inlineSubject)
 		return
 	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
@@ -97,13 +97,13 @@ func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return l.doAtOwner(ctx, &ownerRequest{hi: c.subject(), hops: c.hops, here: func() error {
+	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
 		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
 		return c.applyHere(ctx, l)
 	}, forward: func(to ring.NodeID) error {
-		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, hi: c.hi}
+		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, inlineSubject: c.inlineSubject}
 		if t != nil {
 			t.sent = true
 		}
@@ -168,10 +168,10 @@ func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 // list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not on this node.
 func (c *change) list(l *Limiter) error {
 	c.counters = c.counters[:0]
-	for _, op := range l.table.InlineOps(c.hi, maxListed) {
-		c.counters = append(c.counters, op.Key.Lo)
+	for _, op := range l.table.InlineOps(c.inlineSubject, maxListed) {
+		c.counters = append(c.counters, op.Key.Counter)
 	}
-	if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+	if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 		return counters.ErrShut
 	}
 	return nil
@@ -184,15 +184,15 @@ func (c *change) voidLeases(l *Limiter) {
 	if l.member == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && reward) {
 		return
 	}
-	hi := c.subject()
+	subject := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{hi: hi, refusalsOnly: true})
+		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
 	if reset {
-		l.member.leases.granted.Forget(hi)
+		l.member.leases.granted.Forget(subject)
 	}
-	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
+	l.member.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this

@@ -51,7 +51,7 @@ type Ownership interface {
 	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
-	DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
+	DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.OwnerProblem) counters.Verdict
 	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
 	// what it admits as debts to the owners.
 	DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict

@@ -598,7 +598,7 @@ func TestRefundsAreChecked(t *testing.T) {
 			{"no lineage", debit{incarnation: n.incarnation, lineage: 0}, 5},
 			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
-			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
+			tt.gift.subject, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{0}, []counters.Op{op}
 			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)

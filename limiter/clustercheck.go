@@ -52,10 +52,10 @@ type subject struct {
 	candidates
 	firstOp, numOps int // index and number of its ops
 	state           subjectState
-	to              ring.NodeID        // stateAskOwner, stateAskStandby
-	absence         partitions.Absence // why the owner can't decide
-	retried         bool               // asked again after a connection broke
-	ask             *ask               // stateAwaitReply
+	to              ring.NodeID             // stateAskOwner, stateAskStandby
+	problem         partitions.OwnerProblem // why the owner can't decide
+	retried         bool                    // asked again after a connection broke
+	ask             *ask                    // stateAwaitReply
 	subjectDecision
 }
 
@@ -95,7 +95,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		s := c.addSubject()
-		s.hi, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
+		s.subject, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
 		first += s.numOps
 		if unauthorized {
 			s.markTried(c.limiter.member.Self)
@@ -179,7 +179,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		c.setDeadlines(now)
 		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.hi)) })
+			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
 			continue
 		}
 		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
@@ -232,7 +232,7 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedQuestion.decideAsOwner
+		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.subject)) // before the Take: see servedQuestion.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
@@ -282,7 +282,7 @@ func (c *clusterCheck) askOthers() bool {
 	}
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
-		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
+		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
 	})
 	var last *ask
 	for _, i := range c.selected {
@@ -355,7 +355,7 @@ func (c *clusterCheck) actAsStandby() {
 			continue
 		}
 		s.state, s.triedAsStandby = stateOpen, true
-		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
+		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem); v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
@@ -398,20 +398,20 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		case a.fromLease:
 			by = ByLease
 		}
-		at, _ := findSubject(a.q.ops, s.hi)
+		at, _ := findSubject(a.q.ops, s.subject)
 		copy(c.ops(s), a.q.ops[at:at+s.numOps])
 		s.answeredBy = a
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
-		s.absence = partitions.WithoutAuthority
+		s.problem = partitions.WithoutAuthority
 	case a.status == unreachable:
-		c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
+		c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 	case a.status == neverDecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.redirect(a.to, a.hint)
 		if !a.hint.IsZero() {
-			c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
+			c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode}).Limits[0].Limit
-		at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+		at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 		n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})
 		for i, want := range []int64{1, 0} {
 			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})

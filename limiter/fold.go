@@ -73,7 +73,7 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {
+	if l.member.Ownership.Lineage(ring.PartitionOf(s.subject)) != s.lineage {
 		return
 	}
 	ops := c.ops(s)

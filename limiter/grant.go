@@ -21,7 +21,7 @@ func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
 		request := &q.requests[i]
-		at, subject := findSubject(q.ops, request.hi)
+		at, subject := findSubject(q.ops, request.subject)
 		ops := q.ops[at : at+len(request.Want)]
 		for j := range ops {
 			ops[j].Decision = results[at+j].Decision
@@ -37,7 +37,7 @@ func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 // grant grants one lease request. It returns false if the limits do not allow it.
 func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := ls.limiter.member
-	g := leaseGrant{hi: request.hi, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
+	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
@@ -63,20 +63,20 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 // forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
 // a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	ls.held.Forget(ls.limiter.member.Boottime(), f.hi, f.refusalsOnly)
+	ls.held.Forget(ls.limiter.member.Boottime(), f.subject, f.refusalsOnly)
 	ls.limiter.member.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
 // leaseRequest requests a lease on one of a question's subjects.
 type leaseRequest struct {
-	hi     uint64 // Key.Hi of the subject
-	holder ring.NodeID
+	subject uint64 // Key.Subject of the subject
+	holder  ring.NodeID
 	localcache.LeaseRequest
 }
 
 // leaseGrant is a lease granted in a reply.
 type leaseGrant struct {
-	hi uint64 // Key.Hi of the subject
+	subject uint64 // Key.Subject of the subject
 	localcache.Grant
 }
 
@@ -88,7 +88,7 @@ const (
 
 func (r *leaseRequest) code(c *wire.Coder) {
 	t := &r.Terms
-	wire.Fixed(c, &r.hi)
+	wire.Fixed(c, &r.subject)
 	c.Raw(r.holder[:])
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
@@ -106,7 +106,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {
-	wire.Fixed(c, &g.hi)
+	wire.Fixed(c, &g.subject)
 	wire.Number(c, &g.ID, math.MaxInt64)
 	wire.Number(c, &g.EndsIn, int64(localcache.MaxTTL))
 	codeAmounts(c, &g.Amounts, algorithms.MaxAmount)
@@ -121,12 +121,12 @@ func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 
 // forgetMessage is the body of MethodForget.
 type forgetMessage struct {
-	hi           uint64 // Key.Hi of the subject
+	subject      uint64 // Key.Subject of the subject
 	refusalsOnly bool   // there is room again: forget the refusals, keep the leases
 }
 
 // Code implements wire.Message.
 func (f *forgetMessage) Code(c *wire.Coder) {
-	wire.Fixed(c, &f.hi)
+	wire.Fixed(c, &f.subject)
 	c.Bool(&f.refusalsOnly)
 }

@@ -70,7 +70,7 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	if !ops[0].Key.IsInline() {
 		a.q.version = ls.limiter.version()
 	}
-	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
+	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
@@ -88,7 +88,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	for subject := range a.terms {
 		n := countSubjectOps(a.q.ops[first:])
 		if request, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.limiter.member.Self, LeaseRequest: request})
+			head.requests = append(head.requests, leaseRequest{subject: a.q.ops[first].Key.Subject, holder: ls.limiter.member.Self, LeaseRequest: request})
 		}
 		first += n
 	}
@@ -127,7 +127,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		}
 		var g localcache.Grant
 		for i := range r.grants {
-			if r.grants[i].hi == ops[0].Key.Hi && len(r.grants[i].Amounts) == len(ops) {
+			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
 				g = r.grants[i].Grant
 			}
 		}
@@ -202,7 +202,7 @@ func (ls *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
-		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.refund(list)

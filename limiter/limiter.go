@@ -311,7 +311,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 	}
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Inline {
-			h.Subject.Lo = counters.InlineLo(h.Subject.Lo)
+			h.Subject.Lo = counters.InlineCounter(h.Subject.Lo)
 		}
 	}
 	a.listCounters(q)
@@ -326,9 +326,9 @@ func (a *Answer) matchSubjects(q *Query) error {
 }
 
 func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
-	k := counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
+	k := counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo ^ limit.ID}
 	if h.Rule.Inline {
-		k.Lo = counters.InlineLo(k.Lo)
+		k.Counter = counters.InlineCounter(k.Counter)
 	}
 	return k
 }

@@ -48,7 +48,7 @@ type question struct {
 	flags    flags
 	revision int64
 	version  int64 // of the asker's rules
-	// ops are in order of Key.Hi. Ops with the same Key.Hi are one subject.
+	// ops are in order of Key.Subject. Ops with the same Key.Subject are one subject.
 	ops      []counters.Op
 	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
@@ -98,8 +98,8 @@ func (q *question) codeBody(c *wire.Coder) {
 func (q *question) requestsFit() bool {
 	for i := range q.requests {
 		request := &q.requests[i]
-		at, _ := findSubject(q.ops, request.hi)
-		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.hi <= q.requests[i-1].hi {
+		at, _ := findSubject(q.ops, request.subject)
+		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.subject <= q.requests[i-1].subject {
 			return false
 		}
 	}
@@ -109,19 +109,19 @@ func (q *question) requestsFit() bool {
 // countSubjectOps returns the number of leading ops that have the same subject.
 func countSubjectOps(ops []counters.Op) int {
 	n := 1
-	for n < len(ops) && ops[n].Key.Hi == ops[0].Key.Hi {
+	for n < len(ops) && ops[n].Key.Subject == ops[0].Key.Subject {
 		n++
 	}
 	return n
 }
 
 // findSubject returns the index of a subject's first op, or −1 if it has none, and the index of the subject.
-func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
+func findSubject(ops []counters.Op, subject uint64) (at, index int) {
 	for at < len(ops) {
-		if ops[at].Key.Hi == hi {
-			return at, subject
+		if ops[at].Key.Subject == subject {
+			return at, index
 		}
-		at, subject = at+countSubjectOps(ops[at:]), subject+1
+		at, index = at+countSubjectOps(ops[at:]), index+1
 	}
 	return -1, 0
 }

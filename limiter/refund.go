@@ -14,7 +14,7 @@ import (
 
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
-	hi          uint64
+	subject     uint64
 	incarnation uint64        // of the node that decided
 	lineage     uint64        // of the counters at that time; zero if the debit can't be given back
 	steady      int64         // the time of the decision, on that node's steady clock
@@ -25,13 +25,13 @@ type debit struct {
 }
 
 func (d *debit) code(c *wire.Coder) {
-	wire.Fixed(c, &d.hi)
+	wire.Fixed(c, &d.subject)
 	wire.Fixed(c, &d.incarnation)
 	wire.Fixed(c, &d.lineage)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
-		op.Key.Hi = d.hi
-		wire.Fixed(c, &op.Key.Lo)
+		op.Key.Subject = d.subject
+		wire.Fixed(c, &op.Key.Counter)
 		if c.Reads() {
 			op.Limit = &algorithms.Limit{}
 		}
@@ -79,7 +79,7 @@ func (l *Limiter) refund(list []refund) {
 		item := &list[i]
 		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(ring.PartitionOf(item.hi))
+			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 		switch {
 		case r.Place == partitions.Here:
@@ -111,7 +111,7 @@ func (l *Limiter) refund(list []refund) {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
 		defer cancel()
 		for i := range frozen {
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].subject))
 		}
 		l.refund(frozen)
 	}) {
@@ -127,7 +127,7 @@ func (l *Limiter) refund(list []refund) {
 // takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
 func (r *refund) give(l *Limiter) {
 	m := l.member
-	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {
+	if !l.sameLineage(r.subject, r.lineage) || m != nil && !m.Authority() {
 		l.reservations.countLost(r)
 		return
 	}

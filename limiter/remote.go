@@ -16,8 +16,8 @@ import (
 
 // ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type ownerRequest struct {
-	hi   uint64
-	hops int // how many times it was passed on before it reached this node
+	subject uint64
+	hops    int // how many times it was passed on before it reached this node
 	// here does the work on this node's counters. It fails with counters.ErrShut if they have moved.
 	here func() error
 	// forward asks another node to do the work. It fails with ErrNoOwner if that node could not, so that doAtOwner asks the
@@ -28,7 +28,7 @@ type ownerRequest struct {
 // doAtOwner has the owner of req's subject, which may be this node, do the work. It also asks the standby, which may just have
 // become the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	m, cands := l.member, candidates{hi: req.hi, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
+	m, cands := l.member, candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
 		return req.here()
 	}
@@ -42,7 +42,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.subject))
 		default:
 			w, to := cands.next(m)
 			if w != stateAskOwner && w != stateAskStandby || req.hops >= maxHops {

@@ -74,10 +74,10 @@ func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= che
 // memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	m := &counters.Memo{Key: counters.Key{Subject: subject.Subject, Counter: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.IsInline() {
-		m.Key.Lo = counters.InlineNoteLo(t.id)
-		m.ContentHash ^= (m.Key.Lo ^ t.id) >> (63 - counters.ContentHashBits) // including the note's bit
+		m.Key.Counter = counters.InlineNote(t.id)
+		m.ContentHash ^= (m.Key.Counter ^ t.id) >> (63 - counters.ContentHashBits) // including the note's bit
 	}
 	return m
 }
@@ -252,7 +252,7 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 // is no room, the memo is nil, or the error is ErrTooManyRequestIDs if the ticket is a write's. The error is or wraps
 // counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
-	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)
+	memo = c.ticket.memo(counters.Key{Subject: c.subject(), Counter: c.anyCounter()}, now)
 	switch found, err = l.table.Recall(now, memo); {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return nil, false, ErrRequestIDReused
@@ -270,7 +270,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
 	if c.ticket != nil {
-		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.anyLo()}, now).Key)
+		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Subject: c.inlineSubject, Counter: c.anyCounter()}, now).Key)
 		if !ok {
 			return ErrNoOwner
 		}
@@ -286,8 +286,8 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 		}
 	}
 	for more := true; more; {
-		ops := l.table.InlineOps(c.hi, maxListed)
-		if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+		ops := l.table.InlineOps(c.inlineSubject, maxListed)
+		if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 			return counters.ErrShut
 		}
 		for some := range slices.Chunk(ops, maxSubjectOps) {

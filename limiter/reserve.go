@@ -93,7 +93,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	}
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
-		r.subjects = []reservedSubject{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
+		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
 	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
@@ -120,7 +120,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			key := billingKey(h, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); nameBytes+size <= maxNameBytes {
 				nameBytes += size
-				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
+				s.hashLo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
 			}
 		}
 		r.subjects = append(r.subjects, s)
@@ -131,15 +131,15 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 
 // debitOf returns what a subject's ops took, given how the subject was decided. A shadow limit that refused took nothing and
 // owes nothing.
-func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
-	d := debit{hi: hi}
-	at, subject := 0, 0 // positions in the question
+func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops []counters.Op) debit {
+	d := debit{subject: subject}
+	at, index := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
 		d.lineage, d.incarnation, d.steady = decision.lineage, rs.limiter.incarnation, decision.decidedAt.Steady
 	case undoAsked:
-		at, subject = findSubject(decision.answeredBy.q.ops, hi)
-		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[subject], decision.answeredBy.incarnation, decision.answeredBy.steady
+		at, index = findSubject(decision.answeredBy.q.ops, subject)
+		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[index], decision.answeredBy.incarnation, decision.answeredBy.steady
 	}
 	for j := range ops {
 		op := &ops[j]
@@ -213,9 +213,9 @@ type reservedSubject struct {
 	units []int // by op: index into reservation.units
 
 	// For billing. If rule is empty, the subject is not billed.
-	lo   uint64 // of the subject's hash
-	rule string
-	key  []string
+	hashLo uint64 // of the subject's hash
+	rule   string
+	key    []string
 }
 
 func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
@@ -232,7 +232,7 @@ func (r *reservation) Code(c *wire.Coder) {
 		s.code(c)
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
-			wire.Fixed(c, &s.lo)
+			wire.Fixed(c, &s.hashLo)
 			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
 				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
@@ -274,9 +274,9 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 // noteKey returns the key under which the settlement of a unit is recorded.
 func (r *reservation) noteKey(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	k := counters.Key{Subject: r.home().subject, Counter: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
-		k.Lo = counters.InlineNoteLo(k.Lo)
+		k.Counter = counters.InlineNote(k.Counter)
 	}
 	return k
 }

@@ -348,7 +348,7 @@ func TestRefundWithoutRoomToWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		op := a.scratch.ops[0]
-		back := refund{debit: debit{hi: op.Key.Hi, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
+		back := refund{debit: debit{subject: op.Key.Subject, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
 		w.change(func() { w.place[p].frozen = true })
 		for len(n.member.handlerSlots) < cap(n.member.handlerSlots) {
 			n.member.handlerSlots <- struct{}{}

@@ -35,7 +35,7 @@ func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a 
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: r.hops, here: func() (err error) {
 		id, err = rs.reserveHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
@@ -50,7 +50,7 @@ func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a 
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
-			return counters.Key(h.Subject), true
+			return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 		}
 	}
 	return home, false
@@ -108,9 +108,9 @@ type keptAnswer struct {
 	id        []byte // of the reservation
 }
 
-// keptLimit is one limit's part of a keptAnswer. lo is the Lo of its counter's key.
+// keptLimit is one limit's part of a keptAnswer. counter is its counter's Key.Counter.
 type keptLimit struct {
-	lo      uint64
+	counter uint64
 	blocked bool
 	result
 }
@@ -125,7 +125,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	wire.Number(c, &k.decidedBy, int64(ByNone))
 	wire.Varint(c, &k.tightest)
 	wire.List(c, &k.limits, maxMessageOps, 9+minResultBytes, func(l *keptLimit) {
-		wire.Fixed(c, &l.lo)
+		wire.Fixed(c, &l.counter)
 		c.Bool(&l.blocked)
 		l.code(c)
 	})
@@ -139,7 +139,7 @@ func (a *Answer) pack(id string) *keptAnswer {
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Lo, la.Blocked, result{Decision: la.Decision, full: la.Full}})
+		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
 	return k
 }
@@ -151,7 +151,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	for i := range k.limits {
 		kept := &k.limits[i]
 		for j := range a.scratch.ops {
-			if la := &a.Limits[j]; a.scratch.ops[j].Key.Lo == kept.lo {
+			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
 					Rule: la.Rule, Limit: la.Limit, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
 				})
@@ -160,8 +160,8 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	}
 	hits, first := a.scratch.match.Hits[:0], 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
-		lo := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Lo
-		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.lo == lo }) {
+		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
+		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
 			hits = append(hits, h)
 		}
 	}

@@ -24,7 +24,7 @@ const (
 // candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
 // owner, the other end of a move, and the standby.
 type candidates struct {
-	hi             uint64
+	subject        uint64
 	route          partitions.Route // as of the last locate
 	tried          []ring.NodeID    // nodes that can't be reached or can't decide
 	redirected     []ring.NodeID    // nodes that named another one
@@ -37,7 +37,7 @@ type candidates struct {
 // locate returns where the subject is decided now. Frozen means that it will be decided here or elsewhere once the hand-off is
 // over.
 func (c *candidates) locate(l *Limiter) partitions.Place {
-	p := ring.PartitionOf(c.hi)
+	p := ring.PartitionOf(c.subject)
 	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here

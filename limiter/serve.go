@@ -114,7 +114,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
-			m.leases.held.Forget(m.Boottime(), f.hi, f.refusalsOnly)
+			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 		}
 	case MethodBorrow:
 		var n subjectRef
@@ -141,7 +141,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	q := &v.question
 	v.reply.reset()
 	v.reply.version = l.version()
-	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
+	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
 	mustWait := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
 	if v.refuseOldRules(l) || !mustWait && v.decideAsOwner(l) {
 		v.sendReply(to)
@@ -212,10 +212,10 @@ func (s *servedQuestion) waitAndAnswer(l *Limiter, to Responder) {
 
 // decisiveRoute returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
 func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
-	p = ring.PartitionOf(ops[0].Key.Hi)
+	p = ring.PartitionOf(ops[0].Key.Subject)
 	r = m.Ownership.Route(p)
 	for i := range ops {
-		n := ring.PartitionOf(ops[i].Key.Hi)
+		n := ring.PartitionOf(ops[i].Key.Subject)
 		if n == p || r.Place == partitions.Frozen {
 			continue
 		}
@@ -241,7 +241,7 @@ func (s *servedQuestion) passOn(ctx context.Context, l *Limiter, r partitions.Ro
 	}
 	s.reply.hint = r.Owner
 	for i := range q.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
+		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Subject)).Owner != r.Owner {
 			return false
 		}
 	}
@@ -252,11 +252,11 @@ func (s *servedQuestion) passOn(ctx context.Context, l *Limiter, r partitions.Ro
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && s.relay(ctx, l, next, to) {
 		return true
 	}
-	why := partitions.Unreachable
+	problem := partitions.Unreachable
 	if s.reply.status == noAuthority || r.Owner == s.from {
-		why = partitions.WithoutAuthority
+		problem = partitions.WithoutAuthority
 	}
-	if q.flags&flagStandby != 0 && s.decideAsStandby(l, why) {
+	if q.flags&flagStandby != 0 && s.decideAsStandby(l, problem) {
 		s.sendReply(to)
 		return true
 	}
@@ -300,8 +300,8 @@ func (s *servedQuestion) decideAsOwner(l *Limiter) bool {
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
 	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
 	for i := range q.ops {
-		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
-			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
+		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
+			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Subject)))
 		}
 	}
 	r.status = decided
@@ -345,12 +345,12 @@ func (s *servedQuestion) decideEach(now algorithms.Now, decide func(algorithms.N
 
 // decideAsStandby decides s's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
-func (s *servedQuestion) decideAsStandby(l *Limiter, why partitions.Absence) bool {
+func (s *servedQuestion) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
 	m, q, r := l.member, &s.question, &s.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
-		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, why)
+		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
 	}
 	if !s.decideEach(now, act) {
 		return false
@@ -364,7 +364,7 @@ func (s *servedQuestion) decideAsStandby(l *Limiter, why partitions.Absence) boo
 
 // takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
 // decides a peek with a cost of 0.
-func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
+func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, problem partitions.OwnerProblem) counters.Verdict {
 	m := l.member
 	nodes, rank := m.rankInRing()
 	shares := make([]algorithms.Limit, len(ops))
@@ -386,7 +386,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 		return counters.Shut
 	}
 	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, asked, shares, why)
+	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
@@ -425,7 +425,7 @@ func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, ti
 	}
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
-		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
+		p, lineage := ring.PartitionOf(ops[first].Key.Subject), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)
 		}

@@ -85,7 +85,7 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
 		out, err = rs.settleHere(s)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
@@ -103,7 +103,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	refundable := rs.limiter.sameLineage(s.home().hi, s.home().lineage)
+	refundable := rs.limiter.sameLineage(s.home().subject, s.home().lineage)
 	c := s.homeChanges(rs.limiter, now, refundable)
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	switch {
@@ -144,7 +144,7 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 		if subj.rule == "" {
 			continue
 		}
-		subject := rules.Hash{Hi: subj.hi, Lo: subj.lo}
+		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
 		for j := range subj.ops {
 			cost := s.excess(subj, j)
 			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
@@ -159,8 +159,8 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 }
 
 // sameLineage reports whether the subject's counters on this node have the given lineage.
-func (l *Limiter) sameLineage(hi, lineage uint64) bool {
-	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
+func (l *Limiter) sameLineage(subject, lineage uint64) bool {
+	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(subject)) == lineage
 }
 
 // excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.

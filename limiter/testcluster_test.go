@@ -220,7 +220,7 @@ func (n *testNode) Lineage(p int) uint64 {
 }
 
 // DecideAsStandby implements Ownership.
-func (n *testNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
+func (n *testNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.OwnerProblem) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())

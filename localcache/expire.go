@@ -28,7 +28,7 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
 		if l.limit.Kind.Bucket() {
 			out.due = at
 		}
-		key := counters.Key{Hi: le.hi, Lo: l.lo}
+		key := counters.Key{Subject: le.subject, Counter: l.counter}
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}

@@ -17,7 +17,7 @@ var (
 )
 
 func leaseOps(costs ...int64) []counters.Op {
-	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: fastLimit}, {Key: counters.Key{Hi: 1, Lo: 2}, Limit: slowLimit}}[:len(costs)]
+	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: fastLimit}, {Key: counters.Key{Subject: 1, Counter: 2}, Limit: slowLimit}}[:len(costs)]
 	for i := range ops {
 		ops[i].Cost = costs[i]
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 1000}
@@ -126,7 +126,7 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 func TestDemandOfHugeCosts(t *testing.T) {
 	huge := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: algorithms.MaxAmount, Window: time.Second}
 	s := NewLeases(0)
-	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
+	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
 	for i := range 200 {
 		at := time.Second + time.Duration(i)*time.Millisecond
 		w, _ := s.Request(at, leaseOwner, leaseTerms, ops, 10_000)

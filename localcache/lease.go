@@ -11,7 +11,7 @@ import (
 
 // lease is what this node may spend of one subject without asking its owner, and the owner's last refusal.
 type lease struct {
-	hi            uint64
+	subject       uint64
 	nextSet       *lease // another lease of the same inline subject, with other limits
 	source        Source
 	limits        []leasedLimit // at least one
@@ -41,7 +41,7 @@ type Source struct {
 
 // leasedLimit is one limit's part of a lease.
 type leasedLimit struct {
-	lo           uint64
+	counter      uint64
 	limit        *algorithms.Limit
 	demand       demand
 	lastDecision algorithms.Decision // the owner's last decision, minus the grant that came with it
@@ -79,7 +79,7 @@ type refusedOp struct {
 }
 
 // inline reports whether the lease belongs to an inline subject.
-func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.IsInline() }
+func (le *lease) inline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
 
 // matches reports whether ops use exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {
@@ -87,7 +87,7 @@ func (le *lease) matches(ops []counters.Op) bool {
 		return false
 	}
 	for i := range ops {
-		if l := &le.limits[i]; l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
+		if l := &le.limits[i]; l.counter != ops[i].Key.Counter || !l.limit.Equal(ops[i].Limit) {
 			return false
 		}
 	}
@@ -105,7 +105,7 @@ func (le *lease) adoptLimits(ops []counters.Op) {
 func (le *lease) reset(ops []counters.Op) {
 	le.limits = le.limits[:0]
 	for i := range ops {
-		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
+		le.limits = append(le.limits, leasedLimit{counter: ops[i].Key.Counter, limit: ops[i].Limit})
 	}
 	le.grants, le.refused, le.pressure = le.grants[:0], refusal{}, pressure{}
 	le.hasChecks, le.hasCounts = false, false
@@ -192,7 +192,7 @@ func (le *lease) needsRenewal(at time.Duration) bool {
 	}
 	// The holders of one subject should not all ask at once, so each renews at a slightly different level.
 	g := &le.grants[0]
-	eighths := 3 + int64(g.id&1) + int64(le.hi>>5&1)
+	eighths := 3 + int64(g.id&1) + int64(le.subject>>5&1)
 	for i := range g.parts {
 		if h := &g.parts[i]; h.size > 0 && h.left <= h.size/8*eighths {
 			return true

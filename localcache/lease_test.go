@@ -24,7 +24,7 @@ func opsOf(costs ...int64) []counters.Op {
 	limits := [...]*algorithms.Limit{&minute, &hour}
 	var ops []counters.Op
 	for i, c := range costs {
-		ops = append(ops, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: limits[i], Cost: c})
+		ops = append(ops, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: limits[i], Cost: c})
 	}
 	return ops
 }
@@ -213,7 +213,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	n := 0
 	for i := range 4 * minSubjects {
 		ops := opsOf(1)
-		ops[0].Key.Hi = uint64(i)
+		ops[0].Key.Subject = uint64(i)
 		if _, ok := s.Request(time.Duration(i), someone, terms, ops, 1); ok {
 			n++
 		}

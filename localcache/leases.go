@@ -114,16 +114,16 @@ func NewLeases(bound int64) *Leases {
 
 // lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. The subjects of a
 // partition are spread over all shards.
-func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
-	sh := &ls.shards[hi%leaseShards]
+func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
+	sh := &ls.shards[subject%leaseShards]
 	sh.mu.Lock()
-	return sh, sh.leases[hi]
+	return sh, sh.leases[subject]
 }
 
 // lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none. For an inline subject,
 // that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
-	sh, le := ls.lockSubject(ops[0].Key.Hi)
+	sh, le := ls.lockSubject(ops[0].Key.Subject)
 	for le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
 		le = le.nextSet
 	}
@@ -133,15 +133,15 @@ func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 // addLease adds a lease with the limits of ops. It returns nil if there is no room.
 func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	key, sets := ops[0].Key, 0
-	for le := sh.leases[key.Hi]; le != nil; le = le.nextSet {
+	for le := sh.leases[key.Subject]; le != nil; le = le.nextSet {
 		sets++
 	}
 	if len(sh.queue) >= bound || sets >= maxSets || key.IsInline() && sh.inline >= bound/2 {
 		return nil
 	}
-	le := &lease{hi: key.Hi, nextSet: sh.leases[key.Hi], index: -1}
+	le := &lease{subject: key.Subject, nextSet: sh.leases[key.Subject], index: -1}
 	le.reset(ops)
-	sh.leases[key.Hi] = le
+	sh.leases[key.Subject] = le
 	if le.inline() {
 		sh.inline++
 	}
@@ -154,7 +154,7 @@ func (sh *leaseShard) removeLease(le *lease) {
 	if le.inline() {
 		sh.inline--
 	}
-	before := sh.leases[le.hi]
+	before := sh.leases[le.subject]
 	switch {
 	case before != le:
 		for before.nextSet != le {
@@ -162,9 +162,9 @@ func (sh *leaseShard) removeLease(le *lease) {
 		}
 		before.nextSet = le.nextSet
 	case le.nextSet != nil:
-		sh.leases[le.hi] = le.nextSet
+		sh.leases[le.subject] = le.nextSet
 	default:
-		delete(sh.leases, le.hi)
+		delete(sh.leases, le.subject)
 	}
 }
 
@@ -387,8 +387,8 @@ func (ls *Leases) RenewalUnanswered(at time.Duration, ops []counters.Op) {
 
 // Forget drops the owners' refusals of a subject. If room is set, the subject merely has room again, and its leases continue.
 // Otherwise its counters were changed, and its leases end too.
-func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, le := ls.lockSubject(hi)
+func (ls *Leases) Forget(at time.Duration, subject uint64, room bool) {
+	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 	for ; le != nil; le = le.nextSet {
 		if le.refused = (refusal{}); !room {

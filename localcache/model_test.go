@@ -279,7 +279,7 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	for i := range limits {
 		amount := int64(100 + w.chance.IntN(2000))
 		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
-		w.key = append(w.key, counters.Key{Hi: 12345, Lo: uint64(i + 1)})
+		w.key = append(w.key, counters.Key{Subject: 12345, Counter: uint64(i + 1)})
 	}
 	w.terms = Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
 		TTL: max(MinTTL, window/20)}
@@ -411,7 +411,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
-	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
+	op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
 	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
 	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
@@ -531,7 +531,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			w := newNetwork(t, 1, networkCase{kind: algorithms.TokenBucket, ordered: true, slow: time.Microsecond})
 			defer w.table.Close()
 			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
-			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
+			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
 			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
 			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
@@ -602,7 +602,7 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
 	at := time.Second
 	for range 100 {
-		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
+		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
 		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(at, r, func([]counters.Op) bool { return true })
 		if id == 0 {

@@ -189,7 +189,7 @@ func (n *Node) openCluster() (err error) {
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
 	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
-	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
+	config.BootstrapExpect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
@@ -209,7 +209,7 @@ func (n *Node) openCluster() (err error) {
 		return err
 	}
 	n.closeOnRelease(n.cluster)
-	n.wan.SetOwnEntries(n.cluster.Entries)
+	n.wan.SetOwnEntryNodes(n.cluster.EntryNodes)
 	return nil
 }
 

@@ -18,7 +18,7 @@ const million = 1_000_000
 func typicalRecord(now algorithms.Now, i int) counters.Record {
 	second := now.Steady / 1e9
 	r := counters.Record{
-		Key:   counters.Key{Hi: mix(uint64(i / 4)), Lo: mix(uint64(i) + 1<<40)},
+		Key:   counters.Key{Subject: mix(uint64(i / 4)), Counter: mix(uint64(i) + 1<<40)},
 		Level: uint8(1 + i%255),
 		State: algorithms.State{Count: int64(i%1000 + 1), At: now.Steady - int64(i)},
 	}

@@ -71,7 +71,7 @@ func TestNewestWins(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			default:
 				r := counters.Record{
-					Key:   counters.Key{Hi: rapid.Uint64Range(0, 5).Draw(rt, "key")},
+					Key:   counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
 					Kind:  rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
 					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
@@ -129,9 +129,9 @@ func TestClockWasAhead(t *testing.T) {
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
 	now := clk.Now()
 	second := now.Steady / 1e9
-	src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Hi: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Hi: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
 	mustClose(t, c)
 
 	back := now
@@ -143,7 +143,7 @@ func TestClockWasAhead(t *testing.T) {
 	if stats.Restored != 3 {
 		t.Fatalf("have %+v", stats)
 	}
-	bucket, log, window := again.all[counters.Key{Hi: 1}], again.all[counters.Key{Hi: 2}], again.all[counters.Key{Hi: 3}]
+	bucket, log, window := again.all[counters.Key{Subject: 1}], again.all[counters.Key{Subject: 2}], again.all[counters.Key{Subject: 3}]
 	if bucket.State.At != back.Steady || bucket.State.Count != 5 {
 		t.Errorf("bucket is %+v, want it at now", bucket)
 	}
@@ -169,7 +169,7 @@ func TestQueueIsKept(t *testing.T) {
 			return algorithms.Entry{At: now.Steady + int64(ahead), N: 1}
 		}
 		log := []algorithms.Entry{entry(-time.Second), entry(0), entry(time.Second), entry(time.Minute)}
-		src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
+		src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
 		mustClose(t, c)
 
 		then := now
@@ -177,7 +177,7 @@ func TestQueueIsKept(t *testing.T) {
 		then.Steady = then.Wall + 1000
 		again := newTable()
 		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Now { return then }))
-		have := again.all[counters.Key{Hi: 1}]
+		have := again.all[counters.Key{Subject: 1}]
 		if len(have.Log) != 4 {
 			t.Fatalf("set by %s: have %+v", set, have)
 		}
@@ -200,7 +200,7 @@ func TestClockStepsForward(t *testing.T) {
 		now := newClock().Now()
 		clock := func() algorithms.Now { return now }
 		c, _ := openLoaded(t, testConfig(dir, src, clock))
-		k := counters.Key{Hi: 1, Lo: 1}
+		k := counters.Key{Subject: 1, Counter: 1}
 		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
 		mustCheckpoint(t, c)
 		now.Wall += int64(2 * time.Hour)
@@ -457,7 +457,7 @@ func TestWithTable(t *testing.T) {
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {
-			out = append(out, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: l, Cost: cost})
+			out = append(out, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: l, Cost: cost})
 		}
 		return out
 	}

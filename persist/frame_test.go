@@ -23,7 +23,7 @@ func TestFrames(t *testing.T) {
 	now := newClock().Now()
 	all := sample(now, 10_000)
 	for i := range 3 {
-		all = append(all, fullLog(now, counters.Key{Hi: uint64(i)}), all[i])
+		all = append(all, fullLog(now, counters.Key{Subject: uint64(i)}), all[i])
 	}
 	seen, entries, most := 0, 0, 0
 	for rest := all; len(rest) > 0; {

@@ -24,7 +24,7 @@ func TestGolden(t *testing.T) {
 		{Kind: algorithms.TokenBucket}, // reset
 	}
 	for i := range records {
-		records[i].Key, records[i].FreshAt = counters.Key{Hi: 1 << 63, Lo: uint64(i)}, now.Steady/1e9+60
+		records[i].Key, records[i].FreshAt = counters.Key{Subject: 1 << 63, Counter: uint64(i)}, now.Steady/1e9+60
 	}
 	number := binary.BigEndian.AppendUint64(nil, 12)
 	frame, taken := appendFrame(nil, records, now)

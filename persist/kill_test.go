@@ -52,11 +52,11 @@ func killKey(load string, n int) (k counters.Key, log bool) {
 	x := mix(uint64(n))
 	switch {
 	case load == "logs" && x%100 == 0:
-		return counters.Key{Hi: 1<<63 + x>>10%4}, true
+		return counters.Key{Subject: 1<<63 + x>>10%4}, true
 	case load == "random":
-		return counters.Key{Hi: mix(50 + x>>10%30_000)}, false
+		return counters.Key{Subject: mix(50 + x>>10%30_000)}, false
 	}
-	return counters.Key{Hi: mix(x >> 10 % 50)}, false
+	return counters.Key{Subject: mix(x >> 10 % 50)}, false
 }
 
 // killRecord returns the record of a counter after change n.
@@ -317,7 +317,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 	if testing.Short() {
 		steps = 12
 	}
-	log := fullLog(clk.Now(), counters.Key{Hi: 1})
+	log := fullLog(clk.Now(), counters.Key{Subject: 1})
 	saved, current := map[counters.Key]int64{}, map[counters.Key]int64{}
 	src.crash = func() {
 		crashes++
@@ -350,7 +350,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 		for i := range 400 {
 			if i < 20 || step == 1 || mix(uint64(step*1000+i))%8 == 0 {
 				set(counters.Record{
-					Key: counters.Key{Hi: mix(uint64(i))}, Kind: algorithms.TokenBucket,
+					Key: counters.Key{Subject: mix(uint64(i))}, Kind: algorithms.TokenBucket,
 					State: algorithms.State{Count: int64(step), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
 				}, step)
 			}

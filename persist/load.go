@@ -131,7 +131,7 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 // collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
 // counter.
 func (f *frameReader) collect(r *counters.Record, size int) {
-	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
+	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
 		return
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {

@@ -56,7 +56,7 @@ func (t *table) Changed(yield func([]counters.Record) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys := slices.SortedFunc(maps.Keys(t.changed), func(a, b counters.Key) int {
-		if a.Hi < b.Hi || a.Hi == b.Hi && a.Lo < b.Lo {
+		if a.Subject < b.Subject || a.Subject == b.Subject && a.Counter < b.Counter {
 			return -1
 		}
 		return 1
@@ -99,7 +99,7 @@ func (t *table) MarkChanged(part, n int) (next, marked int) {
 	defer t.mu.Unlock()
 	for ; part < tableParts && marked < n; part++ {
 		for k, r := range t.all {
-			if int(k.Hi%tableParts) == part {
+			if int(k.Subject%tableParts) == part {
 				t.changed[k] = r
 				marked++
 			}
@@ -196,7 +196,7 @@ func sample(now algorithms.Now, n int) []counters.Record {
 	out := make([]counters.Record, 0, n)
 	for i := range n {
 		r := counters.Record{
-			Key:     counters.Key{Hi: mix(uint64(i)), Lo: mix(uint64(i) + 1<<40)},
+			Key:     counters.Key{Subject: mix(uint64(i)), Counter: mix(uint64(i) + 1<<40)},
 			Kind:    algorithms.Kind(i % 5),
 			Level:   uint8(i % 2 * 255),
 			FreshAt: second + 60 + int64(i%97)*31,

@@ -63,7 +63,7 @@ func TestTwoCounterFiles(t *testing.T) {
 		return c, table
 	}
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10, Window: 24 * time.Hour}
-	key := counters.Key{Hi: 7, Lo: 8}
+	key := counters.Key{Subject: 7, Counter: 8}
 	for i, file := range []string{countersFile, FallbackFile} {
 		c, table := open(file)
 		table.Take(algorithms.At(time.Now()), []counters.Op{{Key: key, Limit: limit, Cost: int64(3 + i)}})

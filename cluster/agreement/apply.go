@@ -51,20 +51,20 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 }
 
 // applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
-func (w *signedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
-	if err := s.checkLevel(w.Entry, w.level); err != nil {
+func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
+	if err := s.checkLevel(e.Entry, e.level); err != nil {
 		return Result{Err: err}, nil
 	}
 	apply := func() Result {
-		if e, isRules := w.Entry.(Rules); isRules && p.fits(s, e) {
+		if e, isRules := e.Entry.(Rules); isRules && p.fits(s, e) {
 			return e.enact(next, p.after, p.err)
 		}
-		return w.apply(next)
+		return e.apply(next)
 	}
-	if w.transition == nil {
+	if e.transition == nil {
 		return apply(), nil
 	}
-	return w.transition.applyOn(s, next, apply)
+	return e.transition.applyOn(s, next, apply)
 }
 
 // Prepared is a change of rules or regions whose result is computed before its entry is applied.
@@ -101,7 +101,7 @@ func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
 
-func (e Found) apply(next *State) Result {
+func (e FoundCluster) apply(next *State) Result {
 	switch {
 	case e.Cluster.IsZero():
 		return rejected("the cluster has no ID")
@@ -118,7 +118,7 @@ func (e Empty) apply(*State) Result { return Result{} }
 // checkLevel rejects an entry above the feature level that the members have agreed on.
 func (s *State) checkLevel(e Entry, level Level) error {
 	switch e.(type) {
-	case Raise, Found:
+	case Raise, FoundCluster:
 		return nil
 	}
 	if level > s.Level {
@@ -132,7 +132,7 @@ func (e Raise) apply(next *State) Result {
 		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
-		if b, booted := next.Boots[id]; booted && b.knownLevel() < e.Level {
+		if b, booted := next.Processes[id]; booted && b.knownLevel() < e.Level {
 			return rejected("%s knows feature level %d", id, b.knownLevel())
 		}
 	}
@@ -256,11 +256,11 @@ func (e Ended) apply(next *State) Result {
 	return Result{}
 }
 
-func (e Boot) apply(next *State) Result {
+func (e RegisterProcess) apply(next *State) Result {
 	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
-	last, known := next.Boots[e.Node]
+	last, known := next.Processes[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
 		return rejected("the node or its boot is zero")
@@ -272,10 +272,10 @@ func (e Boot) apply(next *State) Result {
 		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
-	case !known && len(next.Boots) >= MaxBoots:
-		return rejected("%d nodes have registered processes, the most allowed", len(next.Boots))
+	case !known && len(next.Processes) >= MaxProcesses:
+		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
-	next.setBoot(e.Node, last.successor(e, next.Index))
+	next.setProcess(e.Node, last.successor(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
 }
@@ -289,8 +289,8 @@ func (e Forget) apply(next *State) Result {
 	}
 	next.Members = maps.Clone(next.Members)
 	delete(next.Members, e.Node)
-	next.Boots = maps.Clone(next.Boots)
-	delete(next.Boots, e.Node)
+	next.Processes = maps.Clone(next.Processes)
+	delete(next.Processes, e.Node)
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}

@@ -19,11 +19,11 @@ var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
 func goldenEntries() []Entry {
 	when := time.UnixMilli(1_800_000_000_000).UTC()
 	return []Entry{
-		Found{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
+		FoundCluster{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
 		Empty{},
 		Reign{Number: 77},
-		Boot{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
-		Boot{Node: node(1), Boot: 12},
+		RegisterProcess{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
+		RegisterProcess{Node: node(1), Boot: 12},
 		Ring{Epoch: 1, Members: members(1, 2, 3), Settings: ring.DefaultSettings()},
 		Primary{Region: "eu", World: WorldID{3}, Term: 4, When: when.UnixMilli()},
 		Rules{

@@ -104,7 +104,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 		return Forget{someone()}
 	case 8:
 		reign := rapid.SampledFrom([]uint64{0, s.Reign, 3}).Draw(t, "reign")
-		return Boot{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
+		return RegisterProcess{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
 	case 9:
 		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
 	}

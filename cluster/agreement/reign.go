@@ -40,7 +40,7 @@ func (b Process) WasFormer(boot uint64) bool { return slices.Contains(b.Former, 
 func (b Process) knownLevel() Level { return max(1, b.Level) }
 
 // successor returns the node's next process, after b. It copies Former, which other states share.
-func (b Process) successor(e Boot, index uint64) Process {
+func (b Process) successor(e RegisterProcess, index uint64) Process {
 	former := slices.Clone(b.Former)
 	if b.Boot != 0 {
 		former = append(former, b.Boot)
@@ -51,10 +51,10 @@ func (b Process) successor(e Boot, index uint64) Process {
 	}
 }
 
-// setBoot sets a node's process in a fresh copy of the map.
-func (s *State) setBoot(id ring.NodeID, b Process) {
-	s.Boots = maps.Clone(s.Boots)
-	s.Boots[id] = b
+// setProcess sets a node's process in a fresh copy of the map.
+func (s *State) setProcess(id ring.NodeID, b Process) {
+	s.Processes = maps.Clone(s.Processes)
+	s.Processes[id] = b
 }
 
 // isPossible reports whether entries up to index last could have produced b, which was read from a snapshot.

@@ -55,7 +55,7 @@ func (s Suspension) Patience() time.Duration {
 
 // suspend records that a member was taken out of the ring while it was alive.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
-	b, booted := s.Boots[id]
+	b, booted := s.Processes[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
 		return
 	}
@@ -64,7 +64,7 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 		times = 0
 	}
 	b.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
-	s.setBoot(id, b)
+	s.setProcess(id, b)
 }
 
 // afterRestart returns the suspension of the node's next process. If the node was last suspended for silence, its process was

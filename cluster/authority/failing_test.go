@@ -55,11 +55,11 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			d.run(rulesGrace+Term, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
-			d.change(3, func(q *Request) { q.Stuck, q.Without = true, max(q.Without, time.Millisecond) })
+			d.change(3, func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
 		},
 		"grants do not help": func(d *desk) {
 			since := d.now
-			d.change(3, func(q *Request) { q.Without = d.now - since })
+			d.change(3, func(q *Request) { q.WithoutAuthority = d.now - since })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want an end of node 3", list)
 			}
-			if d.state.Boots[id(3)].Suspension.Times != 1 {
+			if d.state.Processes[id(3)].Suspension.Times != 1 {
 				t.Error("it is not counted")
 			}
 		})
@@ -129,7 +129,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		for end := d.now + 20*time.Second; d.now < end; {
 			q := d.request(3)
-			q.Boot, q.Without = 999, 10*time.Second
+			q.Boot, q.WithoutAuthority = 999, 10*time.Second
 			d.ask(q)
 			if list := ended(d.run(tickInterval, 1, 2, 3)); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -224,8 +224,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.ledger.failing, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.failing)
+		if !slices.Equal(d.ledger.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickInterval, 1, 2, 3)
@@ -233,7 +233,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.ledger.failing) != 0 {
+		if !d.inRing(3) || len(d.ledger.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
@@ -242,7 +242,7 @@ func TestPatience(t *testing.T) {
 // TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
 // of the ring has, but not before.
 func TestFloor(t *testing.T) {
-	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
+	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Reason == whyRules }
 	t.Run("a majority has", func(t *testing.T) {
 		d := newDesk(t, 4)
 		d.up(1, 2, 3, 4)
@@ -315,7 +315,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
 	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // the ring is rebuilt without the hole
-	if d.inRing(5) || d.state.Boots[id(5)].Suspension.Times != 1 {
+	if d.inRing(5) || d.state.Processes[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
 	relayed()

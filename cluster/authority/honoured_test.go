@@ -42,7 +42,7 @@ func TestHonoured(t *testing.T) {
 	if d.now-asked < EndingWait {
 		t.Errorf("after %v node 2 might still have had authority", d.now-asked)
 	}
-	if r := d.ask(old); r.Granted || r.Why != whyRules || r.Index != index {
+	if r := d.ask(old); r.Granted || r.Reason != whyRules || r.Index != index {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	if r := d.ask(d.request(2)); !r.Granted {
@@ -63,7 +63,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.lead(3)
 	d.ledger.floor = index // as Granter.handleOutcome does
 	begun := d.now
-	if r := d.ask(old); r.Granted || r.Why != whyRules {
+	if r := d.ask(old); r.Granted || r.Reason != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	for !d.ledger.requireApplied(d.now, index) {
@@ -86,10 +86,10 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 		behind := s.request(1)
 		s.set(func() { s.ruled = behind.Applied + 1 })
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if r := g.Answer(ctx, behind); r.Granted || r.Why != whyRules {
+		if r := g.Answer(ctx, behind); r.Granted || r.Reason != whyRules {
 			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
 		}
 		if r := g.Answer(ctx, s.request(1)); !r.Granted {
@@ -107,7 +107,7 @@ func TestGranterReportsWhatIsHonoured(t *testing.T) {
 		if g.RequireApplied(ctx, 1) {
 			t.Error("a follower reports an entry as honoured")
 		}
-		g.Lead()
+		g.StartLeading()
 		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickInterval) {
 			if time.Since(begun) > 2*EndingWait {
 				t.Fatal("nothing is honoured although no node has authority")

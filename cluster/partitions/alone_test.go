@@ -177,15 +177,15 @@ func TestDebtsAreBounded(t *testing.T) {
 // Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
-	newLedger := func() *debtLedger {
-		l := newDebtLedger(&Config{})
+	newLedger := func() *debts {
+		l := newDebts(&Config{})
 		return &l
 	}
 	l := newLedger()
 	op := func(i int, inline bool) *counters.Op {
 		k := keyOf(i)
-		if k.Lo += 1 << 60; inline {
-			k.Lo = counters.InlineLo(k.Lo)
+		if k.Counter += 1 << 60; inline {
+			k.Counter = counters.InlineCounter(k.Counter)
 		}
 		return &counters.Op{Key: k, Limit: &limit, Cost: 1}
 	}
@@ -266,8 +266,8 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
 		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
-		k.view.Store(&view{State: agreement.New()})
-		k.debts = newDebtLedger(&k.cfg)
+		k.adopted.Store(&adoptedState{State: agreement.New()})
+		k.debts = newDebts(&k.cfg)
 		return k
 	}
 	k := newKeeper()

@@ -23,18 +23,18 @@ var (
 // maxConfirms bounds the waiting confirmations.
 const maxConfirms = 4096
 
-// confirmation waits until all followers of a partition have the changes made before it.
+// confirmation waits until all copy targets of a partition have the changes made before it.
 type confirmation struct {
 	p            int
 	lineage      uint64
-	lastMessages map[*progress]uint64 // the last message that each follower must acknowledge; nil until the changes are sent
+	lastMessages map[*progress]uint64 // the last message that each copy target must acknowledge; nil until the changes are sent
 	done         chan error           // capacity 1
 	debts        bool                 // it is for debts, so maxConfirms does not apply
 	dropped      bool                 // no caller waits for it any more
 }
 
-// errNoFollowers ends a confirmation of a partition without followers.
-var errNoFollowers = errors.New("the partition has no followers")
+// errNoCopyTargets ends a confirmation of a partition without copy targets.
+var errNoCopyTargets = errors.New("the partition has no followers")
 
 // CanConfirm reports whether Confirm can succeed for p now, as far as this node knows.
 func (k *Keeper) CanConfirm(p int) bool {
@@ -44,9 +44,9 @@ func (k *Keeper) CanConfirm(p int) bool {
 		return false
 	}
 	var buf [3]ring.NodeID
-	nodes := k.view.Load().followersOf(k.cfg.Self, p, buf[:0])
+	nodes := k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.followers.synced(p, node) || !k.canSendTo(node) {
+		if !k.targets.synced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
@@ -62,7 +62,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 		return err
 	}
 	defer k.dropConfirmations(c)
-	if err = k.await(ctx, c); errors.Is(err, errNoFollowers) {
+	if err = k.await(ctx, c); errors.Is(err, errNoCopyTargets) {
 		err = k.save(ctx)
 	}
 	if err != nil {
@@ -152,7 +152,7 @@ func (k *Keeper) confirmAll() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	v := k.adopted.Load()
 	for _, c := range waiting {
 		if c.lastMessages == nil {
 			c.lastMessages = k.lastMessages(v, c.p)
@@ -166,39 +166,39 @@ func (k *Keeper) confirmAll() {
 	}
 }
 
-// lastMessages returns, for each follower of p, the number of the last message sent to it. The caller holds mu.
-func (k *Keeper) lastMessages(v *view, p int) map[*progress]uint64 {
+// lastMessages returns, for each copy target of p, the number of the last message sent to it. The caller holds mu.
+func (k *Keeper) lastMessages(v *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
-	for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
-		if pr := k.followers.progressOf(p, node); pr != nil {
-			last[pr] = k.followers[node].lastMessage
+	for _, node := range v.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+		if pr := k.targets.progressOf(p, node); pr != nil {
+			last[pr] = k.targets[node].lastMessage
 		}
 	}
 	return last
 }
 
-// checkConfirmation reports whether c's result is known, and the result. It is nil once all followers of the partition have a
-// whole copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
+// checkConfirmation reports whether c's result is known, and the result. It is nil once all copy targets of the partition have a
+// complete copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
 // caller holds mu.
-func (k *Keeper) checkConfirmation(v *view, c *confirmation) (decided bool, err error) {
+func (k *Keeper) checkConfirmation(v *adoptedState, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
 	var buf [3]ring.NodeID
-	nodes := v.followersOf(k.cfg.Self, c.p, buf[:0])
+	nodes := v.copyTargetsOf(k.cfg.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
-		return true, errNoFollowers
+		return true, errNoCopyTargets
 	}
 	for _, node := range nodes {
 		if !k.cfg.Calls.Reachable(node) {
 			return true, ErrUnconfirmed
 		}
-		pr := k.followers.progressOf(c.p, node)
-		if pr == nil || !pr.whole {
+		pr := k.targets.progressOf(c.p, node)
+		if pr == nil || !pr.complete {
 			return false, nil
 		}
-		inFlight := k.followers[node].inFlight
+		inFlight := k.targets[node].inFlight
 		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}

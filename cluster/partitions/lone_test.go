@@ -109,9 +109,9 @@ func TestLacking(t *testing.T) {
 	})
 }
 
-// holdsCopy reports whether k has a whole copy of p.
+// holdsCopy reports whether k has a complete copy of p.
 func (k *Keeper) holdsCopy(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.parts[p].whole
+	return k.parts[p].complete
 }

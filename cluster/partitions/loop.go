@@ -11,7 +11,7 @@ import (
 const restTicks = 10
 
 // run is the keeper's loop. It pushes changes at each tick, and earlier if a confirmation waits for them. It continues
-// hand-offs and searches after each acknowledgement or new view that may concern them, at each tick while some are
+// hand-offs and searches after each acknowledgement or new state that may concern them, at each tick while some are
 // unfinished, and otherwise at every restTicks-th tick.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
@@ -38,23 +38,23 @@ func (k *Keeper) run() {
 		k.handOver()
 		doubt := k.askDoubtful()
 		recovers := k.recover()
-		k.unfinished = missing || doubt || recovers || !k.view.Load().Settled
+		k.unfinished = missing || doubt || recovers || !k.adopted.Load().Settled
 	}
 }
 
 // Stats are a keeper's current figures.
 type Stats struct {
 	Owned       int           // partitions whose tokens are here
-	Copies      int           // partitions with a whole copy here
+	Copies      int           // partitions with a complete copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
 	Begun       int64         // lineages started
 	PushedBytes int64
-	Unacked     int64 // bytes that followers have not acknowledged
-	Behind      int   // owned partitions that some follower has no whole copy of
-	Lagging     int   // followers that can be reached but do not answer this node's messages
+	Unacked     int64 // bytes that copy targets have not acknowledged
+	Behind      int   // owned partitions that some copy target has no complete copy of
+	Lagging     int   // copy targets that can be reached but do not answer this node's messages
 	Debts       int   // counters with costs that are not yet reported to their owners
-	Dropped     int64 // checks decided in fallback that are never reported, because the ledger was full
+	Dropped     int64 // checks decided in fallback that are never reported, because there was no room for more debts
 }
 
 // Figures reports the current figures to s.
@@ -78,7 +78,7 @@ func (k *Keeper) Figures(s figures.Sink) {
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	v := k.adopted.Load()
 	st := k.stats
 	st.Debts = k.debts.total
 	for p := range k.parts {
@@ -86,19 +86,19 @@ func (k *Keeper) Stats() Stats {
 		if pt.phase == owning {
 			st.Owned++
 			var buf [3]ring.NodeID
-			for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
-				if !k.followers.synced(p, node) {
+			for _, node := range v.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+				if !k.targets.synced(p, node) {
 					st.Behind++
 					break
 				}
 			}
 		}
-		if pt.whole {
+		if pt.complete {
 			st.Copies++
 		}
 	}
-	for _, f := range k.followers {
-		st.Unacked += int64(f.unacked)
+	for _, t := range k.targets {
+		st.Unacked += int64(t.unacked)
 	}
 	return st
 }

@@ -14,7 +14,7 @@ const (
 	copyInfoTimeout = 2 * time.Second
 	// pullTimeout bounds how long it may take to send them.
 	pullTimeout = 30 * time.Second
-	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no whole copy or the other
+	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no complete copy or the other
 	// node has one, too.
 	slowPatience = 5
 	// copyMessageTimeout bounds the call that sends one message of a copy.
@@ -38,7 +38,7 @@ type finding struct {
 
 // copyHolders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
 // former standbys are now in its place.
-func (v *view) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+func (v *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	return appendOthers(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
@@ -47,7 +47,7 @@ func (v *view) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.No
 // fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
 // search goes on. It runs in the loop.
 func (k *Keeper) recover() (searching bool) {
-	v := k.view.Load()
+	v := k.adopted.Load()
 	requests := map[pendingCall][]int{}
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(v)
@@ -62,7 +62,7 @@ func (k *Keeper) recover() (searching bool) {
 			continue
 		}
 		switch timedOut, received := pt.search.outcome(); {
-		case timedOut && pt.whole:
+		case timedOut && pt.complete:
 			fromLocalCopy++
 		case timedOut && !received:
 			fromCheckpoint++
@@ -88,7 +88,7 @@ func (k *Keeper) recover() (searching bool) {
 }
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to the requests to send now. The caller holds mu.
-func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
+func (k *Keeper) advanceSearch(v *adoptedState, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
@@ -126,7 +126,7 @@ func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map
 // shouldWaitFor reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
-	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
+	if !k.cfg.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
@@ -136,11 +136,11 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // that is newer than the one here. It picks incomplete copies, such as those from a checkpoint, only if there is no whole
 // one.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
-	haveWhole := pt.whole
+	haveWhole := pt.complete
 	for i, node := range nodes {
 		f := s.found[node]
 		haveWhole = haveWhole || f.whole && f.done && !f.timedOut
-		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.version) {
+		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
 		}
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
@@ -168,7 +168,7 @@ func (s *search) outcome() (timedOut, received bool) {
 }
 
 // requestCopies asks a node how new its copies are, or asks for the copies, which arrive before the answer.
-func (k *Keeper) requestCopies(v *view, call pendingCall, list []int) {
+func (k *Keeper) requestCopies(v *adoptedState, call pendingCall, list []int) {
 	boot, timeout := v.Boot(call.node), copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
@@ -231,27 +231,27 @@ func parseFindings(b []byte) (map[int]finding, error) {
 // dropUnneeded drops the counters of partitions that this node neither owns nor has copies of as a standby.
 func (k *Keeper) dropUnneeded() {
 	k.mu.Lock()
-	v := k.view.Load()
+	v := k.adopted.Load()
 	due := k.dropPending && v.member && v.From != nil && v.Settled
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 	for p := 0; due && p < ring.Partitions; p++ {
-		due = k.dropIfUnneeded(v, p) // false if the view has changed; the new one sets dropPending again
+		due = k.dropIfUnneeded(v, p) // false if the adopted state has changed; the new one sets dropPending again
 	}
 }
 
-// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the view, a copy of p may be
+// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the adopted state, a copy of p may be
 // arriving, so it does nothing and returns false.
-func (k *Keeper) dropIfUnneeded(v *view, p int) bool {
+func (k *Keeper) dropIfUnneeded(v *adoptedState, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[p]
 	owner, _ := v.Owner(p)
 	switch {
-	case k.view.Load() != v:
+	case k.adopted.Load() != v:
 		return false
 	case pt.phase == away && owner != k.cfg.Self && v.From.Standby(p) != k.cfg.Self:
-		pt.source, pt.whole = ring.NodeID{}, false
+		pt.source, pt.complete = ring.NodeID{}, false
 		k.cfg.Table.Drop(p)
 		k.debts.noteDropped(p)
 	}

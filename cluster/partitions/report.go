@@ -32,25 +32,25 @@ const (
 // debtReport is a message that reports debts.
 type debtReport struct {
 	body    []byte
-	seals   []*seal
+	batches []*debtBatch
 	entries int
 }
 
-// add adds a seal if there is room for it, and reports whether there was.
-func (p *debtReport) add(s *seal, now algorithms.Now) bool {
+// add adds a batch if there is room for it, and reports whether there was.
+func (p *debtReport) add(s *debtBatch, now algorithms.Now) bool {
 	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 		return false
 	}
 	s.reported = true
 	p.body = s.append(p.body, now)
-	p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
+	p.batches, p.entries = append(p.batches, s), p.entries+len(s.entries)
 	return true
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
 // runs in the loop.
 func (k *Keeper) reportDebts() {
-	v := k.view.Load()
+	v := k.adopted.Load()
 	now := k.cfg.Now()
 	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
@@ -71,15 +71,15 @@ func (k *Keeper) reportDebts() {
 		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.canSendTo(owner) {
 			continue
 		}
-		if k.debts.dissolveUnreported(p); len(k.debts.seals[p]) == 0 {
-			k.debts.sealDebts(p, tooEarly)
+		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {
+			k.debts.batchDebts(p, tooEarly)
 		}
-		for _, s := range k.debts.seals[p] {
+		for _, s := range k.debts.batches[p] {
 			if reports[owner] == nil {
 				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
 			}
 			if !reports[owner].add(s, now) {
-				break // a partition's seals are reported in order
+				break // a partition's batches are reported in order
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (k *Keeper) reportDebts() {
 	for owner, report := range reports {
 		k.cfg.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
 			d := wire.NewDecoder(reply)
-			refused, noRoom := decodeIndexes(d, len(report.seals)), decodeIndexes(d, report.entries)
+			refused, noRoom := decodeIndexes(d, len(report.batches)), decodeIndexes(d, report.entries)
 			if err == nil {
 				err = d.Done("answer to debts")
 			}
@@ -127,7 +127,7 @@ func (k *Keeper) pruneDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, noRoom
+// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the batches that it refused, noRoom
 // those of single debts that it has no room for.
 func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()
@@ -140,7 +140,7 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 		return
 	}
 	firstEntry := 0
-	for i, s := range report.seals {
+	for i, s := range report.batches {
 		if !refused[i] {
 			k.debts.acknowledge(s, func(j int) bool { return !noRoom[firstEntry+j] })
 		}
@@ -163,24 +163,24 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
-	generation := k.view.Load().Generation(k.cfg.Self)
+	generation := k.adopted.Load().Generation(k.cfg.Self)
 	now := k.cfg.Now()
 	var refused, noRoom []int
 	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
 	entries := 0
 	for i := 0; d.More(); i++ {
-		s := decodeSeal(d, now, 0)
+		s := decodeBatch(d, now, 0)
 		if d.Failed() {
 			break
 		}
-		p, sealNoRoom := s.partition, []int(nil)
+		p, batchNoRoom := s.partition, []int(nil)
 		if !refusedPartitions[p] {
-			sealNoRoom, debited[p] = k.debit(c.From.Node, s, now, merging)
+			batchNoRoom, debited[p] = k.debit(c.From.Node, s, now, merging)
 		}
 		if !debited[p] || refusedPartitions[p] {
-			refusedPartitions[p], refused = true, append(refused, i) // noting a later seal would make this one count as debited
+			refusedPartitions[p], refused = true, append(refused, i) // noting a later batch would make this one count as debited
 		}
-		for _, j := range sealNoRoom {
+		for _, j := range batchNoRoom {
 			noRoom = append(noRoom, entries+j)
 		}
 		entries += len(s.entries)
@@ -198,7 +198,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		defer k.debtsWaiting.Add(-1)
 		k.awaitStandbys(debited)
 		// If this node was ended meanwhile, it has forgotten them, and the next owner continues without them.
-		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
+		if k.ctx.Err() != nil || !k.cfg.Authority() || k.adopted.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
@@ -206,9 +206,9 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. If
+// debit debits a batch of node once. It reports false if this node is not the owner, or can't note the number. If
 // merging is true, an owner that still searches for its counters debits it, too.
-func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, merging bool) (noRoom []int, ok bool) {
+func (k *Keeper) debit(node ring.NodeID, s *debtBatch, now algorithms.Now, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
@@ -228,7 +228,7 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	var reports []*debtReport
 	k.mu.Lock()
 	for _, p := range list {
-		for _, s := range k.debts.seals[p] {
+		for _, s := range k.debts.batches[p] {
 			if n := len(reports); n == 0 || !reports[n-1].add(s, now) {
 				next := &debtReport{body: k.appendHeader(nil, 0)}
 				next.add(s, now)
@@ -255,8 +255,8 @@ func (k *Keeper) DebtsChanged() uint64 {
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load().member { // otherwise numbers could repeat those of the previous process
-		k.debts.sealForDisk()
+	if k.adopted.Load().member { // otherwise numbers could repeat those of the previous process
+		k.debts.batchForDisk()
 	}
 	return k.debts.append(b, k.cfg.Now())
 }

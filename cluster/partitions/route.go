@@ -30,7 +30,7 @@ type Route struct {
 // Route returns the route of partition p. It takes no lock.
 func (k *Keeper) Route(p int) Route {
 	ph := phase(k.phases[p].Load())
-	v := k.view.Load()
+	v := k.adopted.Load()
 	r := Route{Epoch: v.Epoch, Revision: int64(v.Revision)}
 	from, to := v.Owner(p)
 	if from.IsZero() {
@@ -66,7 +66,7 @@ func (k *Keeper) Route(p int) Route {
 
 // LearnOwner records the reply of another node that owner has the token of p. Replies for another revision are ignored.
 func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
-	v := k.view.Load()
+	v := k.adopted.Load()
 	from, to := v.Owner(p)
 	switch {
 	case revision != int64(v.Revision) || from == to:
@@ -82,7 +82,7 @@ func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// waitUntil returns once good returns true, which it calls again after each change of a phase or the view. It also returns
+// waitUntil returns once good returns true, which it calls again after each change of a phase or the adopted state. It also returns
 // when ctx or the Keeper ends.
 func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
@@ -106,11 +106,11 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
 
 // SettledEpoch returns the last epoch that this node has settled: every token that the ring moves to or from this node has
-// moved, and the standby of each of its partitions has a whole copy.
+// moved, and the standby of each of its partitions has a complete copy.
 func (k *Keeper) SettledEpoch() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	v := k.adopted.Load()
 	if !v.Settled && k.unsettled(v) {
 		return v.Epoch - 1
 	}
@@ -118,11 +118,11 @@ func (k *Keeper) SettledEpoch() int64 {
 }
 
 // unsettled reports whether this node has not settled the epoch: some partition still has to move or to be copied.
-func (k *Keeper) unsettled(v *view) bool {
+func (k *Keeper) unsettled(v *adoptedState) bool {
 	for p := range ring.Partitions {
 		from, to := v.Owner(p)
 		switch {
-		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.followers.synced(p, v.To.Standby(p))),
+		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.targets.synced(p, v.To.Standby(p))),
 			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handedOver:
 			return true
 		}
@@ -131,7 +131,7 @@ func (k *Keeper) unsettled(v *view) bool {
 }
 
 // AdoptedRevision returns the revision of the adopted state: the Raft index of its last change of owners.
-func (k *Keeper) AdoptedRevision() uint64 { return k.view.Load().Revision }
+func (k *Keeper) AdoptedRevision() uint64 { return k.adopted.Load().Revision }
 
 // IsRecovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
 // by itself: see Config.Patience.
@@ -144,17 +144,17 @@ func (k *Keeper) IsRecovering() bool {
 	return false
 }
 
-// LacksCopies reports whether this node, as the standby of some partition, has no whole copy of it although the owner can
+// LacksCopies reports whether this node, as the standby of some partition, has no complete copy of it although the owner can
 // be reached. Until it has one, the loss of the owner costs more than the changes since the last push.
 func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	v := k.adopted.Load()
 	if !v.member || v.From == nil {
 		return false
 	}
 	for p := range k.parts {
-		if pt := &k.parts[p]; pt.whole || pt.phase != away || v.From.Standby(p) != k.cfg.Self {
+		if pt := &k.parts[p]; pt.complete || pt.phase != away || v.From.Standby(p) != k.cfg.Self {
 			continue
 		}
 		if owner, _ := v.Owner(p); k.cfg.Calls.Reachable(owner) {

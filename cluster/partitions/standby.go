@@ -6,23 +6,23 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Absence is why an owner does not decide.
-type Absence uint8
+// OwnerProblem is why an owner does not decide.
+type OwnerProblem uint8
 
 // Reasons for an owner's absence.
 const (
-	Unreachable      Absence = iota // this node can't reach it
-	WithoutAuthority                // it answered that it has no authority
+	Unreachable      OwnerProblem = iota // this node can't reach it
+	WithoutAuthority                     // it answered that it has no authority
 )
 
 // DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 // the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
 // spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
-func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
+func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.canActAsStandby(ops, why) {
+	if !k.canActAsStandby(ops, problem) {
 		return counters.Shut
 	}
 	shareOps := make([]counters.Op, len(ops))
@@ -62,18 +62,18 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 }
 
 // canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
-func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
+func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
-	v := k.view.Load()
+	v := k.adopted.Load()
 	if !v.member {
 		return false
 	}
 	for i := range ops {
-		p := ring.PartitionOf(ops[i].Key.Hi)
+		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.whole || pt.source.IsZero() || pt.source == k.cfg.Self {
+		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.cfg.Self {
 			return false
 		}
 		owner, other := v.Owner(p)
@@ -81,7 +81,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
 			owner, other = other, owner
 		}
 		// An owner that handed the token over also answers that it has no authority. Then the other end decides.
-		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && why != WithoutAuthority {
+		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
 		}
 		if pt.phase == away && other != owner && other != k.cfg.Self && k.cfg.Calls.Reachable(other) {
@@ -141,7 +141,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 // or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
-	return pt.phase == owning || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
+	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
 // copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.

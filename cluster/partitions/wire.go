@@ -31,7 +31,7 @@ const (
 
 // Flags of a section.
 const (
-	sectionCopy   = 1 << iota // part of a whole copy
+	sectionCopy   = 1 << iota // part of a complete copy
 	sectionBegins             // the first section of a copy
 	sectionEnds               // the last section of a copy
 	sectionMore               // changes only: more of the same round follow
@@ -51,7 +51,7 @@ func (k *Keeper) nextHeader(b []byte) []byte {
 }
 
 func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
-	v := k.view.Load()
+	v := k.adopted.Load()
 	b = binary.AppendUvarint(b, v.Revision)
 	b = binary.AppendUvarint(b, uint64(v.Generation(k.cfg.Self)))
 	return binary.AppendUvarint(b, seq)
@@ -130,7 +130,7 @@ func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool
 		if counters.DecodeRecord(d, &rec, now); d.Failed() {
 			return
 		}
-		if wanted && ring.PartitionOf(rec.Key.Hi) == s.p {
+		if wanted && ring.PartitionOf(rec.Key.Subject) == s.p {
 			each(rec)
 		}
 	}

@@ -52,7 +52,7 @@ func (l *link) run(ctx context.Context) {
 	if l.kind == kindFar {
 		last = lastFarPause
 	}
-	var logged notes
+	var logged loggedOnce
 	var closed time.Time // when the node last closed its connection
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -71,7 +71,7 @@ type Peers struct {
 	endRaft        context.CancelFunc  // cancels raftDone
 	handlers       [numScopes]handlers // set before Start
 	started        time.Time
-	notes          notes
+	notes          loggedOnce
 	halfOpen       chan struct{} // holds one element for each connection in a handshake
 	ctx            context.Context
 	cancel         context.CancelFunc

@@ -51,7 +51,7 @@ type Pool struct {
 	forwarding atomic.Int64  // calls in flight that this node forwards for nodes of its region
 	wan        wanState      // used only by the loop
 
-	view    atomic.Pointer[view]    // emptyView unless this node is an entry node
+	view    atomic.Pointer[wanView] // emptyView unless this node is an entry node
 	reports atomic.Pointer[reports] // reports of this region's entry nodes
 
 	mu               sync.Mutex // guards the fields below
@@ -65,7 +65,7 @@ type Pool struct {
 	lastOwnEntry     ring.NodeID // the entry node of this region that last answered
 }
 
-// Open starts a Pool. It opens nothing on the network before SetEntry.
+// Open starts a Pool. It opens nothing on the network before SetEntryNode.
 func Open(c Config) (*Pool, error) {
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
@@ -95,7 +95,7 @@ func (p *Pool) Close() error {
 
 // Leave announces to the other regions that this node leaves for good, so that they stop dialing it. It waits until the
 // announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
-// sooner. Afterwards SetEntry has no effect.
+// sooner. Afterwards SetEntryNode has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.wantEntry = true, false
@@ -114,8 +114,8 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntry sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
-func (p *Pool) SetEntry(yes bool) {
+// SetEntryNode sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
+func (p *Pool) SetEntryNode(yes bool) {
 	p.change(func() bool {
 		if p.leaving || p.wantEntry == yes {
 			return false
@@ -145,9 +145,9 @@ func (p *Pool) change(set func() bool) {
 	}
 }
 
-// SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
+// SetOwnEntryNodes sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
-func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
+func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
 	p.ownEntries = find
 	p.mu.Unlock()

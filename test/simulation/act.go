@@ -21,11 +21,11 @@ type debt struct {
 }
 
 // DecideAsStandby implements limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
-func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
+func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, problem partitions.OwnerProblem) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !p.mayActAsStandby(ops, why) {
+	if !p.mayActAsStandby(ops, problem) {
 		return counters.Shut
 	}
 	within := append([]counters.Op(nil), ops...)
@@ -61,7 +61,7 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 	return verdict
 }
 
-func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) bool {
+func (p *process) mayActAsStandby(ops []counters.Op, problem partitions.OwnerProblem) bool {
 	w := p.w
 	if len(p.debts)+len(ops) > maxDebts || !p.hasAuthority() {
 		return false
@@ -73,7 +73,7 @@ func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) boo
 			return false
 		}
 		for _, owner := range [...]int{from, to} {
-			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.WithoutAuthority && owner == from) {
+			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(problem == partitions.WithoutAuthority && owner == from) {
 				return false
 			}
 		}

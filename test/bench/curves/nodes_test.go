@@ -98,7 +98,7 @@ func (m *member) Reachable(ring.NodeID) bool                                 { r
 func (m *member) await(context.Context, int64, int64) bool                   { return true }
 func (m *member) authority() bool                                            { return true }
 func (m *member) DecideAlone(algorithms.Now, []counters.Op) counters.Verdict { return counters.Shut }
-func (m *member) DecideAsStandby(algorithms.Now, []counters.Op, []algorithms.Limit, partitions.Absence) counters.Verdict {
+func (m *member) DecideAsStandby(algorithms.Now, []counters.Op, []algorithms.Limit, partitions.OwnerProblem) counters.Verdict {
 	return counters.Shut
 }
 

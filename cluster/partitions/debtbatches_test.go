@@ -100,7 +100,7 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
-		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
+		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the batch
 		f.bring(c)
 		f.net.Rejoin(c.ip)
 		f.settle()
@@ -218,7 +218,7 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
-// A whole copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
+// A complete copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -235,7 +235,7 @@ func TestCopiesWithHoles(t *testing.T) {
 			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
 			seq := k.parts[p].lastPush
 			k.mu.Unlock()
-			return k.beginPush(k.view.Load(), from, seq, s) && k.endPush(s)
+			return k.beginPush(k.adopted.Load(), from, seq, s) && k.endPush(s)
 		}
 		now := func() version {
 			k.mu.Lock()
@@ -300,7 +300,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	})
 }
 
-// Entries that have drained are no longer reported, and the rest of a seal keeps its number.
+// Entries that have drained are no longer reported, and the rest of a batch keeps its number.
 func TestSealsForgetWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
@@ -310,20 +310,20 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		p := ringPartition(i)
 		short := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
 		other := keyOf(i)
-		other.Lo++
+		other.Counter++
 		k := c.keeper
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
 			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
 		}
-		k.debts.sealDebts(p, false)
-		before := k.debts.seals[p][0]
+		k.debts.batchDebts(p, false)
+		before := k.debts.batches[p][0]
 		before.reported = true
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
 		k.mu.Lock()
-		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].sealNumber != before.sealNumber || len(list[0].entries) != 1 ||
+		if list := k.debts.batches[p]; len(before.entries) != 2 || len(list) != 1 || list[0].batchNumber != before.batchNumber || len(list[0].entries) != 1 ||
 			list[0].entries[0].key != keyOf(i) || k.debts.total != 1 {
 			t.Errorf("have %+v", list)
 		}

@@ -15,7 +15,7 @@ func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 // desk is a ledger with a log and a clock that the test controls.
 type desk struct {
 	t       *testing.T
-	ledger  *ledger
+	ledger  *reignState
 	state   *agreement.State
 	now     time.Duration
 	nodes   map[byte]*Node
@@ -30,7 +30,7 @@ const testReign = 77
 
 func newDesk(t *testing.T, expect int) *desk {
 	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node), granted: map[byte]time.Duration{}}
-	d.apply(agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
+	d.apply(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
 	d.lead(expect)
 	return d
 }
@@ -38,7 +38,7 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.ledger = newLedger(id(1), 101, expect, testReign, d.now)
+	d.ledger = newReignState(id(1), 101, expect, testReign, d.now)
 	d.ledger.alarm = func(string, ring.NodeID) { d.cried++ }
 	d.ledger.transferLead = func() { d.handed++ }
 }
@@ -74,7 +74,7 @@ func (d *desk) request(n byte) Request {
 		Settled: d.state.Epoch,
 	}
 	if at, ok := d.granted[n]; ok && d.now-at >= Term {
-		q.Without = d.now - at - Term
+		q.WithoutAuthority = d.now - at - Term
 	}
 	if alter := d.alter[n]; alter != nil {
 		alter(&q)
@@ -84,7 +84,7 @@ func (d *desk) request(n byte) Request {
 
 // ask passes a request to the ledger and has it granted unless it is refused.
 func (d *desk) ask(q Request) Reply {
-	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Why != "" {
+	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Reason != "" {
 		return r
 	}
 	d.ledger.leadConfirmedAt = d.now
@@ -101,7 +101,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.ledger.nextEntry(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
+	return d.ledger.nextEntry(newDecisionInput(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and decided entries are applied; it returns those entries.
@@ -116,7 +116,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 		}
 		for e := d.decide(); e != nil; e = d.decide() {
 			switch e := e.(type) {
-			case agreement.Boot:
+			case agreement.RegisterProcess:
 				if e.Reign != testReign {
 					d.t.Errorf("have %+v, want the reign that decided it", e)
 				}
@@ -207,7 +207,7 @@ func TestJoin(t *testing.T) {
 	d.up(1, 2)
 	d.node(3).Supports = false
 	d.node(4).State = gossip.Suspect
-	d.want(d.run(2*time.Second, 1, 2, 3, 4), "Boot", "Boot")
+	d.want(d.run(2*time.Second, 1, 2, 3, 4), "RegisterProcess", "RegisterProcess")
 	d.node(3).Supports = true
 	d.node(4).State = gossip.Alive
 	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "Settled")
@@ -379,11 +379,11 @@ func TestEndingIsCalledOff(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
-	if have := d.ask(d.request(3)); have.Why != whyEnding {
+	if have := d.ask(d.request(3)); have.Reason != whyEnding {
 		t.Fatalf("have %+v, want no answer while it is being ended", have)
 	}
 	d.run(100*time.Millisecond, 1, 2)
-	if have := d.ask(d.request(3)); have.Why != whyEnding {
+	if have := d.ask(d.request(3)); have.Reason != whyEnding {
 		t.Fatalf("have %+v while gossip still calls it failed", have)
 	}
 	d.node(3).State = gossip.Alive
@@ -430,11 +430,11 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 		t.Fatal("it is still there")
 	}
 	d.node(3).State = gossip.Alive
-	if have := d.ask(old); have.Why != whyBehind || have.Index != d.state.LastEnded {
+	if have := d.ask(old); have.Reason != whyBehind || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
 	old.Applied = d.state.Index
-	if have := d.ask(old); have.Why != whyGeneration {
+	if have := d.ask(old); have.Reason != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
 	// The same process was cut off and must stay healthy for a while. In the meantime, the ring is rebuilt without it.
@@ -487,7 +487,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.up(1, 2, 3)
 	d.run(Term+Term/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
-	d.want(d.run(failingPatience/2, 1, 2, 4), "Boot")
+	d.want(d.run(failingPatience/2, 1, 2, 4), "RegisterProcess")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
@@ -500,7 +500,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 	}{
 		{"nothing", func(*desk) {}, ""},
 		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, whyBehind},
-		{"it has another process", func(d *desk) { d.apply(agreement.Boot{Node: id(3), Boot: 9}) }, whyReplaced},
+		{"it has another process", func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, whyReplaced},
 		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, whyEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)
@@ -512,11 +512,11 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		q := d.request(3)
-		if have := d.ledger.handleRequest(d.now, d.state, &q); have.Why != "" {
+		if have := d.ledger.handleRequest(d.now, d.state, &q); have.Reason != "" {
 			t.Fatalf("have %+v", have)
 		}
 		tt.first(d)
-		if have := d.ledger.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
+		if have := d.ledger.grant(d.now, d.state, &q); have.Reason != tt.want || have.Granted != (tt.want == "") {
 			t.Errorf("%s: have %+v, want %q", tt.name, have, tt.want)
 		}
 	}

@@ -22,8 +22,8 @@ type OtherRegions interface {
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
-	// SetEntry sets whether this node is an entry node, which other regions may call. Repeating a value is harmless.
-	SetEntry(yes bool)
+	// SetEntryNode sets whether this node is an entry node, which other regions may call. Repeating a value is harmless.
+	SetEntryNode(yes bool)
 	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
 	SetMembers(n int)
 	// Changed receives a value when Regions may have changed.
@@ -34,8 +34,8 @@ const (
 	// informInterval is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
 	// region has.
 	informInterval = time.Second
-	// governTimeout bounds one round of governRegions, which may transfer some megabytes over a slow link.
-	governTimeout = 20 * time.Second
+	// regionsRoundTimeout bounds one round of runRegionsLoop, which may transfer some megabytes over a slow link.
+	regionsRoundTimeout = 20 * time.Second
 	// warnInterval is the minimum interval between warnings about misconfigured regions.
 	warnInterval = 30 * time.Second
 	// probeTimeout is how long the primary has to answer a probe before a write is sent to it.
@@ -44,17 +44,17 @@ const (
 	minLeadToRemove = 3 * time.Second
 )
 
-// governor is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
+// sharedRules is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
 // that all regions use the rules; the leader of a secondary region follows the primary's rules.
-type governor struct {
+type sharedRules struct {
 	*core
-	wake     chan struct{}  // capacity 1: governRegions may have work
+	wake     chan struct{}  // capacity 1: runRegionsLoop may have work
 	writing  chan struct{}  // holds an element while a write of rules is being proposed
-	progress honourProgress // of this region; only governRegions uses it
+	progress honourProgress // of this region; only runRegionsLoop uses it
 
 	// mu guards the fields below.
 	mu                  sync.Mutex
-	leadingSince        time.Time     // when governRegions saw this node begin to lead; zero while it doesn't
+	leadingSince        time.Time     // when runRegionsLoop saw this node begin to lead; zero while it doesn't
 	leaderChangesSeen   uint64        // leaderChanges as of leadingSince
 	reports             regionReports // from the regions, on the primary's leader
 	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
@@ -67,33 +67,33 @@ type governor struct {
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
 // requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
-func (g *governor) requirePrimaryLeader() error {
+func (sr *sharedRules) requirePrimaryLeader() error {
 	switch {
-	case !g.leads():
+	case !sr.leads():
 		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
-	case g.secondary():
-		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
-	case g.State().Regions.Primary != g.cfg.Self.Region:
-		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, g.cfg.Self.Region)
+	case sr.secondary():
+		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.cfg.Self.Region, sr.cfg.Primary)
+	case sr.State().Regions.Primary != sr.cfg.Self.Region:
+		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.cfg.Self.Region)
 	}
 	return nil
 }
 
 // claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
 // entry of its own.
-func (g *governor) claimPrimary(ctx context.Context) error {
-	if g.secondary() || g.State().Regions.Primary == g.cfg.Self.Region {
+func (sr *sharedRules) claimPrimary(ctx context.Context) error {
+	if sr.secondary() || sr.State().Regions.Primary == sr.cfg.Self.Region {
 		return nil
 	}
-	return g.becomePrimary(ctx, 0)
+	return sr.becomePrimary(ctx, 0)
 }
 
 // becomePrimary makes this region the primary, with at least the given term.
-func (g *governor) becomePrimary(ctx context.Context, term int64) error {
-	e := agreement.Primary{Region: g.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
+func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
+	e := agreement.Primary{Region: sr.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
-	before := g.State().Regions.Primary
-	r, err := g.propose(ctx, e)
+	before := sr.State().Regions.Primary
+	r, err := sr.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
@@ -101,29 +101,29 @@ func (g *governor) becomePrimary(ctx context.Context, term int64) error {
 	if before == "" { // a new cluster
 		level = slog.LevelDebug
 	}
-	g.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", g.State().Regions.Term)
+	sr.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
 	return nil
 }
 
 // informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
-func (g *governor) informRegions() {
-	if g.cfg.OtherRegions == nil {
+func (sr *sharedRules) informRegions() {
+	if sr.cfg.OtherRegions == nil {
 		return
 	}
 	t := time.NewTicker(informInterval)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		g.cfg.OtherRegions.SetEntry(g.isVoter())
-		g.cfg.OtherRegions.SetMembers(len(g.aliveNodes()))
-		if time.Since(warned) >= warnInterval && g.warnAboutPrimaries() {
+		sr.cfg.OtherRegions.SetEntryNode(sr.isVoter())
+		sr.cfg.OtherRegions.SetMembers(len(sr.aliveNodes()))
+		if time.Since(warned) >= warnInterval && sr.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
 		case <-t.C:
-		case <-g.cfg.OtherRegions.Changed():
-			signal(g.wake)
-		case <-g.ctx.Done():
+		case <-sr.cfg.OtherRegions.Changed():
+			signal(sr.wake)
+		case <-sr.ctx.Done():
 			return
 		}
 	}
@@ -131,19 +131,19 @@ func (g *governor) informRegions() {
 
 // warnAboutPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
 // one follows considers another the primary. It reports whether it warned.
-func (g *governor) warnAboutPrimaries() (warned bool) {
-	if !g.leads() {
+func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
+	if !sr.leads() {
 		return false
 	}
-	for _, r := range g.cfg.OtherRegions.Regions() {
-		switch own := g.cfg.Primary; {
+	for _, r := range sr.cfg.OtherRegions.Regions() {
+		switch own := sr.cfg.Primary; {
 		case r.Primary && r.Name != own:
-			g.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
+			sr.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
 				"their rules differ; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			g.cfg.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
+			sr.cfg.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -151,62 +151,62 @@ func (g *governor) warnAboutPrimaries() (warned bool) {
 	return warned
 }
 
-// governRegions is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
+// runRegionsLoop is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
 // region, it follows the primary's rules.
-func (g *governor) governRegions() {
-	if g.cfg.OtherRegions == nil && g.secondary() {
+func (sr *sharedRules) runRegionsLoop() {
+	if sr.cfg.OtherRegions == nil && sr.secondary() {
 		return // the primary can't be reached
 	}
-	g.loop(g.cfg.Timings.Follow, g.wake, func() (last bool) {
-		if !g.trackLeadership() || g.State().Cluster.IsZero() {
+	sr.loop(sr.cfg.Timings.Follow, sr.wake, func() (last bool) {
+		if !sr.trackLeadership() || sr.State().Cluster.IsZero() {
 			return false
 		}
-		ctx, cancel := context.WithTimeout(g.ctx, governTimeout)
+		ctx, cancel := context.WithTimeout(sr.ctx, regionsRoundTimeout)
 		defer cancel()
-		govern := g.oversee
-		if g.secondary() {
-			govern = g.followPrimary
+		govern := sr.runPrimaryRound
+		if sr.secondary() {
+			govern = sr.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			g.cfg.Logger.Debug("a round of governing the regions failed", "error", err)
+			sr.cfg.Logger.Debug("a round of governing the regions failed", "error", err)
 		}
 		return false
 	})
 }
 
 // trackLeadership reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
-func (g *governor) trackLeadership() bool {
-	leads := g.leads()
-	changes := g.leaderChanges.Load()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if leads && !g.leadingSince.IsZero() && g.leaderChangesSeen == changes {
+func (sr *sharedRules) trackLeadership() bool {
+	leads := sr.leads()
+	changes := sr.leaderChanges.Load()
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	if leads && !sr.leadingSince.IsZero() && sr.leaderChangesSeen == changes {
 		return true
 	}
-	g.leadingSince, g.primaryAnsweredAt, g.primaryFailingSince, g.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
-	g.reports, g.progress = regionReports{}, honourProgress{}
+	sr.leadingSince, sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
+	sr.reports, sr.progress = regionReports{}, honourProgress{}
 	if leads {
-		g.leadingSince, g.leaderChangesSeen = time.Now(), changes
+		sr.leadingSince, sr.leaderChangesSeen = time.Now(), changes
 	}
 	return leads
 }
 
 // report returns a region's last report, and whether it is fresh. It is called on the leader of the primary.
-func (g *governor) report(region string) (r regionReport, fresh bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	r, fresh = g.reports[region]
+func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	r, fresh = sr.reports[region]
 	return r, fresh && r.isFresh(time.Now())
 }
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
-func (g *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if g.cfg.OtherRegions == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, g.cfg.Primary)
+func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if sr.cfg.OtherRegions == nil {
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, sr.cfg.Primary)
 	}
-	b, err := g.cfg.OtherRegions.Call(ctx, g.cfg.Primary, m, body)
+	b, err := sr.cfg.OtherRegions.Call(ctx, sr.cfg.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
-		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, g.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.cfg.Primary)
 	}
 	return b, callError(err)
 }
@@ -216,24 +216,24 @@ func (g *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]b
 //
 // From a secondary region, it sends the call only after the primary has answered a probe. If the link was cut and no node
 // has noticed yet, the probe fails instead of the call, so the caller knows that nothing was changed.
-func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if !g.secondary() {
-		return g.callLeader(ctx, m, body)
+func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if !sr.secondary() {
+		return sr.callLeader(ctx, m, body)
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := sr.callFar(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, even if its outcome is unknown.
-		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, g.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.cfg.Primary)
 	} else if err != nil {
 		return nil, err
 	}
-	return g.callFar(ctx, m, body)
+	return sr.callFar(ctx, m, body)
 }
 
-// serveGoverns answers a probe on the leader.
-func (g *governor) serveGoverns(context.Context, request) ([]byte, error) {
-	return nil, g.requirePrimaryLeader()
+// serveProbe answers a probe on the leader.
+func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
+	return nil, sr.requirePrimaryLeader()
 }
 
 // RemoveRegion removes a region that is gone for good. It returns the version of the rules that divides the limits among the
@@ -244,7 +244,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	defer cancel()
 	var result agreement.Result
 	err := c.retry(ctx, func(again bool) (err error) {
-		result, err = parseResult(c.governor.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
+		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
 		if again && errors.Is(result.Err, rules.ErrNotFound) {
 			result.Err = nil // an earlier attempt removed it, and the reply was lost
 		}
@@ -263,38 +263,38 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 }
 
 // serveRemoveRegion removes a region on the leader of the primary.
-func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
+func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
 	name := string(r.body)
-	if err := g.requirePrimaryLeader(); err != nil {
+	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
-	g.mu.Lock()
-	since := g.leadingSince
-	g.mu.Unlock()
-	_, follows := g.report(name)
+	sr.mu.Lock()
+	since := sr.leadingSince
+	sr.mu.Unlock()
+	_, follows := sr.report(name)
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
 		return nil, errBadCall
-	case name == g.cfg.Self.Region:
+	case name == sr.cfg.Self.Region:
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
-	case !slices.Contains(g.State().Regions.Names, name):
+	case !slices.Contains(sr.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
 		return nil, fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow", ErrLeaderUnavailable)
 	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
-	result, err := g.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
+	result, err := sr.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
 		return nil, err
 	}
 	if result.Err == nil {
-		g.mu.Lock()
-		delete(g.reports, name)
-		g.mu.Unlock()
-		result.Version = rulesVersion(g.State())
-		g.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
-		signal(g.wake)
+		sr.mu.Lock()
+		delete(sr.reports, name)
+		sr.mu.Unlock()
+		result.Version = rulesVersion(sr.State())
+		sr.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
+		signal(sr.wake)
 	}
 	return result.MarshalJSON()
 }

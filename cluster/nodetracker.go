@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ. It asks
+// nodeTracker tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ. It asks
 // for authority, and answers such requests while this node leads.
-type crew struct {
+type nodeTracker struct {
 	*core
-	remembered []string // last passed to Config.OnAddresses; only updateAddresses uses it
-	tally      hashReports
-	// withoutAuthority lists the nodes that ask for authority but can't be granted it, according to the leader's last
+	remembered  []string // last passed to Config.OnAddresses; only updateAddresses uses it
+	hashReports hashReports
+	// behind lists the nodes that ask for authority but can't be granted it, according to the leader's last
 	// answer. It is empty without contact with the leader, and never nil.
-	withoutAuthority atomic.Pointer[[]ring.NodeID]
+	behind atomic.Pointer[[]ring.NodeID]
 	// removed is set once the leader has reported that an operator has removed this process.
 	removed atomic.Bool
 
@@ -48,8 +48,8 @@ type nodeReport struct {
 }
 
 // isCaughtUp reports whether the node has recently reported that it has applied nearly everything and can store more.
-func (h nodeReport) isCaughtUp(index uint64) bool {
-	return time.Since(h.at) < nodeReportTTL && h.applied+caughtUpMargin >= index && !h.unfitToLead
+func (r nodeReport) isCaughtUp(index uint64) bool {
+	return time.Since(r.at) < nodeReportTTL && r.applied+caughtUpMargin >= index && !r.unfitToLead
 }
 
 // makeAuthority creates the granter, which grants authority while this node leads, and the holder, which obtains it for this
@@ -57,41 +57,41 @@ func (h nodeReport) isCaughtUp(index uint64) bool {
 func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
 	c.granter = authority.NewGranter(authority.GranterConfig{
-		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
+		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.cfg.BootstrapExpect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
-		Nodes: c.crew.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
-		TransferLead: func() { c.spawn(func() { c.crew.transferLead(c.ctx) }) },
+		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
+		TransferLead: func() { c.spawn(func() { c.tracker.transferLead(c.ctx) }) },
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.askLeader, Status: c.crew.requestStatus,
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
 		OnChange: func() { signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
 	})
 }
 
 // requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node, which may
 // lag slightly behind what Raft has applied.
-func (c *crew) requestStatus() authority.Request {
-	c.feed.mu.Lock()
-	s := c.feed.published
-	c.feed.mu.Unlock()
+func (nt *nodeTracker) requestStatus() authority.Request {
+	nt.feed.mu.Lock()
+	s := nt.feed.published
+	nt.feed.mu.Unlock()
 	if s == nil {
 		s = agreement.New()
 	}
 	r := authority.Request{
-		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.SettledEpoch(), s.Epoch),
-		Leaving: c.leavingRing.Load(), Stuck: c.Stuck() != nil, StoreFails: c.logs.failing(),
-		Check: c.hashToReport(s), Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
+		Generation: s.Generation(nt.cfg.Self.ID), Applied: s.Index, Settled: min(nt.cfg.SettledEpoch(), s.Epoch),
+		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.failing(),
+		StateHash: nt.hashToReport(s), Level: nt.cfg.Build.Level, Release: nt.cfg.Build.Release, Zones: nt.cfg.Build.Zones,
 	}
-	for id := range *c.nodeAddresses.Load() {
-		if _, relayed := c.cfg.Peers.Via(id); relayed {
+	for id := range *nt.nodeAddresses.Load() {
+		if _, relayed := nt.cfg.Peers.Via(id); relayed {
 			r.Relayed = append(r.Relayed, id)
-		} else if !c.cfg.Peers.Reachable(id) {
+		} else if !nt.cfg.Peers.Reachable(id) {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
-	if c.cfg.LaggingNodes != nil {
-		for _, id := range c.cfg.LaggingNodes() {
+	if nt.cfg.LaggingNodes != nil {
+		for _, id := range nt.cfg.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
@@ -103,42 +103,42 @@ func (c *crew) requestStatus() authority.Request {
 
 // askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it stops the
 // state machine.
-func (c *crew) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
-	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
+func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
-		c.withoutAuthority.Store(&[]ring.NodeID{})
+		nt.behind.Store(&[]ring.NodeID{})
 		return reply, err
 	case reply.Differs:
-		c.stopDiverged(r)
-	case reply.Removed && !c.removed.Swap(true):
-		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
+		nt.stopDiverged(r)
+	case reply.Removed && !nt.removed.Swap(true):
+		nt.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
-	c.withoutAuthority.Store(&reply.Failing)
+	nt.behind.Store(&reply.Behind)
 	return reply, nil
 }
 
 // answerRequest answers a request for authority on the leader, and records how far the node has applied.
-func (c *crew) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	if reply, differs := c.compare(r); differs {
+func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
+	if reply, differs := nt.compare(r); differs {
 		return reply, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, authority.Term)
 	defer cancel()
-	reply := c.granter.Answer(ctx, r)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := (*c.nodeAddresses.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		c.lastReports[r.Node] = nodeReport{applied: r.Applied, unfitToLead: r.Stuck || r.StoreFails, at: time.Now()}
+	reply := nt.granter.Answer(ctx, r)
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if _, known := (*nt.nodeAddresses.Load())[r.Node]; known || r.Node == nt.cfg.Self.ID {
+		nt.lastReports[r.Node] = nodeReport{applied: r.Applied, unfitToLead: r.Stuck || r.StoreFails, at: time.Now()}
 	}
 	return reply, nil
 }
 
 // authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed
 // only after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
-func (c *crew) authorityNodes() []authority.Node {
+func (nt *nodeTracker) authorityNodes() []authority.Node {
 	var list []authority.Node
-	for _, m := range c.census(c.State()) {
+	for _, m := range nt.census(nt.State()) {
 		if !m.inGossip && !m.inState {
 			continue
 		}
@@ -146,7 +146,7 @@ func (c *crew) authorityNodes() []authority.Node {
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
 		}
-		if !m.inGossip && time.Since(c.opened) <= c.cfg.Timings.AbsentAfter {
+		if !m.inGossip && time.Since(nt.opened) <= nt.cfg.Timings.AbsentAfter {
 			n.State = gossip.Suspect
 		}
 		if m.removing {

@@ -26,8 +26,8 @@ const (
 // reconciler, on the leader, makes Raft's configuration and the feature level match the members.
 type reconciler struct {
 	*core
-	crew     *crew
-	governor *governor
+	tracker  *nodeTracker
+	governor *sharedRules
 	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
 	// know the level being agreed on.
 	changing chan struct{}
@@ -50,7 +50,7 @@ func (rc *reconciler) reconcileMembers() {
 			records = map[ring.NodeID]nodeHealth{}
 		}
 		for rc.leads() && rc.ctx.Err() == nil {
-			p, index := rc.plan(records)
+			p, index := rc.makePlan(records)
 			next := p.next()
 			if next.kind == noChange {
 				break
@@ -67,17 +67,17 @@ func (rc *reconciler) reconcileMembers() {
 	})
 }
 
-// plan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
-func (rc *reconciler) plan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
+// makePlan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
+func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.crew.census(state)}
+	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.tracker.census(state)}
 	present := map[ring.NodeID]bool{}
-	rc.crew.mu.Lock()
-	defer rc.crew.mu.Unlock()
+	rc.tracker.mu.Lock()
+	defer rc.tracker.mu.Unlock()
 	for i := range p.members {
 		m := &p.members[i]
-		caughtUp := rc.crew.lastReports[m.ID].isCaughtUp(state.Index)
+		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
 		m.removing = m.removing || state.WasRemoved(m.boot)
 		m.health = records[m.ID].updated(p.now, m, caughtUp)
 		records[m.ID], present[m.ID] = m.health, true
@@ -85,8 +85,8 @@ func (rc *reconciler) plan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	for id := range records {
 		if !present[id] {
 			delete(records, id)
-			delete(rc.crew.lastReports, id)
-			delete(rc.crew.removing, id)
+			delete(rc.tracker.lastReports, id)
+			delete(rc.tracker.removing, id)
 		}
 	}
 	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
@@ -167,7 +167,7 @@ const outsiderGrace = time.Minute
 // of them was first seen in that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
-	for _, m := range rc.crew.census(rc.State()) {
+	for _, m := range rc.tracker.census(rc.State()) {
 		if !m.inGossip || m.inRaft || m.inState || m.alive() || m.ID == rc.cfg.Self.ID {
 			continue
 		}

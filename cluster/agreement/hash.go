@@ -31,7 +31,7 @@ type HashAt struct {
 // setHash sets next.Hash to the hash of s extended by the entry and its outcome.
 func (next *State) setHash(s *State, entry []byte, r Result) {
 	if next.Index/HashEvery != s.Index/HashEvery {
-		next.Check = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
+		next.ComparedHash = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}
 	h := sha256.New()
 	h.Write(s.Hash[:])
@@ -40,7 +40,7 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	h.Write(document[:])
 	_, v := next.History.Current()
 	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level, next.Revision, next.Epoch, next.Settled,
-		next.LastEnded, next.Reign, next.Regions.Term, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Boots),
+		next.LastEnded, next.Reign, next.Regions.Term, next.Regions.Revision, len(next.Regions.Held), len(next.Members), len(next.Processes),
 		len(next.Generations), len(next.Answers))
 	for _, t := range []*ring.Table{next.From, next.To} {
 		if t.Equal(s.From) || t.Equal(s.To) {

@@ -9,13 +9,13 @@ import (
 	"unsafe"
 )
 
-// directSize bounds the bytes moved by one raw system call: a few microseconds' worth.
-const directSize = 32 << 10
+// rawCallSize bounds the bytes moved by one raw system call: a few microseconds' worth.
+const rawCallSize = 32 << 10
 
-// direct is a TCP connection that makes system calls without the knowledge of Go's scheduler. Otherwise the first call after
+// rawConn is a TCP connection that makes system calls without the knowledge of Go's scheduler. Otherwise the first call after
 // a pause wakes a thread that looks for blocked calls every 20 µs until the process is idle again, which makes up a third
 // of an idle node's load. These calls never block, because the socket is non-blocking.
-type direct struct {
+type rawConn struct {
 	*net.TCPConn
 	in, out transfer
 }
@@ -32,8 +32,8 @@ type transfer struct {
 	errno syscall.Errno
 }
 
-// directly returns a connection that does the same as c at less cost, or c if there is none.
-func directly(c net.Conn) net.Conn {
+// withRawCalls returns a connection that does the same as c at less cost, or c if there is none.
+func withRawCalls(c net.Conn) net.Conn {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return c
@@ -42,7 +42,7 @@ func directly(c net.Conn) net.Conn {
 	if err != nil {
 		return c
 	}
-	d := &direct{TCPConn: t}
+	d := &rawConn{TCPConn: t}
 	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.callOnce
 	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.callOnce
 	return d
@@ -72,16 +72,16 @@ func (t *transfer) move(b []byte) (int, error) {
 }
 
 // Read implements net.Conn.
-func (d *direct) Read(b []byte) (n int, err error) {
+func (r *rawConn) Read(b []byte) (n int, err error) {
 	if len(b) == 0 {
-		return d.TCPConn.Read(b)
+		return r.TCPConn.Read(b)
 	}
-	b = b[:min(len(b), directSize)]
-	d.in.mu.Lock()
-	defer d.in.mu.Unlock()
-	for again := true; again; again = d.in.errno == syscall.EINTR {
-		if n, err = d.in.move(b); err != nil {
-			return 0, d.wrap("read", err)
+	b = b[:min(len(b), rawCallSize)]
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	for again := true; again; again = r.in.errno == syscall.EINTR {
+		if n, err = r.in.move(b); err != nil {
+			return 0, r.wrap("read", err)
 		}
 	}
 	if n == 0 {
@@ -91,26 +91,26 @@ func (d *direct) Read(b []byte) (n int, err error) {
 }
 
 // Write implements net.Conn.
-func (d *direct) Write(b []byte) (n int, err error) {
-	if len(b) > directSize {
-		return d.TCPConn.Write(b)
+func (r *rawConn) Write(b []byte) (n int, err error) {
+	if len(b) > rawCallSize {
+		return r.TCPConn.Write(b)
 	}
-	d.out.mu.Lock()
-	defer d.out.mu.Unlock()
+	r.out.mu.Lock()
+	defer r.out.mu.Unlock()
 	for n < len(b) {
-		moved, err := d.out.move(b[n:])
+		moved, err := r.out.move(b[n:])
 		if n += moved; err != nil {
-			return n, d.wrap("write", err)
+			return n, r.wrap("write", err)
 		}
 	}
 	return n, nil
 }
 
 // wrap turns an error of a system call into the one that net.TCPConn would return.
-func (d *direct) wrap(op string, err error) error {
+func (r *rawConn) wrap(op string, err error) error {
 	errno, ok := err.(syscall.Errno)
 	if !ok {
 		return err
 	}
-	return &net.OpError{Op: op, Net: "tcp", Source: d.LocalAddr(), Addr: d.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
+	return &net.OpError{Op: op, Net: "tcp", Source: r.LocalAddr(), Addr: r.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
 }

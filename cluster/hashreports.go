@@ -42,14 +42,14 @@ const (
 
 // hashToReport returns the hash to report with a request for authority. Normally, it is the hash as of the last index at
 // which all nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
-func (c *crew) hashToReport(s *agreement.State) agreement.HashAt {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.Index != c.idleIndex {
-		c.idleIndex, c.idleSince = s.Index, time.Now()
+func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if s.Index != nt.idleIndex {
+		nt.idleIndex, nt.idleSince = s.Index, time.Now()
 	}
-	if time.Since(c.idleSince) < hashPatience {
-		return s.Check
+	if time.Since(nt.idleSince) < hashPatience {
+		return s.ComparedHash
 	}
 	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
@@ -97,27 +97,27 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 
 // compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
 // the reply. Without a majority, nobody knows which side is right, so it only raises an alarm.
-func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
-	conf, _ := c.configuration()
-	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
+func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
+	conf, _ := nt.configuration()
+	if _, member := findServer(conf, serverID(r.Node)); !member || r.StateHash.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
-	differs, split := c.tally.add(r.Node, r.Check, len(conf.Servers))
+	differs, split := nt.hashReports.add(r.Node, r.StateHash, len(conf.Servers))
 	if split {
-		c.alarmSplit(r)
+		nt.alarmSplit(r)
 	}
 	if !differs {
 		return authority.Reply{}, false
 	}
-	return authority.Reply{Differs: true, Why: "the node's state differs from the majority's after the same entries"}, true
+	return authority.Reply{Differs: true, Reason: "the node's state differs from the majority's after the same entries"}, true
 }
 
 // alarmInterval is the minimum interval between two log lines about differing nodes.
 const alarmInterval = 30 * time.Second
 
 // alarmSplit logs that nodes differ without a majority.
-func (c *crew) alarmSplit(r authority.Request) {
-	t := &c.tally
+func (nt *nodeTracker) alarmSplit(r authority.Request) {
+	t := &nt.hashReports
 	t.mu.Lock()
 	due := time.Since(t.lastAlarm) >= alarmInterval
 	if due {
@@ -125,14 +125,14 @@ func (c *crew) alarmSplit(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
-			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
+		nt.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
+			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.StateHash.Index)
 	}
 }
 
 // Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
-func (c *crew) Split() bool {
-	t := &c.tally
+func (nt *nodeTracker) Split() bool {
+	t := &nt.hashReports
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmInterval
@@ -140,7 +140,7 @@ func (c *crew) Split() bool {
 
 // stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first
 // hands over the lead.
-func (c *crew) stopDiverged(r authority.Request) {
-	c.transferLead(c.ctx)
-	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errDiverged)})
+func (nt *nodeTracker) stopDiverged(r authority.Request) {
+	nt.transferLead(nt.ctx)
+	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})
 }

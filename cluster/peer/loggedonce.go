@@ -12,45 +12,45 @@ import (
 )
 
 const (
-	// maxNotes bounds the notes that are logged and remembered within notesTime; after that time, all are forgotten. A
+	// maxNotes bounds the events that are logged and remembered within notesTime; after that time, all are forgotten. A
 	// stranger can invent any number of reasons, and must not fill the disk with them.
 	maxNotes  = 256
 	notesTime = time.Minute
 )
 
-// notes remembers which events were logged, so that each is logged once and not at every attempt.
-type notes struct {
+// loggedOnce remembers which events were logged, so that each is logged once and not at every attempt.
+type loggedOnce struct {
 	mu     sync.Mutex // guards the fields below
 	logged map[string]time.Time
 	began  time.Time // when logged was last emptied
-	count  int       // notes made since began. Invariant: <= maxNotes
+	count  int       // events logged since began. Invariant: <= maxNotes
 }
 
 // isNew reports whether what was not logged yet, and remembers it.
-func (n *notes) isNew(what string) bool { return n.isDue(what, math.MaxInt64) }
+func (l *loggedOnce) isNew(what string) bool { return l.isDue(what, math.MaxInt64) }
 
 // isDue reports whether what was not logged within the last pause. If so, it remembers it as logged now.
-func (n *notes) isDue(what string, pause time.Duration) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	if when, ok := n.logged[what]; ok && now.Sub(when) < pause {
+	if when, ok := l.logged[what]; ok && now.Sub(when) < pause {
 		return false
 	}
-	if n.logged == nil || n.count >= maxNotes {
-		if now.Sub(n.began) < notesTime {
+	if l.logged == nil || l.count >= maxNotes {
+		if now.Sub(l.began) < notesTime {
 			return false
 		}
-		n.logged, n.began, n.count = make(map[string]time.Time), now, 0
+		l.logged, l.began, l.count = make(map[string]time.Time), now, 0
 	}
-	n.count++
-	n.logged[what] = now
+	l.count++
+	l.logged[what] = now
 	return true
 }
 
 // shouldLog reports whether to log an error with a node: each reason once, as long as logged remembers it. A mismatch of
 // releases is logged once a minute for each node, whichever of the two ends dials.
-func (p *Peers) shouldLog(err error, node ring.NodeID, logged *notes, where string) bool {
+func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.notes.isDue("versions "+node.String(), notesTime)
 	}
@@ -58,10 +58,10 @@ func (p *Peers) shouldLog(err error, node ring.NodeID, logged *notes, where stri
 }
 
 // forget drops every note that begins with a host, so that it is logged again.
-func (n *notes) forget(host string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	maps.DeleteFunc(n.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
+func (l *loggedOnce) forget(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
 // causeOf returns a text that identifies the reason of err. It is the text of the innermost error, which does not contain

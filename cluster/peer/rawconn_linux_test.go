@@ -12,7 +12,7 @@ import (
 )
 
 // directPair returns the two ends of a TCP connection, of which the first is direct.
-func directPair(t *testing.T) (a *direct, b *net.TCPConn) {
+func directPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,19 +31,19 @@ func directPair(t *testing.T) (a *direct, b *net.TCPConn) {
 	for _, c := range []net.Conn{dialled, accepted} {
 		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	}
-	return directly(dialled).(*direct), accepted.(*net.TCPConn)
+	return withRawCalls(dialled).(*rawConn), accepted.(*net.TCPConn)
 }
 
 // TestDirectMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
 func TestDirectMovesAll(t *testing.T) {
 	a, b := directPair(t)
-	for _, size := range []int{0, 1, 14, directSize - 1, directSize, directSize + 1, 1 << 20} {
+	for _, size := range []int{0, 1, 14, rawCallSize - 1, rawCallSize, rawCallSize + 1, 1 << 20} {
 		want := bytes.Repeat([]byte("rlnode\x00"), size/7+1)[:size]
 		for name, way := range map[string][2]net.Conn{"out": {a, b}, "in": {b, a}} {
 			wrote := make(chan error, 1)
 			go func() {
-				for rest := want; len(rest) > 0; rest = rest[min(len(rest), directSize):] {
-					if n, err := way[0].Write(rest[:min(len(rest), directSize)]); err != nil || n != min(len(rest), directSize) {
+				for rest := want; len(rest) > 0; rest = rest[min(len(rest), rawCallSize):] {
+					if n, err := way[0].Write(rest[:min(len(rest), rawCallSize)]); err != nil || n != min(len(rest), rawCallSize) {
 						wrote <- errors.Join(err, io.ErrShortWrite)
 						return
 					}

@@ -8,7 +8,7 @@ func TestTheHashTellsWaysApart(t *testing.T) {
 	same := func(s *State) *State { return do(t, reread(t, s), Reign{3}) }
 	s := rich(t)
 	a, b := do(t, s, Reign{3}), same(s)
-	if a.Hash != b.Hash || a.Hash == s.Hash || a.Check != b.Check {
+	if a.Hash != b.Hash || a.Hash == s.Hash || a.ComparedHash != b.ComparedHash {
 		t.Errorf("have %x and %x", a.Hash, b.Hash)
 	}
 	if other := do(t, s, Reign{4}); other.Hash == a.Hash {
@@ -25,10 +25,10 @@ func TestTheHashTellsWaysApart(t *testing.T) {
 		}
 	}
 	moved, _ := a.Apply(3*HashEvery+5, encoded(t, Empty{}))
-	if moved.Check.Index != 3*HashEvery || moved.Check.Hash != a.Hash {
-		t.Errorf("have %+v", moved.Check)
+	if moved.ComparedHash.Index != 3*HashEvery || moved.ComparedHash.Hash != a.Hash {
+		t.Errorf("have %+v", moved.ComparedHash)
 	}
-	if next := do(t, moved, Empty{}); next.Check != moved.Check {
-		t.Errorf("have %+v", next.Check)
+	if next := do(t, moved, Empty{}); next.ComparedHash != moved.ComparedHash {
+		t.Errorf("have %+v", next.ComparedHash)
 	}
 }

@@ -170,15 +170,15 @@ func (p *plan) planSpread() change {
 }
 
 // updated returns the node's updated record.
-func (r nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
+func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
 	good := m.alive() && caughtUp
-	if good && (!r.healthy || r.boot != m.boot) {
-		r.healthySince = now
+	if good && (!h.healthy || h.boot != m.boot) {
+		h.healthySince = now
 	}
 	bad := m.State == gossip.Failed || m.State == gossip.Left
-	if bad && !r.failed {
-		r.failedSince = now
+	if bad && !h.failed {
+		h.failedSince = now
 	}
-	r.healthy, r.failed, r.boot = good, bad, m.boot
-	return r
+	h.healthy, h.failed, h.boot = good, bad, m.boot
+	return h
 }

@@ -98,7 +98,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			others[0].mustWrite(8)
 			w.sameState(others...)
 			for _, n := range others {
-				if c := n.c.Load(); c.Stuck() != nil || !c.Authority() || c.crew.Split() {
+				if c := n.c.Load(); c.Stuck() != nil || !c.Authority() || c.tracker.Split() {
 					t.Errorf("%s: %v", n.name, c.Stuck())
 				}
 			}
@@ -123,7 +123,7 @@ func TestWithoutAMajorityItIsAnAlarm(t *testing.T) {
 		w.oneCluster(nodes...)
 		w.inRing(nodes...)
 		nodes[0].astray()
-		w.until(20*time.Second, "alarm", func() bool { return w.aLeader().c.Load().crew.Split() })
+		w.until(20*time.Second, "alarm", func() bool { return w.aLeader().c.Load().tracker.Split() })
 		for _, n := range nodes {
 			if c := n.c.Load(); c.Stuck() != nil || !c.Authority() {
 				t.Errorf("%s: %v", n.name, c.Stuck())

@@ -63,10 +63,10 @@ const (
 	whyGaveUp     = "the process has given up its authority"
 )
 
-// ledger is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
+// reignState is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
 // and gossip's nodes as arguments: it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic
 // clock.
-type ledger struct {
+type reignState struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
@@ -85,8 +85,8 @@ type ledger struct {
 	leadConfirmedAt time.Duration
 	// lastFailingEnd is when endsFailing last marked a node to be ended, or the lead was transferred instead.
 	lastFailingEnd time.Duration
-	// failing are the nodes that ask without success, sorted. The slice is replaced, never modified.
-	failing []ring.NodeID
+	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
+	behind []ring.NodeID
 
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed
@@ -141,14 +141,14 @@ type record struct {
 	nextSince time.Duration
 	nextAsked time.Duration
 	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
-	nextBuild agreement.Boot
+	nextBuild agreement.RegisterProcess
 	// bootProposed means that an entry that registers nextBoot has been proposed and its outcome is unknown.
 	bootProposed bool
 	lastAlarm    time.Duration
 }
 
-func newLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *ledger {
-	return &ledger{
+func newReignState(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *reignState {
+	return &reignState{
 		self: self, boot: boot, expect: expect, reign: reign,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
@@ -162,16 +162,16 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns the record of id. It resets the record if another process has been registered. It returns nil if the ledger
+// record returns the record of id. It resets the record if another process has been registered. It returns nil if the reignState
 // is full.
-func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
-	r := l.records[id]
+func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
+	r := rs.records[id]
 	if r == nil {
-		if len(l.records) >= maxRecords {
+		if len(rs.records) >= maxRecords {
 			return nil
 		}
 		r = newRecord(s.Boot(id))
-		l.records[id] = r
+		rs.records[id] = r
 	}
 	if boot := s.Boot(id); r.boot != boot {
 		next := newRecord(boot)
@@ -180,25 +180,25 @@ func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked
 		}
-		r, l.records[id] = next, next
+		r, rs.records[id] = next, next
 	}
 	return r
 }
 
 // hasAuthority reports whether this leader has granted id authority that may still be valid. Authority from an earlier leader
 // doesn't count.
-func (l *ledger) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
-	r := l.records[id]
+func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+	r := rs.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Term &&
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 
 // expired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
-func (l *ledger) expired(now time.Duration, r *record) bool {
-	return r.gaveUp || now-max(l.reignBegan, r.lastGranted) >= EndingWait
+func (rs *reignState) expired(now time.Duration, r *record) bool {
+	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
 }
 
 // silence returns how long a node that last asked at asked has been silent, as far as this leader can tell.
-func (l *ledger) silence(now, asked time.Duration) time.Duration {
-	return now - max(l.silenceFrom, asked)
+func (rs *reignState) silence(now, asked time.Duration) time.Duration {
+	return now - max(rs.silenceFrom, asked)
 }

@@ -75,7 +75,7 @@ type forwardedCall struct {
 }
 
 // forward sends a call to entry nodes of this region, to be forwarded.
-func (p *Pool) forward(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+func (p *Pool) forward(v *wanView, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
 		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
@@ -92,7 +92,7 @@ func (p *Pool) forward(v *view, region string, m peer.Method, body []byte, timeo
 
 // relays returns the entry nodes of this region to try, best first. If this node is an entry node, it tries only those that
 // report the region as reachable.
-func (p *Pool) relays(v *view, region string) []ring.NodeID {
+func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
