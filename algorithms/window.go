@@ -79,7 +79,7 @@ func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	return s
 }
 
-func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
+func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	d.Used, d.Remaining = s.Count, max(0, l.Amount+s.Part-s.Count)
 	if s.Fresh() && d.Allowed {
 		return
@@ -102,7 +102,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 
 // WindowLeft returns how much is left of the window at now, by the wall clock. For limits without numbered windows it returns
 // Window.
-func (l *Limit) WindowLeft(now Now) time.Duration {
+func (l *Limit) WindowLeft(now Instant) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
 	}

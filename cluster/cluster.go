@@ -64,7 +64,7 @@ func New(cfg Config) (*Cluster, error) {
 		sharedRules: &sharedRules{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.tracker.behind.Store(&[]ring.NodeID{})
-	c.reconciler = &reconciler{core: core, tracker: c.tracker, governor: c.sharedRules, changing: make(chan struct{}, 1)}
+	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules, changing: make(chan struct{}, 1)}
 	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {
-		if r, fresh := rc.governor.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
+		if r, fresh := rc.sharedRules.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}

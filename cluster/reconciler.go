@@ -26,8 +26,8 @@ const (
 // reconciler, on the leader, makes Raft's configuration and the feature level match the members.
 type reconciler struct {
 	*core
-	tracker  *nodeTracker
-	governor *sharedRules
+	tracker     *nodeTracker
+	sharedRules *sharedRules
 	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
 	// know the level being agreed on.
 	changing chan struct{}

@@ -4,7 +4,7 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
 // op.state is then as if the block began now.
-func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
+func (op *Op) decideBlock(now algorithms.Instant, allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
 		return
@@ -14,7 +14,7 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 
 // beginBlocks begins each block of ops whose subject another op refuses, and puts it into the check's decision. It does not
 // extend a block already in force. The caller must hold the shards.
-func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
+func (t *Table) beginBlocks(now algorithms.Instant, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
 		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Subject) {
@@ -39,7 +39,7 @@ func isSubjectRefused(ops []Op, subject uint64) bool {
 
 // storeBlock stores a block that begins. It returns false if there is no room for it; the check is then refused without a
 // block.
-func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, ops []Op) bool {
+func (t *Table) storeBlock(now algorithms.Instant, op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
 	p := s.find(op.Key)
 	if !p.found() {
@@ -48,6 +48,6 @@ func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, op
 		}
 		p = s.insert(op.Key)
 	}
-	s.store(p, op.Limit, op.state, refusedLevel, freshAt(now, op.Limit, d.ResetAfter))
+	s.store(p, op.Limit, op.state, refusedFullness, freshAt(now, op.Limit, d.ResetAfter))
 	return true
 }

@@ -53,10 +53,10 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 // Put sets a counter of the standby's copy to r, the state of the owner's counter. The counter then counts as changed for
 // Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
 // was no room for the counter.
-func (t *Table) Put(now algorithms.Now, r Record) bool {
+func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
-		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
+		r.State, r.Log, r.Fullness = algorithms.State{}, nil, 0
 	}
 	log := r.asLog() // slow, so before taking the lock
 	s := t.shardOf(r.Key)
@@ -79,7 +79,7 @@ func (r *Record) asLog() *algorithms.Log {
 
 // placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
 // placeFor drops it.
-func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
+func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) location {
 	p := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
@@ -91,11 +91,11 @@ func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	if p.found() {
 		s.remove(p)
 	}
-	return place{index: -1, log: e}
+	return location{index: -1, log: e}
 }
 
 // putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
-func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
+func (t *Table) putHeld(s *shard, p location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
 	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
@@ -103,7 +103,7 @@ func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *a
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		e.log, e.kindLevel, e.freshAt = *log, packKindLevel(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
+		e.log, e.kindFullness, e.freshAt = *log, packKindFullness(r.Kind, r.Fullness), max(e.freshAt, freshAt) // see store
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -112,7 +112,7 @@ func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *a
 		p = s.insert(r.Key)
 	}
 	g := p.group()
-	g.records[p.slot()].state, g.kindLevels[p.slot()] = r.State, packKindLevel(r.Kind, r.Level)
+	g.records[p.slot()].state, g.kindFullnesses[p.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
 	s.markDirty(p, by)
 	return true

@@ -44,7 +44,7 @@ func (t *dirtyList) addLog(k Key) {
 }
 
 // markDirty marks a record as changed.
-func (s *shard) markDirty(p place, by readers) {
+func (s *shard) markDirty(p location, by readers) {
 	g := p.group()
 	added := uint64(by) << p.slot() &^ g.dirty
 	if added == 0 {
@@ -58,7 +58,7 @@ func (s *shard) markDirty(p place, by readers) {
 }
 
 // markClean marks a record as unchanged.
-func (s *shard) markClean(p place, by readers) {
+func (s *shard) markClean(p location, by readers) {
 	g := p.group()
 	gone := uint64(by) << p.slot() & g.dirty
 	g.dirty &^= gone
@@ -102,8 +102,8 @@ func (t *Table) activeReaders() readers {
 // record returns a slot as a Record.
 func (g *group) record(slot int) Record {
 	return Record{
-		Key: g.records[slot].key, Kind: g.kindLevels[slot].kind(), State: g.records[slot].state,
-		Level: g.kindLevels[slot].recordLevel(), FreshAt: int64(g.freshAt[slot]),
+		Key: g.records[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.records[slot].state,
+		Fullness: g.kindFullnesses[slot].recordFullness(), FreshAt: int64(g.freshAt[slot]),
 	}
 }
 
@@ -111,7 +111,7 @@ func (g *group) record(slot int) Record {
 func (l *logSlot) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
-		Level: l.kindLevel.recordLevel(), FreshAt: int64(l.freshAt),
+		Fullness: l.kindFullness.recordFullness(), FreshAt: int64(l.freshAt),
 	}
 }
 

@@ -233,7 +233,7 @@ func TestSmallTablesHoldInlineCounters(t *testing.T) {
 func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	const bound = 1000
 	record := func(i uint64, kind algorithms.Kind) Record {
-		r := Record{Key: inlineKey(i), Kind: kind, Level: 255, FreshAt: epoch.Steady/1e9 + 3600}
+		r := Record{Key: inlineKey(i), Kind: kind, Fullness: 255, FreshAt: epoch.Steady/1e9 + 3600}
 		if kind == algorithms.SlidingLog {
 			r.Log = []algorithms.Entry{{At: epoch.Steady, N: 1}}
 		} else {
@@ -332,7 +332,7 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: Key{Subject: k.Subject, Counter: k.Counter + 1<<55}, Until: now.Steady/1e9 + 10},
 						Answer: func(*Amendment) []byte { return make([]byte, 40) }})
 				case 2:
-					s := settled(now, algorithms.Taken{}, Key{Subject: k.Subject, Counter: k.Counter + 1<<54})
+					s := settled(now, algorithms.TakeRecord{}, Key{Subject: k.Subject, Counter: k.Counter + 1<<54})
 					_, _, _ = table.Settle(now, s)
 				case 3:
 					r := Record{Key: k, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)}, FreshAt: now.Steady/1e9 + 30}

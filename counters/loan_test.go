@@ -42,7 +42,7 @@ type loanModel struct {
 	key    Key
 	tables []*Table
 	limits []*algorithms.Limit
-	now    algorithms.Now
+	now    algorithms.Instant
 	flying []flyingLoan
 	taken  []takenCost
 	turned int // windows that turned in the last step
@@ -58,7 +58,7 @@ type flyingLoan struct {
 
 type takenCost struct {
 	at   int
-	from algorithms.Taken
+	from algorithms.TakeRecord
 	cost int64
 }
 
@@ -122,7 +122,7 @@ func (m *loanModel) step(t *rapid.T) {
 }
 
 // copied returns a table with another table's counters, encoded and decoded as between nodes.
-func copied(from *Table, p int, now algorithms.Now) *Table {
+func copied(from *Table, p int, now algorithms.Instant) *Table {
 	to := New(1000)
 	_ = from.Copy(p, func(records []Record) error {
 		for i := range records {
@@ -142,7 +142,7 @@ func (m *loanModel) take(i int, cost int64) {
 	ops := []Op{{Key: m.key, Limit: m.limits[i], Cost: cost}}
 	if m.tables[i].Take(m.now, ops) == Admitted {
 		m.admitted[i] += cost
-		m.taken = append(m.taken, takenCost{i, ops[0].Taken(m.now), cost})
+		m.taken = append(m.taken, takenCost{i, ops[0].TakeRecord(m.now), cost})
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // amendment adds cost to a counter, at most once; its answer has n bytes.
-func amendment(now algorithms.Now, cost int64, body uint64, n int) *Amendment {
+func amendment(now algorithms.Instant, cost int64, body uint64, n int) *Amendment {
 	return &Amendment{
 		Ops:    []Op{{Key: Key{Subject: 7 << 52, Counter: 1}, Limit: tokenLimit, Cost: cost}},
 		Memo:   &Memo{Key: Key{Subject: 7 << 52, Counter: 2}, ContentHash: body, Until: now.Steady/1e9 + 60},
@@ -24,7 +24,7 @@ func TestAmendOnce(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	k := amendment(now, 1, 1, 1).Ops[0].Key
 	const size = 50 // of the answer: four notes
-	expect := func(what string, table *Table, now algorithms.Now, a *Amendment, repeated bool, want error, used int64) {
+	expect := func(what string, table *Table, now algorithms.Instant, a *Amendment, repeated bool, want error, used int64) {
 		t.Helper()
 		if err := table.Amend(now, a); !errors.Is(err, want) || a.Repeated != repeated {
 			t.Errorf("%s: have %v, repeated %v; want %v, %v", what, err, a.Repeated, want, repeated)

@@ -12,7 +12,7 @@ import (
 //
 // The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that becomes fresh later
 // counts as the more used.
-func (t *Table) Merge(now algorithms.Now, r Record) bool {
+func (t *Table) Merge(now algorithms.Instant, r Record) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
 		return true
 	}
@@ -75,9 +75,9 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
 	}
 	switch {
 	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window():
-		r.Level = max(r.Level, have.Level)
+		r.Fullness = max(r.Fullness, have.Fullness)
 	case r.State.Window() < have.State.Window():
-		r.Level = have.Level
+		r.Fullness = have.Fullness
 	}
 	r.State = mergeWindows(r.Kind, r.State, have.State)
 	r.FreshAt = max(r.FreshAt, have.FreshAt)

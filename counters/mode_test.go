@@ -13,7 +13,7 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 	defer table.Close()
 	limit := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 3, Window: time.Hour}
 	now := algorithms.At(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC))
-	for name, at := range map[string]algorithms.Now{
+	for name, at := range map[string]algorithms.Instant{
 		"now":                          now,
 		"after the clock was set back": {Steady: now.Steady + 1, Wall: now.Wall - int64(3*time.Hour)},
 	} {

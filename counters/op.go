@@ -65,8 +65,8 @@ type Op struct {
 	// Full: the limit did not refuse, but the table has no room for another counter.
 	Full bool
 
-	state algorithms.State // after the check, while it is being decided
-	place place
+	state    algorithms.State // after the check, while it is being decided
+	location location
 }
 
 // Mode is what an op does to its counter.
@@ -92,30 +92,30 @@ func (op *Op) Refuses() bool {
 
 // MoreAfter returns how long until op's limit, a sliding window, has more left than after the check; zero if nothing is used.
 // It is valid only for the Take or Peek that admitted the whole check.
-func (op *Op) MoreAfter(now algorithms.Now) time.Duration {
+func (op *Op) MoreAfter(now algorithms.Instant) time.Duration {
 	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 
-// Taken describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
+// TakeRecord describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
 // check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
-func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
+func (op *Op) TakeRecord(now algorithms.Instant) algorithms.TakeRecord {
 	l := op.Limit
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
 		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
 	}
 	if !l.Kind.Windowed() {
-		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
+		return algorithms.TakeRecord{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
 	}
-	return l.Taken(l.Advance(algorithms.State{}, now), now)
+	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }
 
 // Record is a counter in transit to or from disk or another node. Its times are on the steady clock of the process that holds
 // it.
 type Record struct {
-	Key     Key
-	Kind    algorithms.Kind
-	State   algorithms.State   // for all kinds but the log
-	Log     []algorithms.Entry // for the log
-	Level   uint8              // how much of the capacity is used, 0…255; 255 means refusing
-	FreshAt int64              // Unix seconds on the steady clock: when the counter equals a fresh one
+	Key      Key
+	Kind     algorithms.Kind
+	State    algorithms.State   // for all kinds but the log
+	Log      []algorithms.Entry // for the log
+	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
+	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
 }

@@ -11,7 +11,7 @@ import (
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
 // settled gives back 40 of a counter's 100, under a note.
-func settled(now algorithms.Now, from algorithms.Taken, note Key) *Settlement {
+func settled(now algorithms.Instant, from algorithms.TakeRecord, note Key) *Settlement {
 	return &Settlement{
 		Notes:   []Note{{Key: note, Count: 60, At: 1}},
 		Until:   now.Steady/1e9 + 60,
@@ -26,8 +26,8 @@ func TestSettleOnce(t *testing.T) {
 	k, note := Key{Subject: 7 << 52, Counter: 1}, Key{Subject: 7 << 52, Counter: 2}
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
-	from := tokenLimit.Taken(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
-	expect := func(what string, table *Table, now algorithms.Now, s *Settlement, repeated, done bool, used int64) {
+	from := tokenLimit.TakeRecord(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
+	expect := func(what string, table *Table, now algorithms.Instant, s *Settlement, repeated, done bool, used int64) {
 		t.Helper()
 		gotRepeated, gotDone, err := table.Settle(now, s)
 		if err != nil || gotRepeated != repeated || gotDone != done {
@@ -81,7 +81,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 	table := New(64)
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	s := settled(now, algorithms.Taken{}, Key{Subject: 1 << 60, Counter: 2})
+	s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 2})
 	if _, _, err := table.Settle(now, s); err != nil {
 		t.Fatal(err)
 	}
@@ -95,12 +95,12 @@ func TestNotesOutliveFloods(t *testing.T) {
 	full := New(4)
 	defer full.Close()
 	for i := range uint64(4) {
-		s := settled(now, algorithms.Taken{}, Key{Subject: 1 << 60, Counter: 10 + i})
+		s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 10 + i})
 		if _, _, err := full.Settle(now, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := full.Settle(now, settled(now, algorithms.Taken{}, Key{Subject: 1 << 60, Counter: 99})); !errors.Is(err, ErrFull) {
+	if _, _, err := full.Settle(now, settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 99})); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want %v", err, ErrFull)
 	}
 }
@@ -114,7 +114,7 @@ func TestReplacedNotes(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	key := Key{Subject: 5 << 52, Counter: 2}
 	second := now.Steady / 1e9
-	expect := func(name string, table *Table, at algorithms.Now, want int64) {
+	expect := func(name string, table *Table, at algorithms.Instant, want int64) {
 		t.Helper()
 		n := Note{Key: key}
 		if found := table.ReadNote(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
@@ -156,7 +156,7 @@ func TestForceCapped(t *testing.T) {
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	key := Key{Subject: 5 << 52, Counter: 2}
-	from := tokenLimit.Taken(tokenLimit.Advance(algorithms.State{}, now), now)
+	from := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)
 	table.Shut(5)
 	if err := table.ForceCapped(now, key, tokenLimit, from, 1); err != nil {
 		t.Fatal(err)

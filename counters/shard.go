@@ -49,7 +49,7 @@ func (s *shard) subtableOf(k Key) *subtable {
 }
 
 // find looks k up. It does not find logs.
-func (s *shard) find(k Key) place { return s.subtableOf(k).find(k) }
+func (s *shard) find(k Key) location { return s.subtableOf(k).find(k) }
 
 // log returns k's log, or nil if it has none.
 func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
@@ -86,7 +86,7 @@ func (s *shard) forEachHeld(f func(sub *subtable)) {
 }
 
 // insert puts k, which must not be in the shard, into a slot. The caller has made room.
-func (s *shard) insert(k Key) place {
+func (s *shard) insert(k Key) location {
 	sub := s.subtableOf(k)
 	for sub.spare == 0 {
 		s.grow(sub)
@@ -98,7 +98,7 @@ func (s *shard) insert(k Key) place {
 }
 
 // remove frees the slot at p.
-func (s *shard) remove(p place) {
+func (s *shard) remove(p location) {
 	s.markClean(p, allReaders)
 	s.inline -= int(p.group().inline >> p.slot() & 1)
 	p.subtable.freeSlot(p)

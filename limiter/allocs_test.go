@@ -166,8 +166,8 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 		for _, n := range w.nodes[1:] {
 			w.setCut(w.nodes[0], n, true)
 		}
-		seen := &reachableCounter{Peers: w.nodes[0].member.Peers}
-		w.nodes[0].member.Peers = seen
+		seen := &reachableCounter{Peers: w.nodes[0].membership.Peers}
+		w.nodes[0].membership.Peers = seen
 		var a Answer
 		w.nodes[0].Check(&q, &a)
 		if a.DecidedBy != ByFallback || seen.n > 8 {

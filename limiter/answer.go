@@ -99,13 +99,13 @@ type Answer struct {
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check
-	Now          algorithms.Now
+	Now          algorithms.Instant
 
 	// Limits has an entry for each limit of the check, in document order, including shadow limits.
 	Limits []LimitAnswer
-	// Tightest indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none refused,
+	// TightestIndex indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none refused,
 	// the limit with the least remaining relative to its capacity. It is −1 if there is none.
-	Tightest int
+	TightestIndex int
 
 	scratch scratch
 }

@@ -108,10 +108,10 @@ func (c *change) apply(l *Limiter) error {
 			t.sent = true
 		}
 		if c.verb == verbList {
-			return l.member.forward(ctx, to, MethodChange, &next, &c.counters)
+			return l.membership.forward(ctx, to, MethodChange, &next, &c.counters)
 		}
 		var list results
-		if err := l.member.forward(ctx, to, MethodChange, &next, &list); err != nil {
+		if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
 		if !c.acceptResults(list) {
@@ -145,7 +145,7 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch {
 	case errors.Is(err, counters.ErrShut):
 		return err
-	case l.member != nil && !l.member.Authority():
+	case l.membership != nil && !l.membership.Authority():
 		return ErrNoOwner
 	case err == nil:
 		c.voidLeases(l)
@@ -154,7 +154,7 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 }
 
 // readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not on this node.
-func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
+func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	for i := range c.ops {
 		op := &c.ops[i]
 		if !l.table.IsOpen(op.Key.Partition()) {
@@ -179,20 +179,20 @@ func (c *change) list(l *Limiter) error {
 
 // voidLeases voids the subject's leases and remembered refusals if c has freed quota, because they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
-	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
+	givesBack := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := c.verb == verbReset || c.verb == verbClear
-	if l.member == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && reward) {
+	if l.membership == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && givesBack) {
 		return
 	}
 	subject := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
+		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
 	if reset {
-		l.member.leases.granted.Forget(subject)
+		l.membership.leases.granted.Forget(subject)
 	}
-	l.member.leases.forgetEverywhere(forgetMessage{subject: subject})
+	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this

@@ -7,7 +7,7 @@
 //
 // # In a cluster
 //
-// [New] makes a standalone node, [Join] a member of a cluster. A check whose partitions this node all owns is a single Take,
+// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check whose partitions this node all owns is a single Take,
 // with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes each subject
 // once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this node decides. Then
 // it asks all the other nodes at once, with one message each, and each decides its group all or nothing. For every subject it
@@ -15,11 +15,11 @@
 // in a message without a reply, with the lineage that the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner (package
-// localcache). Questions carry requests for leases; answers carry the leases that the owner debited. When a lease ends, what is
+// localcache). Questions carry requests for leases; answers carry the grants that the owner debited. When a grant ends, what is
 // left of it goes back in the same way as a check's cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
-// other end of a hand-off, then the standby, which passes the question on or acts for the owner, and in the end this node
+// other side of a hand-off, then the standby, which forwards the question or acts for the owner, and in the end this node
 // alone, by `on_partition`. A check waits, without polling, for a partition that is being handed over. It also waits for a slow
 // node: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters, settlements,
 // and reservations with an id try the same candidates (remote.go).
@@ -37,5 +37,5 @@
 //
 // If regions divide a limit, each region decides within its share (shares.go). Owners borrow unused quota from other regions,
 // ahead of need and outside any check. The lender debits a loan and confirms the debit; the borrower credits the loan to its
-// counter at most once. [Far] reaches the other regions.
+// counter at most once. [OtherRegions] reaches the other regions.
 package limiter

@@ -9,26 +9,26 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// forwardBounds are the upper bounds of tallies.forwardTimes.
+// forwardBounds are the upper bounds of counts.forwardTimes.
 var forwardBounds = [...]time.Duration{
 	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
 }
 
-// tallies holds counts since the process started.
-type tallies struct {
-	forwardTimes                                                                [len(forwardBounds) + 1]atomic.Int64
-	forwardTimeSum                                                              atomic.Int64
-	coalesced, failed, standbyDecisions, served, relayed, givenBack, turnedAway atomic.Int64
-	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned atomic.Int64
-	debtsDropped                                                                atomic.Int64
-	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed            atomic.Int64
-	fallback                                                                    [4]atomic.Int64
+// counts holds counts since the process started.
+type counts struct {
+	forwardTimes                                                                  [len(forwardBounds) + 1]atomic.Int64
+	forwardTimeSum                                                                atomic.Int64
+	coalesced, failed, standbyDecisions, served, forwarded, givenBack, turnedAway atomic.Int64
+	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned   atomic.Int64
+	debtsDropped                                                                  atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed              atomic.Int64
+	fallback                                                                      [4]atomic.Int64
 }
 
 // addForward counts a question that was answered after d.
-func (t *tallies) addForward(d time.Duration) {
+func (t *counts) addForward(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
 	t.forwardTimes[i].Add(1)
 	t.forwardTimeSum.Add(int64(d))
@@ -55,10 +55,10 @@ func (l *Limiter) Figures(s figures.Sink) {
 	if set := l.Rules(); set != nil {
 		s.Gauge("inline_sets", "Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.", float64(set.Interned()))
 	}
-	if l.member == nil {
+	if l.membership == nil {
 		return
 	}
-	f, r := &l.member.figures, &l.reservations
+	f, r := &l.membership.counts, &l.reservations
 	seconds := make([]int64, len(f.forwardTimes))
 	for i := range f.forwardTimes {
 		seconds[i] = f.forwardTimes[i].Load()
@@ -74,11 +74,11 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
-	count("relayed_total", "Questions from other nodes passed on to the owner.", &f.relayed)
+	count("relayed_total", "Questions from other nodes passed on to the owner.", &f.forwarded)
 	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.givenBack)
 	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
-	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.member.leases.held.GrantCount()))
-	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.member.leases.granted.Outstanding()))
+	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.membership.leases.held.GrantCount()))
+	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.membership.leases.granted.Outstanding()))
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
 	count("lease_cached_refusals_total", "Subjects refused because their owner had refused them a moment before.", &f.rememberedRefusals)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)

@@ -11,7 +11,7 @@ import (
 func TestFiguresOfACluster(t *testing.T) {
 	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]
-	f := &n.member.figures
+	f := &n.membership.counts
 	f.addForward(time.Microsecond)
 	f.addForward(time.Hour)
 	f.fallback[rules.Full].Store(5)

@@ -11,8 +11,8 @@ import (
 )
 
 // grantRequests grants the lease requests in v's question as far as the limits allow. It debits each grant first.
-func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
-	q, r, m := &v.question, &v.reply, ls.limiter.member
+func (ls *leases) grantRequests(v *exchange, now algorithms.Instant) {
+	q, r, m := &v.question, &v.reply, ls.limiter.membership
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -21,22 +21,22 @@ func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
 		request := &q.requests[i]
-		at, subject := findSubject(q.ops, request.subject)
-		ops := q.ops[at : at+len(request.Want)]
+		first, subject := findSubject(q.ops, request.subject)
+		ops := q.ops[first : first+len(request.Want)]
 		for j := range ops {
-			ops[j].Decision = results[at+j].Decision
+			ops[j].Decision = results[first+j].Decision
 		}
 		if g, ok := ls.grant(now, request, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
-			m.figures.grantsRefused.Add(1)
+			m.counts.grantsRefused.Add(1)
 		}
 	}
 }
 
 // grant grants one lease request. It returns false if the limits do not allow it.
-func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
-	m := ls.limiter.member
+func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+	m := ls.limiter.membership
 	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
@@ -45,7 +45,7 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 		if ops[i].Limit.Kind != algorithms.TokenBucket {
 			g.EndsIn = min(g.EndsIn, ops[i].Limit.WindowLeft(now))
 		}
-		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
+		g.Windows = append(g.Windows, takeRecordAt(&ops[i], now).Window)
 	}
 	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
@@ -55,7 +55,7 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 		return ls.limiter.table.Take(now, ops) == counters.Admitted
 	})
 	if g.ID != 0 {
-		m.figures.granted.Add(1)
+		m.counts.granted.Add(1)
 	}
 	return g, g.ID != 0
 }
@@ -63,8 +63,8 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 // forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
 // a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	ls.held.Forget(ls.limiter.member.Boottime(), f.subject, f.refusalsOnly)
-	ls.limiter.member.broadcast(MethodForget, wire.Encode(nil, &f))
+	ls.held.Forget(ls.limiter.membership.Boottime(), f.subject, f.refusalsOnly)
+	ls.limiter.membership.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
 // leaseRequest requests a lease on one of a question's subjects.

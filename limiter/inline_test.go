@@ -86,7 +86,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.noteKey(unit); n.IsInline() != inline || n != r.noteKey(unit) || n.Subject != key.Subject || unit > 0 && n == r.noteKey(unit-1) {
+				if n := sent.settlementKey(unit); n.IsInline() != inline || n != r.settlementKey(unit) || n.Subject != key.Subject || unit > 0 && n == r.settlementKey(unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}
@@ -118,7 +118,7 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 		ops = append(ops, counters.Op{Key: counters.Key{Subject: subject, Counter: counter}, Limit: &l.Limit, Cost: 1})
 	}
 	var receipt localcache.Receipt
-	switch n.member.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
+	switch n.membership.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
 	case localcache.Spent:
 		c.admitted++
 		c.leased++
@@ -127,7 +127,7 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 		return
 	}
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
-	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
+	a.terms = []localcache.Terms{n.membership.termsOf(&c.rule, c.limits)}
 	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {

@@ -21,7 +21,7 @@ type Limiter struct {
 	inForce       atomic.Pointer[activeRules]
 	top           *top
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
-	member        *member       // nil for a standalone node
+	membership    *membership   // nil for a standalone node
 	incarnation   uint64        // random; identifies this process, its counts and its clock readings
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
@@ -51,7 +51,7 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before SetRules. If
+// New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before SetRules. If
 // clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
@@ -96,11 +96,11 @@ func (l *Limiter) SetRules(set *rules.Set) {
 // authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
 // zero if it has no authority now.
 func (l *Limiter) authorityAt() int64 {
-	if l.member == nil {
+	if l.membership == nil {
 		return 0
 	}
 	now := l.clock.Now().Wall
-	if !l.member.Authority() {
+	if !l.membership.Authority() {
 		return 0
 	}
 	return now
@@ -129,7 +129,7 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 }
 
 // CheckAt decides q as of now.
-func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
+func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
 	done, err := l.prepare(now, q, a)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
 // and done is true.
-func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, err error) {
+func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
 	active := l.inForce.Load()
 	a.begin(active, now)
 	m := &a.scratch.match
@@ -190,14 +190,14 @@ const modesLevel = 2
 
 // requireLevel returns an error if the check needs something that not all nodes of the cluster support.
 func (l *Limiter) requireLevel(q *Query, a *Answer) error {
-	if l.member == nil || l.member.Level == nil || l.member.Level() >= modesLevel {
+	if l.membership == nil || l.membership.Level == nil || l.membership.Level() >= modesLevel {
 		return nil
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
 			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit need level %d, but the cluster is at %d",
-				ErrLevelTooLow, modesLevel, l.member.Level())
+				ErrLevelTooLow, modesLevel, l.membership.Level())
 		}
 	}
 	return nil
@@ -230,7 +230,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // mayDecideHere reports whether this node, if it has authority, owns all counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	s := &a.scratch
-	return l.member == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
+	return l.membership == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.
@@ -240,8 +240,8 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
 // the verdict is Shut, and any debit is kept: ownership can no longer be proved.
-func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
-	m := l.member
+func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
+	m := l.membership
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
@@ -258,7 +258,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 }
 
 // take decides ops from this node's counters, unless a gate is shut.
-func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+func (l *Limiter) take(now algorithms.Instant, ops []counters.Op, peek bool) counters.Verdict {
 	if peek {
 		return l.table.Peek(now, ops)
 	}
@@ -272,7 +272,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		c.collectReplies()
 		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
 			c.rollBack()
-			l.catchUp(l.member.ctx, 0, c.newerRules)
+			l.catchUp(l.membership.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
 			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err
@@ -334,11 +334,11 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 }
 
 // begin clears a for a new check.
-func (a *Answer) begin(active *activeRules, now algorithms.Now) {
+func (a *Answer) begin(active *activeRules, now algorithms.Instant) {
 	a.Set, a.RulesVersion, a.Now = active.set, active.set.Version, now
 	a.scratch.active, a.scratch.hasLocal = active, false
 	a.scratch.hasBlocks, a.scratch.decidedHere = false, false
-	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false
+	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
@@ -411,8 +411,8 @@ func (a *Answer) conclude() {
 		if a.Allowed && op.Mode == counters.CountMode && !la.Allowed && !la.Rule.Shadow {
 			a.Allowed, a.Counted = false, true
 		}
-		if !la.Rule.Shadow && (a.Tightest < 0 || la.comesBefore(&a.Limits[a.Tightest])) {
-			a.Tightest = i
+		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
+			a.TightestIndex = i
 		}
 	}
 }

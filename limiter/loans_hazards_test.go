@@ -147,9 +147,9 @@ func TestLoanComesTooLate(t *testing.T) {
 			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
 				t.Errorf("have %+v", s)
 			}
-			n.member.loans.mu.Lock()
-			defer n.member.loans.mu.Unlock()
-			if n.member.loans.inFlight != 0 {
+			n.membership.loans.mu.Lock()
+			defer n.membership.loans.mu.Unlock()
+			if n.membership.loans.inFlight != 0 {
 				t.Error("the loan is still in flight")
 			}
 		})
@@ -231,7 +231,7 @@ func (n *testNode) lendTo(r LoanRequest) (LoanReply, error) {
 	}
 	got := make(chan answer, 1)
 	a := &testResponder{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
-	n.ServeFarFor(MethodLend, wire.Encode(nil, &r), a)
+	n.ServeFar(MethodLend, wire.Encode(nil, &r), a)
 	select {
 	case one := <-got:
 		if one.err != nil {
@@ -309,7 +309,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Error("an unknown method was answered")
 		}
 	}}
-	w.nodes[0].ServeFarFor(MethodAsk, nil, a)
+	w.nodes[0].ServeFar(MethodAsk, nil, a)
 }
 
 // A loan that the lender can't confirm is not announced, and is put back. A loan is not announced either if the owner loses

@@ -40,7 +40,7 @@ func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 
 // forgetSoon makes all nodes forget what f names, at once or up to forgetNoticePause later.
 func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	wait := n.delay(m.Boottime(), f.subject)
 	if wait < 0 {
 		return

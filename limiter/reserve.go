@@ -49,7 +49,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
 	if q.RequestID == "" || done {
-		return l.reservations.reserve(q, ttl, a, done)
+		return l.reservations.decide(q, ttl, a, done)
 	}
 	r := &reserveRequest{query: q, ttl: ttl}
 	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
@@ -58,14 +58,14 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	for again := false; ; again = true {
 		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
-		id, err = l.reservations.reserveAtHome(ctx, r, a)
+		id, err = l.reservations.decideAtHome(ctx, r, a)
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
 		if done, err = l.prepare(l.clock.Now(), q, a); err != nil { // the attempt may have written its answer into a
 			return "", err
 		}
-		if id, err = l.reservations.reserve(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
+		if id, err = l.reservations.decide(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
 			return id, err
 		}
 		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
@@ -101,7 +101,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
 		decision := subjectDecision{undo: undoHere, decidedAt: a.Now, lineage: 1} // for a standalone node
-		if rs.limiter.member != nil {
+		if rs.limiter.membership != nil {
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
 		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
@@ -133,12 +133,12 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 // owes nothing.
 func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops []counters.Op) debit {
 	d := debit{subject: subject}
-	at, index := 0, 0 // positions in the question
+	first, index := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
 		d.lineage, d.incarnation, d.steady = decision.lineage, rs.limiter.incarnation, decision.decidedAt.Steady
 	case undoAsked:
-		at, index = findSubject(decision.answeredBy.q.ops, subject)
+		first, index = findSubject(decision.answeredBy.q.ops, subject)
 		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[index], decision.answeredBy.incarnation, decision.answeredBy.steady
 	}
 	for j := range ops {
@@ -150,9 +150,9 @@ func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops [
 		switch {
 		case !op.Limit.Kind.Windowed(): // it drains over time: keep ResetAfter
 		case decision.undo == undoAsked:
-			when = decision.answeredBy.windows[at+j]
+			when = decision.answeredBy.windows[first+j]
 		default:
-			when = takenAt(op, decision.decidedAt).Window
+			when = takeRecordAt(op, decision.decidedAt).Window
 		}
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
 		d.when = append(d.when, when)
@@ -271,8 +271,8 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// noteKey returns the key under which the settlement of a unit is recorded.
-func (r *reservation) noteKey(unit int) counters.Key {
+// settlementKey returns the key under which the settlement of a unit is recorded.
+func (r *reservation) settlementKey(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	k := counters.Key{Subject: r.home().subject, Counter: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
@@ -284,10 +284,10 @@ func (r *reservation) noteKey(unit int) counters.Key {
 // signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
 // this process's own, and no other node can verify the signature.
 func (rs *reservations) signingKey() (key []byte, known bool) {
-	if rs.limiter.member == nil || rs.limiter.member.Secret == nil {
+	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
 		return rs.processKey[:], true
 	}
-	secret := rs.limiter.member.Secret()
+	secret := rs.limiter.membership.Secret()
 	if len(secret) == 0 {
 		return rs.processKey[:], false
 	}

@@ -28,18 +28,18 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
+// decideAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
 // ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
-func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: r.hops, here: func() (err error) {
-		id, err = rs.reserveHere(ctx, r, home, a)
+		id, err = rs.decideHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
-		id, err = rs.askOwner(ctx, to, r, a)
+		id, err = rs.askHome(ctx, to, r, a)
 		return err
 	}})
 	return id, err
@@ -56,9 +56,9 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return home, false
 }
 
-// reserveHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
+// decideHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
 // counters.ErrShut if the counters have moved away.
-func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
+func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, a.Now)
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
@@ -79,7 +79,7 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 			return a.restore(&kept), nil
 		}
 	}
-	if id, err = rs.reserve(r.query, r.ttl, a, false); err != nil || found {
+	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
 	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
@@ -135,7 +135,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 
 // pack returns a and the id of its reservation in the form that restore takes.
 func (a *Answer) pack(id string) *keptAnswer {
-	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
+	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.TightestIndex}
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
@@ -166,22 +166,22 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		}
 	}
 	a.scratch.match.Hits = hits
-	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
+	a.Allowed, a.DecidedBy, a.TightestIndex = k.allowed, k.decidedBy, -1
 	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
-		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
+		a.Limits, a.TightestIndex = append(a.Limits, limits...), k.tightest
 	}
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// askOwner has another node decide r. The error is ErrNoOwner if that node could not.
-func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+// askHome has another node decide r. The error is ErrNoOwner if that node could not.
+func (rs *reservations) askHome(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
 	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
-	if err := rs.limiter.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
@@ -195,9 +195,9 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 	return id, nil
 }
 
-// reserveFor decides r for another node.
-func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.limiter.member.ctx, homeTimeout)
+// serveReserve decides r for another node.
+func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
+	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
 	defer cancel()
 	if rs.limiter.version() < r.version {
 		rs.limiter.catchUp(ctx, 0, r.version)
@@ -211,7 +211,7 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 	a.scratch.deadline = time.Now().Add(homeTimeout)
-	id, err := rs.reserveAtHome(ctx, r, &a)
+	id, err := rs.decideAtHome(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -280,9 +280,9 @@ func (s *Subject) code(c *wire.Coder) {
 	})
 }
 
-// reserve decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
+// decide decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
 // it.
-func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
+func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done && !rs.limiter.start(q, a) {

@@ -54,7 +54,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 		counts := make([]*takes, len(w.nodes))
 		for i, n := range w.nodes {
 			counts[i] = &takes{decided: map[int64]bool{}}
-			n.member.Recorder = counts[i]
+			n.membership.Recorder = counts[i]
 		}
 		n := w.nodes[0]
 		mine, mineToo := w.keyOf("a", n, nil), w.keyOf("b", n, nil)

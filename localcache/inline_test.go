@@ -18,10 +18,10 @@ func callerOps(subject uint64, amount, cost int64) []counters.Op {
 }
 
 // deliverLease delivers the answer to a caller's check, with a grant.
-func (s *Leases) deliverLease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
-	_, ok := s.Request(at, someone, terms, ops, 1)
+func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, amount int64) bool {
+	_, ok := s.Request(now, someone, terms, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
-	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	s.Admitted(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
@@ -235,8 +235,8 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 						for _, h := range hits {
 							w.hits = append(w.hits, hit{at: h.at, cost: []int64{costs(h)}})
 						}
-						if over, at := w.excess(0); over > 0 {
-							t.Errorf("seed %d: %s: %.3f too many at %s, of %v hits by set", seed, what, over, at, all)
+						if over, now := w.excess(0); over > 0 {
+							t.Errorf("seed %d: %s: %.3f too many at %s, of %v hits by set", seed, what, over, now, all)
 						}
 					}
 					for _, k := range []counters.Key{keyOf(1), keyOf(2)} {

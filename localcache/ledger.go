@@ -66,11 +66,11 @@ type ledgerPart struct {
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
 // as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
-	for i := range b.shards {
-		b.shards[i].subjects, b.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
+	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
+	for i := range ll.shards {
+		ll.shards[i].subjects, ll.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
 	}
-	return b
+	return ll
 }
 
 // Outstanding returns the number of outstanding grants.
@@ -128,14 +128,14 @@ func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 
 // Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
 // returned ID is zero if nothing is granted.
-func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
 	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
 	if s != nil {
-		ll.acceptReport(s, at, set, r)
+		ll.acceptReport(s, now, set, r)
 	} else {
-		ll.sweep(sh, at)
+		ll.sweep(sh, now)
 	}
 	switch {
 	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
@@ -154,7 +154,7 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 			sh.inline++
 		}
 	}
-	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + returnGrace}
+	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		e.parts, amounts = append(e.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
@@ -168,9 +168,9 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 
 // acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
 // missing from the report is no longer being spent, although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint64, r *GrantRequest) {
+func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.grants)
-	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return at >= e.until || e.lineage != r.Lineage })
+	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return now >= e.until || e.lineage != r.Lineage })
 	ll.outstanding.Add(int64(len(s.grants) - before))
 	for i := range s.grants {
 		e := &s.grants[i]
@@ -179,7 +179,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
 		if held < 0 {
-			e.until = min(e.until, at+returnGrace)
+			e.until = min(e.until, now+returnGrace)
 		}
 		for j := range e.parts {
 			if p := &e.parts[j]; held < 0 {
@@ -237,7 +237,7 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(e *ledgerGrant, p *le
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns a
 // limit's usage. If the grant is no longer outstanding, Return does nothing.
-func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
+func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
 	sh, s := ll.lock(ops[0].Key.Subject)
 	defer sh.mu.Unlock()
@@ -251,7 +251,7 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 	e := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
-	if at >= e.until {
+	if now >= e.until {
 		return
 	}
 	for i := range ops {
@@ -275,11 +275,11 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
-func (ll *LeaseLedger) Returnable(at time.Duration, subject, counter uint64) (total int64) {
+func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
 	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()
 	s.forEachPart(counter, func(e *ledgerGrant, p *ledgerPart) {
-		if at < e.until {
+		if now < e.until {
 			total = addCapped(total, p.returnable)
 		}
 	})
@@ -297,24 +297,24 @@ func (ll *LeaseLedger) Forget(subject uint64) {
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (ll *LeaseLedger) Sweep(at time.Duration) {
+func (ll *LeaseLedger) Sweep(now time.Duration) {
 	for i := range ll.shards {
 		sh := &ll.shards[i]
 		sh.mu.Lock()
-		ll.sweep(sh, at)
+		ll.sweep(sh, now)
 		sh.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller must hold. It reads the whole shard, so it runs at most once per
 // returnGrace.
-func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
-	if at < sh.nextSweep {
+func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
+	if now < sh.nextSweep {
 		return
 	}
 	next := never
 	for subject, s := range sh.subjects {
-		if s.until <= at {
+		if s.until <= now {
 			ll.outstanding.Add(int64(-len(s.grants)))
 			delete(sh.subjects, subject)
 			if s.inline {
@@ -324,5 +324,5 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 			next = min(next, s.until)
 		}
 	}
-	sh.nextSweep = max(next, at+returnGrace)
+	sh.nextSweep = max(next, now+returnGrace)
 }

@@ -225,7 +225,7 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closeOnRelease(n.keeper)
-	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
+	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,

@@ -249,7 +249,7 @@ func (c *Counters) pace(ctx context.Context) {
 
 // noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
 // the last step that it noticed.
-func (c *Counters) noticeClockStep(now algorithms.Now) bool {
+func (c *Counters) noticeClockStep(now algorithms.Instant) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - c.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
 		return false

@@ -31,7 +31,7 @@ func TestCountersComeBack(t *testing.T) {
 	later := clk.Now()
 	later.Steady -= int64(3*time.Second) + 5
 	again := newTable()
-	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return later }))
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return later }))
 	defer mustClose(t, c)
 	if stats.Restored != 25_000 || stats.DamagedFrames+stats.Older+stats.Expired+stats.NoRoom != 0 {
 		t.Fatalf("have %+v", stats)
@@ -71,16 +71,16 @@ func TestNewestWins(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			default:
 				r := counters.Record{
-					Key:   counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
-					Kind:  rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
-					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
+					Key:      counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
+					Kind:     rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
+					Fullness: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
 				if !r.Kind.Bucket() {
 					r.State.At /= int64(time.Minute)
 				}
 				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {
-					r.State, r.Level = algorithms.State{}, 0
+					r.State, r.Fullness = algorithms.State{}, 0
 				}
 				r.FreshAt = max(r.FreshAt, src.all[r.Key].FreshAt)
 				src.set(r)
@@ -106,7 +106,7 @@ func TestNewestWins(t *testing.T) {
 	})
 }
 
-func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Now) {
+func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Instant) {
 	for k, want := range model {
 		have, ok := src.all[k]
 		left := want.FreshAt - now.Steady/1e9
@@ -138,7 +138,7 @@ func TestClockWasAhead(t *testing.T) {
 	back.Wall -= int64(10 * 365 * 24 * time.Hour)
 	back.Steady = back.Wall + 1000
 	again := newTable()
-	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return back }))
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return back }))
 	defer mustClose(t, c)
 	if stats.Restored != 3 {
 		t.Fatalf("have %+v", stats)
@@ -176,7 +176,7 @@ func TestQueueIsKept(t *testing.T) {
 		then.Wall += int64(set)
 		then.Steady = then.Wall + 1000
 		again := newTable()
-		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Now { return then }))
+		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return then }))
 		have := again.all[counters.Key{Subject: 1}]
 		if len(have.Log) != 4 {
 			t.Fatalf("set by %s: have %+v", set, have)
@@ -198,7 +198,7 @@ func TestClockStepsForward(t *testing.T) {
 	for _, forGood := range []bool{true, false} {
 		dir, src := t.TempDir(), newTable()
 		now := newClock().Now()
-		clock := func() algorithms.Now { return now }
+		clock := func() algorithms.Instant { return now }
 		c, _ := openLoaded(t, testConfig(dir, src, clock))
 		k := counters.Key{Subject: 1, Counter: 1}
 		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
@@ -471,7 +471,7 @@ func TestWithTable(t *testing.T) {
 	defer next.Close()
 	now := clk.Now()
 	now.Steady += int64(42 * time.Minute)
-	c, stats := openLoaded(t, testConfig(dir, next, func() algorithms.Now { return now }))
+	c, stats := openLoaded(t, testConfig(dir, next, func() algorithms.Instant { return now }))
 	defer mustClose(t, c)
 	if stats.Restored != int64(len(limits)) {
 		t.Fatalf("have %+v", stats)

@@ -10,7 +10,7 @@ import (
 )
 
 // fullLog is a log at its bound.
-func fullLog(now algorithms.Now, k counters.Key) counters.Record {
+func fullLog(now algorithms.Instant, k counters.Key) counters.Record {
 	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, FreshAt: now.Steady/1e9 + 7200}
 	for i := range int64(algorithms.MaxLogEntries) {
 		r.Log = append(r.Log, algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})

@@ -13,10 +13,10 @@ import (
 
 // TestGolden: the on-disk format of counters has not changed.
 func TestGolden(t *testing.T) {
-	now := algorithms.Now{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
+	now := algorithms.Instant{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
 	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}
 	records := []counters.Record{
-		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Level: 255},
+		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Fullness: 255},
 		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}},
 		{Kind: algorithms.TokenBucket, State: state},
 		{Kind: algorithms.LeakyBucket, State: state},

@@ -45,7 +45,7 @@ func child(job string) {
 }
 
 // wallClock is for tests that span several processes.
-func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
+func wallClock() algorithms.Instant { return algorithms.At(time.Now()) }
 
 // killKey returns the counter that the n-th change of a load affects.
 func killKey(load string, n int) (k counters.Key, log bool) {
@@ -68,7 +68,7 @@ func killRecord(load string, n int) counters.Record {
 		r = fullLog(now, k)
 		r.Log[len(r.Log)-1].N = int64(n)
 	}
-	r.Level, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
+	r.Fullness, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
 	return r
 }
 

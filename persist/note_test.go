@@ -52,7 +52,7 @@ func TestTwoCounterFiles(t *testing.T) {
 		table := counters.New(1000)
 		t.Cleanup(table.Close)
 		config := DefaultCountersConfig()
-		config.Dir, config.Source, config.Now, config.File = dir, table, func() algorithms.Now { return algorithms.At(time.Now()) }, file
+		config.Dir, config.Source, config.Now, config.File = dir, table, func() algorithms.Instant { return algorithms.At(time.Now()) }, file
 		c, err := OpenCounters(config)
 		if err == nil {
 			_, err = c.Load(config.Now())
@@ -92,7 +92,7 @@ func TestTwoCounterFiles(t *testing.T) {
 		t.Errorf("have %v set aside, %v", aside, err)
 	}
 	config := DefaultCountersConfig()
-	config.Dir, config.Source, config.Now, config.File = dir, counters.New(1), func() algorithms.Now { return algorithms.Now{} }, "../x"
+	config.Dir, config.Source, config.Now, config.File = dir, counters.New(1), func() algorithms.Instant { return algorithms.Instant{} }, "../x"
 	if err := config.Validate(); err == nil {
 		t.Error("a path was accepted as a name")
 	}

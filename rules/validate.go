@@ -40,7 +40,7 @@ func validate(doc *Document, errs *collector) {
 		c.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
 	}
 	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
-		c.add(doc.at["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
+		c.add(doc.positions["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
 	}
 	for _, g := range doc.Subjects {
 		path := keyPath("subjects", g.Attribute)
@@ -174,7 +174,7 @@ func (c *checker) checkTierProduct() {
 	}
 	if rules*limits > maxTierLimits {
 		c.tooManyTierLimits = true
-		c.add(c.doc.at["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
+		c.add(c.doc.positions["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
 	}
 }
 

@@ -60,7 +60,7 @@ func newFixed() *fixed {
 	tenant, ip, shadow := &rules.Rule{Name: "tenant"}, &rules.Rule{Name: "ip"}, &rules.Rule{Name: "new", Shadow: true}
 	set := &rules.Set{Version: 17, Headers: rules.Headers{IETF: true, XRateLimit: true}}
 	return &fixed{set: set, answer: limiter.Answer{
-		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, Tightest: 1,
+		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, TightestIndex: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
 		Limits: []limiter.LimitAnswer{
 			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond}},
@@ -72,7 +72,7 @@ func newFixed() *fixed {
 
 // refuse makes the answer a refusal by limit i.
 func (f *fixed) refuse(i int, retry time.Duration) {
-	f.answer.Allowed, f.answer.Tightest = false, i
+	f.answer.Allowed, f.answer.TightestIndex = false, i
 	l := &f.answer.Limits[i]
 	l.Allowed, l.Remaining, l.RetryAfter = false, 0, retry
 }
@@ -179,7 +179,7 @@ Retry-After: 2
 				f.refuse(1, algorithms.Never)
 				f.answer.Set = &rules.Set{}
 				f.answer.Limits = f.answer.Limits[1:]
-				f.answer.Tightest = 0
+				f.answer.TightestIndex = 0
 			},
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
@@ -205,7 +205,7 @@ X-RateLimit-Reset: 36
 		{
 			name: "deny list", body: plainCheck, status: 403,
 			change: func(f *fixed) {
-				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByList, nil, -1
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.TightestIndex = false, limiter.ByList, nil, -1
 			},
 			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"The deny list refuses this.",` +
 				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
@@ -213,14 +213,14 @@ X-RateLimit-Reset: 36
 		{
 			name: "default deny", body: `{"attributes":{}}`, status: 403,
 			change: func(f *fixed) {
-				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByNone, nil, -1
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.TightestIndex = false, limiter.ByNone, nil, -1
 			},
 			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"No rule applies, and the default is to deny.",` +
 				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "only shadow", body: `{"attributes":{}}`, status: 200,
-			change: func(f *fixed) { f.answer.Limits, f.answer.Tightest = f.answer.Limits[2:], -1 },
+			change: func(f *fixed) { f.answer.Limits, f.answer.TightestIndex = f.answer.Limits[2:], -1 },
 			answer: `{"allowed":true,"rule":"","retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{

@@ -318,9 +318,9 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
 		r.Err = err
-	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
+	} else if doc, _ := history.Current(); Level(doc.FeatureLevel()) > next.Level {
 		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
-			doc.Level(), next.Level)}}
+			doc.FeatureLevel(), next.Level)}}
 	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
 		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}
 	} else {

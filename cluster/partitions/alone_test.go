@@ -105,7 +105,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		f.net.Isolate(b.ip)
 		time.Sleep(400 * time.Millisecond)
 		c.table.Put(now(), counters.Record{ // from a checkpoint
-			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takenNow(&limit, now()).Window},
+			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
 			FreshAt: time.Now().Add(time.Hour).Unix(),
 		})
 		for _, n := range []*node{b, c} {
@@ -159,7 +159,7 @@ func TestDebtsAreBounded(t *testing.T) {
 		short.Window = 5 * time.Second
 		c.keeper.mu.Lock()
 		for i := range maxFallbackDebts {
-			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
+			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takeRecordNow(&short, now()), 1, true)
 		}
 		c.keeper.mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
@@ -193,7 +193,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 	owe := func(first int, inline, alone bool) (n int) {
 		for i := first; i < first+2*maxDebts; i++ {
 			one := op(i, inline)
-			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.addDebt(one, takenNow(&limit, start), 1, alone) {
+			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.addDebt(one, takeRecordNow(&limit, start), 1, alone) {
 				break
 			}
 			n++
@@ -265,13 +265,13 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 // Decoding any debts from disk ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
-		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
+		k := &Keeper{cfg: Config{Now: func() algorithms.Instant { return algorithms.At(time.Unix(1e9, 0)) }}}
 		k.adopted.Store(&adoptedState{State: agreement.New()})
 		k.debts = newDebts(&k.cfg)
 		return k
 	}
 	k := newKeeper()
-	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2, false)
+	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takeRecordNow(&limit, k.cfg.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()

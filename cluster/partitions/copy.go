@@ -133,7 +133,7 @@ func (k *Keeper) beginPush(v *adoptedState, sender peer.Identity, seq uint64, s 
 
 // putRecord stores one record of a push. If a promotion has brought the token here since the push began, it does not: the
 // counters here are newer.
-func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
+func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]

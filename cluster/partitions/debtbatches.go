@@ -156,7 +156,7 @@ func (ds *debts) takeOut(e *batchedDebt, drop bool) {
 
 // pruneBatches drops from batches the entries that have drained or left their window. It replaces a changed batch, because the
 // old one may be in flight.
-func (ds *debts) pruneBatches(now algorithms.Now) {
+func (ds *debts) pruneBatches(now algorithms.Instant) {
 	for p, batches := range ds.batches {
 		var left []*debtBatch
 		for _, s := range batches {
@@ -184,7 +184,7 @@ func (ds *debts) pruneBatches(now algorithms.Now) {
 
 // debitedElsewhere returns the parts of p's debts that another node has already debited from the counters here, and
 // reduces uncounted by them. The debts stay: counters without them may yet replace those here.
-func (ds *debts) debitedElsewhere(p int, now algorithms.Now) map[counters.Key]int64 {
+func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Key]int64 {
 	if len(ds.batches[p]) == 0 {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Now) map[counters.Key]in
 // includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes their last
 // batch in it. When the debts are reported, an owner that continued from the copy debits none of them; any other owner
 // debits them all.
-func (ds *debts) includeDebts(p int, now algorithms.Now) {
+func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	if len(ds.byPartition[p]) == 0 {
 		return
 	}
@@ -234,7 +234,7 @@ func (ds *debts) includeDebts(p int, now algorithms.Now) {
 
 // debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
 // of the debts that there is no room for.
-func (ds *debts) debit(node ring.NodeID, s *debtBatch, now algorithms.Now) (noRoom []int, err error) {
+func (ds *debts) debit(node ring.NodeID, s *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
 	if last, found := ds.recordedNumber(s.partition, node, now); found && s.notAfter(last) {
 		return nil, nil
 	}
@@ -259,7 +259,7 @@ func batchNumberKey(p int, node ring.NodeID) counters.Key {
 const batchNumberSeed = 0x6465627473 // hashes notes apart from subjects
 
 // recordedNumber returns the number of node's last batch that the counters of p include, and whether there is one.
-func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Now) (last batchNumber, found bool) {
+func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant) (last batchNumber, found bool) {
 	n := counters.Note{Key: batchNumberKey(p, node)}
 	found = ds.table.ReadNote(now, &n)
 	return batchNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, found
@@ -270,7 +270,7 @@ const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
 // recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until the batch
 // is no longer reported.
-func (ds *debts) recordBatch(node ring.NodeID, s *debtBatch, now algorithms.Now) error {
+func (ds *debts) recordBatch(node ring.NodeID, s *debtBatch, now algorithms.Instant) error {
 	until := int64(0)
 	for i := range s.entries {
 		until = max(until, (now.Steady+int64(s.entries[i].timeLeft(now)+noteSlack))/1e9)
@@ -281,7 +281,7 @@ func (ds *debts) recordBatch(node ring.NodeID, s *debtBatch, now algorithms.Now)
 }
 
 // append encodes a batch as part of a message, or for the disk.
-func (db *debtBatch) append(b []byte, now algorithms.Now) []byte {
+func (db *debtBatch) append(b []byte, now algorithms.Instant) []byte {
 	b = binary.AppendUvarint(b, uint64(db.partition))
 	b = binary.AppendUvarint(b, db.bootIndex)
 	b = binary.AppendUvarint(b, db.n)
@@ -293,7 +293,7 @@ func (db *debtBatch) append(b []byte, now algorithms.Now) []byte {
 }
 
 // decodeBatch decodes a batch that batch.append encoded elapsed nanoseconds ago.
-func decodeBatch(d *wire.Decoder, now algorithms.Now, elapsed int64) *debtBatch {
+func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBatch {
 	s := &debtBatch{partition: decodePartition(d), batchNumber: batchNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
 	if s.bootIndex > maxBootIndex || s.n > maxOwedCost {

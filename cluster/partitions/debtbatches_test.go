@@ -314,7 +314,7 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		k := c.keeper
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
-			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
+			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
 		}
 		k.debts.batchDebts(p, false)
 		before := k.debts.batches[p][0]

@@ -27,15 +27,15 @@ const (
 // owedCost is a cost that was admitted without the owner, and the limit that admitted it.
 type owedCost struct {
 	limit algorithms.Limit
-	taken algorithms.Taken // when the last part of it was taken
-	cost  int64            // the owner debits at most the limit's capacity: see capped
+	taken algorithms.TakeRecord // when the last part of it was taken
+	cost  int64                 // the owner debits at most the limit's capacity: see capped
 }
 
 // capped returns cost, at most the limit's capacity: no subject must be locked out for longer than it takes to regain that.
 func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
 // timeLeft returns the time until no part of the capped cost counts any more.
-func (o *owedCost) timeLeft(now algorithms.Now) time.Duration {
+func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
@@ -50,15 +50,15 @@ func (o *owedCost) timeLeft(now algorithms.Now) time.Duration {
 }
 
 // expired reports whether the cost no longer counts: it has drained or left its window.
-func (o *owedCost) expired(now algorithms.Now) bool { return o.timeLeft(now) <= 0 }
+func (o *owedCost) expired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
 
 // sameWindow reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
-func (o *owedCost) sameWindow(taken algorithms.Taken) bool {
+func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
 // append encodes o, owed for the counter of key.
-func (o *owedCost) append(b []byte, key counters.Key, now algorithms.Now) []byte {
+func (o *owedCost) append(b []byte, key counters.Key, now algorithms.Instant) []byte {
 	b = o.limit.Append(counters.AppendKey(b, key), 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
 	b = binary.AppendVarint(b, o.taken.Window)
@@ -66,12 +66,12 @@ func (o *owedCost) append(b []byte, key counters.Key, now algorithms.Now) []byte
 }
 
 // decodeOwedCost decodes what owedCost.append encoded elapsed nanoseconds ago.
-func decodeOwedCost(d *wire.Decoder, now algorithms.Now, elapsed int64) (key counters.Key, o owedCost) {
+func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (key counters.Key, o owedCost) {
 	key = counters.DecodeKey(d)
 	o.limit.Decode(d, 0)
 	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
 	o.cost = int64(min(d.Uvarint(), maxOwedCost))
-	o.taken = algorithms.Taken{
+	o.taken = algorithms.TakeRecord{
 		Steady: now.Steady - (age + elapsed), Window: window, Amount: o.limit.Amount, Burst: o.limit.Burst,
 	}
 	return key, o
@@ -204,7 +204,7 @@ func (ds *debts) noteDropped(p int) {
 
 // addDebt records the cost of an admitted op as a debt; the counter here has all of it except uncounted. It returns false
 // if there is no room, which happens only in fallback (alone).
-func (ds *debts) addDebt(op *counters.Op, taken algorithms.Taken, uncounted int64, alone bool) bool {
+func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, alone bool) bool {
 	known := ds.debtOf(op.Key) != nil
 	if !known && alone && ds.isFull(op.Key, maxFallbackDebts) {
 		return false
@@ -223,18 +223,18 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.Taken, uncounted int6
 
 // uncountedCost returns how much this node admitted in op's current window that the counter here lacks. It is 0 for buckets and
 // sliding windows, which drain while the recorded debt does not.
-func (ds *debts) uncountedCost(now algorithms.Now, op *counters.Op) int64 {
+func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) int64 {
 	d := ds.debtOf(op.Key)
-	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.sameWindow(takenNow(op.Limit, now)) {
+	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.sameWindow(takeRecordNow(op.Limit, now)) {
 		return 0
 	}
 	return d.uncounted
 }
 
 // forgive takes op's cost, admitted at the given time, off its debt.
-func (ds *debts) forgive(at algorithms.Now, op *counters.Op) {
+func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 	d := ds.debtOf(op.Key)
-	if d == nil || !d.sameWindow(takenNow(op.Limit, at)) {
+	if d == nil || !d.sameWindow(takeRecordNow(op.Limit, at)) {
 		return
 	}
 	ds.changes++
@@ -245,7 +245,7 @@ func (ds *debts) forgive(at algorithms.Now, op *counters.Op) {
 
 // debitOwnDebts drops the debts of a partition whose token is here: this node owes them to itself now. It first debits the parts
 // that the counters lack.
-func (ds *debts) debitOwnDebts(p int, now algorithms.Now) {
+func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 	ds.debitMissing(p, now, ds.debitedElsewhere(p, now))
 	for key := range ds.byPartition[p] {
 		ds.remove(key)
@@ -254,7 +254,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Now) {
 
 // debitMissing debits the debts of p that the counters here lack. elsewhere holds the parts that another node has already
 // debited from them.
-func (ds *debts) debitMissing(p int, now algorithms.Now, elsewhere map[counters.Key]int64) {
+func (ds *debts) debitMissing(p int, now algorithms.Instant, elsewhere map[counters.Key]int64) {
 	for key, d := range ds.byPartition[p] {
 		if cost := d.toDebit(elsewhere[key]); cost > 0 {
 			if err := ds.table.ForceCapped(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
@@ -265,7 +265,7 @@ func (ds *debts) debitMissing(p int, now algorithms.Now, elsewhere map[counters.
 }
 
 // prune drops expired debts.
-func (ds *debts) prune(now algorithms.Now) {
+func (ds *debts) prune(now algorithms.Instant) {
 	ds.pruneBatches(now)
 	for _, list := range ds.byPartition {
 		for key, d := range list {
@@ -281,7 +281,7 @@ func (ds *debts) prune(now algorithms.Now) {
 // the batches, as in a message.
 const debtsFormat = 3 // earlier releases used 1 and 2, with other encodings of limits
 
-func (ds *debts) append(b []byte, now algorithms.Now) []byte {
+func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
 	b = binary.AppendUvarint(b, uint64(ds.total))
 	for _, list := range ds.byPartition {
@@ -299,7 +299,7 @@ func (ds *debts) append(b []byte, now algorithms.Now) []byte {
 }
 
 // restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
-func (ds *debts) restore(b []byte, now algorithms.Now) (int, error) {
+func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
 		return 0, errors.New("another version of rlnode wrote them")
 	}

@@ -71,7 +71,7 @@ func newTable() *counters.Table { return counters.New(100_000) }
 
 func idOf(i int) ring.NodeID { return ring.NodeID{byte(i + 1), 0xaa} }
 
-func now() algorithms.Now { return algorithms.At(time.Now()) }
+func now() algorithms.Instant { return algorithms.At(time.Now()) }
 
 // all lists the nodes.
 func (f *fleet) all() []*node {

@@ -11,10 +11,10 @@ import (
 
 // TestGolden: the parts of keepers' messages keep their encoding.
 func TestGolden(t *testing.T) {
-	at := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
+	at := algorithms.Instant{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	records := []counters.Record{
 		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 5099},
-		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Level: 9, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Fullness: 9, FreshAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
 	}
 	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}

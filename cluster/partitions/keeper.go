@@ -29,7 +29,7 @@ type Config struct {
 	Self  ring.NodeID
 	Boot  uint64          // of this process; changes at each start
 	Table *counters.Table // the Keeper opens and shuts its gates
-	Now   func() algorithms.Now
+	Now   func() algorithms.Instant
 	Calls Calls
 	// Authority reports whether this node may act as an owner or a standby now.
 	Authority func() bool

@@ -37,7 +37,7 @@ type debtReport struct {
 }
 
 // add adds a batch if there is room for it, and reports whether there was.
-func (p *debtReport) add(s *debtBatch, now algorithms.Now) bool {
+func (p *debtReport) add(s *debtBatch, now algorithms.Instant) bool {
 	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 		return false
 	}
@@ -115,7 +115,7 @@ func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
 }
 
 // pruneDebts prunes expired debts from time to time: after a long cut, only the last windows matter. The caller holds mu.
-func (k *Keeper) pruneDebts(now algorithms.Now) {
+func (k *Keeper) pruneDebts(now algorithms.Instant) {
 	if k.debts.total == 0 {
 		clear(k.reportFallbackAt) // the next cut starts from scratch
 		return
@@ -208,7 +208,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 // debit debits a batch of node once. It reports false if this node is not the owner, or can't note the number. If
 // merging is true, an owner that still searches for its counters debits it, too.
-func (k *Keeper) debit(node ring.NodeID, s *debtBatch, now algorithms.Now, merging bool) (noRoom []int, ok bool) {
+func (k *Keeper) debit(node ring.NodeID, s *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()

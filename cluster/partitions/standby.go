@@ -19,7 +19,7 @@ const (
 // the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
 // spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
-func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
+func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.canActAsStandby(ops, problem) {
@@ -45,10 +45,10 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 	verdict := k.cfg.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
-		taken := takenNow(op.Limit, now)
+		taken := takeRecordNow(op.Limit, now)
 		if verdict != counters.Admitted {
 			if shareOps[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].Taken(now), op.Cost)
+				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].TakeRecord(now), op.Cost)
 			}
 			continue
 		}
@@ -91,16 +91,16 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	return true
 }
 
-// takenNow returns the Taken of a Take at now.
-func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
-	return l.Taken(l.Advance(algorithms.State{}, now), now)
+// takeRecordNow returns the TakeRecord of a Take at now.
+func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeRecord {
+	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }
 
 // DecideAlone decides ops on this node alone, in fallback; the caller has already applied the shares. If this node has
 // counters of ops, as an owner without authority, as a standby or from a checkpoint, they must admit the ops too, under the
 // whole limits; otherwise the verdict is Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
 // once the owner is known. An op without a cost owes nothing. The verdict is never Shut.
-func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
+func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var countedBuf, peekedBuf [8]counters.Op
@@ -130,7 +130,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 			peeked, uncounted = peeked[1:], op.Cost
 		}
 		if verdict == counters.Admitted && op.Took() &&
-			!k.debts.addDebt(op, takenNow(op.Limit, now), uncounted, true) {
+			!k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}
@@ -160,7 +160,7 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 // ForgiveDebt takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
 // refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
 // never make any.
-func (k *Keeper) ForgiveDebt(at algorithms.Now, op *counters.Op) {
+func (k *Keeper) ForgiveDebt(at algorithms.Instant, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.debts.forgive(at, op)

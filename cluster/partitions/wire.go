@@ -85,7 +85,7 @@ type section struct {
 
 // append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
 // have tens of thousands of entries. It returns the remaining records, and turns s into the head of their section.
-func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
+func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
 	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
 	flags := len(b)
@@ -118,7 +118,7 @@ func decodeVersion(d *wire.Decoder) version {
 
 // decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
 // of the partition.
-func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
+func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
 	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint()}
 	n := d.Uint32()
 	if d.Failed() {

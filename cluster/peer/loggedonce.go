@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// maxNotes bounds the events that are logged and remembered within notesTime; after that time, all are forgotten. A
+	// maxLogged bounds the events that are logged and remembered within loggedOncePeriod; after that time, all are forgotten. A
 	// stranger can invent any number of reasons, and must not fill the disk with them.
-	maxNotes  = 256
-	notesTime = time.Minute
+	maxLogged        = 256
+	loggedOncePeriod = time.Minute
 )
 
 // loggedOnce remembers which events were logged, so that each is logged once and not at every attempt.
@@ -23,7 +23,7 @@ type loggedOnce struct {
 	mu     sync.Mutex // guards the fields below
 	logged map[string]time.Time
 	began  time.Time // when logged was last emptied
-	count  int       // events logged since began. Invariant: <= maxNotes
+	count  int       // events logged since began. Invariant: <= maxLogged
 }
 
 // isNew reports whether what was not logged yet, and remembers it.
@@ -37,8 +37,8 @@ func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 	if when, ok := l.logged[what]; ok && now.Sub(when) < pause {
 		return false
 	}
-	if l.logged == nil || l.count >= maxNotes {
-		if now.Sub(l.began) < notesTime {
+	if l.logged == nil || l.count >= maxLogged {
+		if now.Sub(l.began) < loggedOncePeriod {
 			return false
 		}
 		l.logged, l.began, l.count = make(map[string]time.Time), now, 0
@@ -52,7 +52,7 @@ func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 // releases is logged once a minute for each node, whichever of the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
-		return p.notes.isDue("versions "+node.String(), notesTime)
+		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
 	}
 	return logged.isNew(where + causeOf(err))
 }

@@ -71,7 +71,7 @@ type Peers struct {
 	endRaft        context.CancelFunc  // cancels raftDone
 	handlers       [numScopes]handlers // set before Start
 	started        time.Time
-	notes          loggedOnce
+	loggedOnce     loggedOnce
 	halfOpen       chan struct{} // holds one element for each connection in a handshake
 	ctx            context.Context
 	cancel         context.CancelFunc
