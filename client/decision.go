@@ -12,7 +12,7 @@ type DecidedBy string
 
 // The ways to decide, as nodes name them. ByError and ByLocal are the client's own.
 const (
-	ByOwner    DecidedBy = "owner"    // the node that was asked owns the subject
+	ByOwner    DecidedBy = "owner"    // the node that was asked: it owns the subject, or each node counts by itself
 	ByForward  DecidedBy = "forward"  // the node asked the owner
 	ByLease    DecidedBy = "lease"    // the node spent quota that the owner had leased to it
 	ByStandby  DecidedBy = "standby"  // the standby decided, because the owner can't be reached

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -55,7 +56,7 @@ func New(cfg Config) (*Cluster, error) {
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { signal(core.stateApplied) })
+	core.machine = newMachine(cfg.Build, func() { wake.Signal(core.stateApplied) })
 	core.memory.noMajority = make(chan struct{}, 1)
 	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
@@ -190,8 +191,8 @@ func (c *Cluster) updateAddresses() {
 			c.cfg.OnAddresses(addresses)
 		}
 	}
-	signal(c.gossipChanged)
-	signal(c.reconcileNeeded)
+	wake.Signal(c.gossipChanged)
+	wake.Signal(c.reconcileNeeded)
 }
 
 // memberAddress returns the address at which a member accepts calls.

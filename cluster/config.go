@@ -119,9 +119,9 @@ type Config struct {
 	Boottime func() time.Duration
 	// OnAddresses receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
 	OnAddresses func(addresses []string)
-	// AppliedNote records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
+	// AppliedStore records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
 	// reach the other nodes. nil: nothing is recorded.
-	AppliedNote AppliedNote
+	AppliedStore AppliedStore
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
 	SnapshotBytes   int64  // or after this many bytes of entries

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // rulesPosition identifies the rules and the agreed regions that a region has applied.
@@ -203,7 +204,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
-	signal(sr.wake)
+	wake.Signal(sr.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
 		return []byte{byte(followUpToDate)}, nil
 	}

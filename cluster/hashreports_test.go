@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -62,7 +63,7 @@ func (n *node) astray() {
 		other.Hash[0]++
 		return m.state.CompareAndSwap(s, &other)
 	})
-	signal(n.c.Load().stateApplied)
+	wake.Signal(n.c.Load().stateApplied)
 }
 
 // TestWhoDiffersFromAMajorityStops: a node that differs stops. A leader hands over the lead first.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -77,7 +78,7 @@ func (nt *nodeTracker) hasOtherVoter() bool { return len(nt.transferTargets()) >
 func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
 	index := nt.State().Index
-	for _, m := range nt.census(nt.State()) {
+	for _, m := range nt.listMembers(nt.State()) {
 		if !m.Voter || m.ID == nt.cfg.Self.ID || !m.alive() {
 			continue
 		}
@@ -184,7 +185,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		defer c.tracker.unmarkRemoving(m.ID)
 	}
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
-	signal(c.reconcileNeeded)
+	wake.Signal(c.reconcileNeeded)
 	for c.leads() {
 		now, err := c.tracker.findMember(removalRequest{Node: m.ID})
 		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
@@ -195,7 +196,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		}
 		select {
 		case <-time.After(retryPause):
-			signal(c.reconcileNeeded)
+			wake.Signal(c.reconcileNeeded)
 		case <-ctx.Done():
 			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}

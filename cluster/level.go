@@ -32,7 +32,7 @@ func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
 
 func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
-	for _, m := range nt.census(s) {
+	for _, m := range nt.listMembers(s) {
 		if b := s.Processes[m.ID]; m.inRaft || m.inState {
 			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
 		}

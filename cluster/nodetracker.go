@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -65,7 +66,7 @@ func (c *Cluster) makeAuthority() {
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
 		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
-		OnChange: func() { signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
+		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
 	})
 }
 
@@ -138,7 +139,7 @@ func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (
 // only after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
 func (nt *nodeTracker) authorityNodes() []authority.Node {
 	var list []authority.Node
-	for _, m := range nt.census(nt.State()) {
+	for _, m := range nt.listMembers(nt.State()) {
 		if !m.inGossip && !m.inState {
 			continue
 		}

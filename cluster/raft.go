@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -287,12 +288,12 @@ func (c *Cluster) followLeadership() {
 			c.leaderChanges.Add(1)
 			if leads {
 				c.granter.StartLeading()
-				signal(c.leadChanged)
-				signal(c.reconcileNeeded)
+				wake.Signal(c.leadChanged)
+				wake.Signal(c.reconcileNeeded)
 			} else {
 				c.granter.StopLeading()
 			}
-			signal(c.sharedRules.wake)
+			wake.Signal(c.sharedRules.wake)
 			c.cfg.Logger.Debug("leadership changed", "leads", leads)
 			c.holder.AskNow()
 		case <-c.ctx.Done():

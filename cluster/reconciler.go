@@ -71,7 +71,7 @@ func (rc *reconciler) reconcileMembers() {
 func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.tracker.census(state)}
+	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.tracker.listMembers(state)}
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
@@ -167,7 +167,7 @@ const outsiderGrace = time.Minute
 // of them was first seen in that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
-	for _, m := range rc.tracker.census(rc.State()) {
+	for _, m := range rc.tracker.listMembers(rc.State()) {
 		if !m.inGossip || m.inRaft || m.inState || m.alive() || m.ID == rc.cfg.Self.ID {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -122,7 +123,7 @@ func (sr *sharedRules) informRegions() {
 		select {
 		case <-t.C:
 		case <-sr.cfg.OtherRegions.Changed():
-			signal(sr.wake)
+			wake.Signal(sr.wake)
 		case <-sr.ctx.Done():
 			return
 		}
@@ -294,7 +295,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 		sr.mu.Unlock()
 		result.Version = rulesVersion(sr.State())
 		sr.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
-		signal(sr.wake)
+		wake.Signal(sr.wake)
 	}
 	return result.MarshalJSON()
 }

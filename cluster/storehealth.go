@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected, because it
@@ -67,7 +69,7 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 // setFailed records whether an operation failed, signals if that has changed, and returns err.
 func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
-		signal(w.changed)
+		wake.Signal(w.changed)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // View is the cluster as this node sees it.
@@ -28,7 +28,7 @@ type View struct {
 func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
-	for _, m := range c.tracker.census(s) {
+	for _, m := range c.tracker.listMembers(s) {
 		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
 		if m.Leader {
@@ -113,8 +113,8 @@ func (c *Cluster) Suspended() (n int) {
 	return n
 }
 
-// Figures reports metrics of this node's part in the cluster.
-func (c *Cluster) Figures(s figures.Sink) {
+// Metrics reports metrics of this node's part in the cluster.
+func (c *Cluster) Metrics(s metrics.Sink) {
 	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
@@ -146,7 +146,7 @@ func (c *Cluster) Figures(s figures.Sink) {
 }
 
 // showRaft reports Raft's metrics. Raft must have started.
-func (c *core) showRaft(s figures.Sink) {
+func (c *core) showRaft(s metrics.Sink) {
 	r := c.raft.Load()
 	now := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -120,7 +121,7 @@ func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
 	if !sr.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	signal(sr.wake)
+	wake.Signal(sr.wake)
 	return noBody{}, nil
 }
 

@@ -41,13 +41,13 @@ func isSubjectRefused(ops []Op, subject uint64) bool {
 // block.
 func (t *Table) storeBlock(now algorithms.Instant, op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
-	p := s.find(op.Key)
-	if !p.found() {
+	loc := s.find(op.Key)
+	if !loc.found() {
 		if !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops), ops) {
 			return false
 		}
-		p = s.insert(op.Key)
+		loc = s.insert(op.Key)
 	}
-	s.store(p, op.Limit, op.state, refusedFullness, freshAt(now, op.Limit, d.ResetAfter))
+	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(now, op.Limit, d.ResetAfter))
 	return true
 }

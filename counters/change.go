@@ -82,14 +82,14 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		t.changeLog(s, k, now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
 		return nil
 	}
-	p := s.find(k)
-	if !p.found() {
+	loc := s.find(k)
+	if !loc.found() {
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
-		p = s.insert(k)
+		loc = s.insert(k)
 	}
-	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, 0))
+	s.store(loc, l, algorithms.State{}, 0, freshAt(now, l, 0))
 	return nil
 }
 
@@ -119,19 +119,19 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		t.changeLog(s, k, now, l, e.log)
 		return nil
 	}
-	p := s.find(k)
-	next := e.state(p.state())
-	if !p.found() {
+	loc := s.find(k)
+	next := e.state(loc.state())
+	if !loc.found() {
 		if next.Fresh() {
 			return nil
 		}
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
-		p = s.insert(k)
+		loc = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
+	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 

@@ -40,7 +40,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				batch = append(batch, g.record(slot))
-				s.markClean(sub.placeAt(i, slot), checkpoints)
+				s.markClean(sub.locationAt(i, slot), checkpoints)
 			}
 		}
 		for k, e := range sub.logs {
@@ -62,8 +62,8 @@ func (t *Table) markChanged(batch []Record, by readers) {
 		if e := s.log(k); e != nil {
 			s.markLogDirty(k, e, by)
 		}
-		if p := s.find(k); p.found() {
-			s.markDirty(p, by)
+		if loc := s.find(k); loc.found() {
+			s.markDirty(loc, by)
 		}
 		s.mu.Unlock()
 	}
@@ -79,7 +79,7 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 			for i := range sub.groups {
 				for slot, tag := range sub.groups[i].tags {
 					if tag >= tagUsed {
-						s.markDirty(sub.placeAt(i, slot), checkpoints)
+						s.markDirty(sub.locationAt(i, slot), checkpoints)
 					}
 				}
 			}

@@ -62,11 +62,11 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := t.placeFor(s, r.Key, r.Kind)
-	if expired && !p.found() {
+	loc := t.placeFor(s, r.Key, r.Kind)
+	if expired && !loc.found() {
 		return true
 	}
-	return t.putHeld(s, p, now, &r, log, checkpoints)
+	return t.putHeld(s, loc, now, &r, log, checkpoints)
 }
 
 // asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
@@ -80,23 +80,23 @@ func (r *Record) asLog() *algorithms.Log {
 // placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
 // placeFor drops it.
 func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) location {
-	p := s.find(k)
+	loc := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
 		if e != nil {
 			t.dropLog(s, k)
 		}
-		return p
+		return loc
 	}
-	if p.found() {
-		s.remove(p)
+	if loc.found() {
+		s.remove(loc)
 	}
 	return location{index: -1, log: e}
 }
 
 // putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
-func (t *Table) putHeld(s *shard, p location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
-	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
+func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
+	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
@@ -108,13 +108,13 @@ func (t *Table) putHeld(s *shard, p location, now algorithms.Instant, r *Record,
 		s.markLogDirty(r.Key, e, by)
 		return true
 	}
-	if !p.found() {
-		p = s.insert(r.Key)
+	if !loc.found() {
+		loc = s.insert(r.Key)
 	}
-	g := p.group()
-	g.records[p.slot()].state, g.kindFullnesses[p.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
-	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, by)
+	g := loc.group()
+	g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
+	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	s.markDirty(loc, by)
 	return true
 }
 
@@ -151,7 +151,7 @@ func (t *Table) dropFrom(s *shard, p int) {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(sub.placeAt(i, slot))
+					s.remove(sub.locationAt(i, slot))
 				}
 			}
 		}

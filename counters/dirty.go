@@ -44,25 +44,25 @@ func (t *dirtyList) addLog(k Key) {
 }
 
 // markDirty marks a record as changed.
-func (s *shard) markDirty(p location, by readers) {
-	g := p.group()
-	added := uint64(by) << p.slot() &^ g.dirty
+func (s *shard) markDirty(loc location, by readers) {
+	g := loc.group()
+	added := uint64(by) << loc.slot() &^ g.dirty
 	if added == 0 {
 		return
 	}
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
-		p.subtable.unsentList.addGroup(p.groupIndex(), len(p.subtable.groups))
+		loc.subtable.unsentList.addGroup(loc.groupIndex(), len(loc.subtable.groups))
 	}
 	g.dirty |= added
-	s.adjustUnread(readers(added>>p.slot()), 1)
+	s.adjustUnread(readers(added>>loc.slot()), 1)
 }
 
 // markClean marks a record as unchanged.
-func (s *shard) markClean(p location, by readers) {
-	g := p.group()
-	gone := uint64(by) << p.slot() & g.dirty
+func (s *shard) markClean(loc location, by readers) {
+	g := loc.group()
+	gone := uint64(by) << loc.slot() & g.dirty
 	g.dirty &^= gone
-	s.adjustUnread(readers(gone>>p.slot()), -1)
+	s.adjustUnread(readers(gone>>loc.slot()), -1)
 }
 
 // markLogDirty marks a log as changed.

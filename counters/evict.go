@@ -23,13 +23,13 @@ type victim struct {
 // consider keeps the counter if it is a better candidate. Its rank is its fullness, as of its last change, times the order of
 // magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
 // a bucket that is full again in a second goes before the latter.
-func (v *victim) consider(p location, k Key, m kindFullness, freshAt uint32, second int64) {
+func (v *victim) consider(loc location, k Key, m kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
 		rank = (1+uint64(m.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
 	if !v.chosen || rank < v.rank {
-		*v = victim{location: p, key: k, rank: rank, chosen: true}
+		*v = victim{location: loc, key: k, rank: rank, chosen: true}
 	}
 }
 
@@ -177,7 +177,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			if g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second {
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
 			} else if k := g.records[slot].key; !isKeyOf(k, ops) && !g.isUnreadReset(slot, readers) {
-				v.consider(sub.placeAt(sub.clockHand, slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
+				v.consider(sub.locationAt(sub.clockHand, slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
 			}
 		}
 	}

@@ -191,8 +191,8 @@ func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.
 // protect keeps a counter that is not a log from being evicted, until it is fresh or a check uses it. The caller must hold
 // the shard.
 func (s *shard) protect(k Key) {
-	if p := s.find(k); p.found() {
-		m := &p.group().kindFullnesses[p.slot()]
+	if loc := s.find(k); loc.found() {
+		m := &loc.group().kindFullnesses[loc.slot()]
 		*m = packKindFullness(m.kind(), refusedFullness)
 	}
 }

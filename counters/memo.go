@@ -130,11 +130,11 @@ func (t *Table) Forget(now algorithms.Instant, k Key) {
 		return
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
-		if p := s.find(memoKey(k, i)); p.found() {
+		if loc := s.find(memoKey(k, i)); loc.found() {
 			// As after a reset, the note stays until it has replaced its copies.
-			g := p.group()
-			g.records[p.slot()].state, g.kindFullnesses[p.slot()] = algorithms.State{}, packKindFullness(noteKind, 0)
-			s.markDirty(p, allReaders)
+			g := loc.group()
+			g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = algorithms.State{}, packKindFullness(noteKind, 0)
+			s.markDirty(loc, allReaders)
 		}
 	}
 }

@@ -37,8 +37,8 @@ func (s *shard) readStored(k Key) storedCounter {
 	if e := s.log(k); e != nil {
 		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
 	}
-	if p := s.find(k); p.found() {
-		return storedCounter{Record: p.group().record(p.slot())}
+	if loc := s.find(k); loc.found() {
+		return storedCounter{Record: loc.group().record(loc.slot())}
 	}
 	return storedCounter{}
 }

@@ -112,8 +112,8 @@ func (l location) groupIndex() int { return int(uint(l.index) / groupSlots) }
 func (l location) slot() int       { return l.index & (groupSlots - 1) }
 func (l location) group() *group   { return &l.subtable.groups[uint(l.index)/groupSlots] }
 
-// placeAt returns the location of a slot.
-func (sub *subtable) placeAt(group, slot int) location {
+// locationAt returns the location of a slot.
+func (sub *subtable) locationAt(group, slot int) location {
 	return location{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
 }
 
@@ -153,7 +153,7 @@ func (sub *subtable) find(k Key) location {
 	}
 	i, slot := sub.firstGroup(k), preferredSlot(k)
 	if g := &sub.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
-		return sub.placeAt(i, slot)
+		return sub.locationAt(i, slot)
 	}
 	return sub.search(k, i)
 }
@@ -167,7 +167,7 @@ func (sub *subtable) search(k Key, i int) location {
 		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
 			slot := bits.TrailingZeros64(m) / 8
 			if g.records[slot].key == k && g.tags[slot] == uint8(wantTags) {
-				return sub.placeAt(i, slot)
+				return sub.locationAt(i, slot)
 			}
 		}
 		if zeroBytes(w) != 0 {
@@ -181,30 +181,30 @@ func (sub *subtable) search(k Key, i int) location {
 
 // insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.
 func (sub *subtable) insert(k Key) location {
-	p := sub.vacantPlace(k)
-	g := p.group()
-	if g.tags[p.slot()] == tagDeleted {
+	loc := sub.vacantLocation(k)
+	g := loc.group()
+	if g.tags[loc.slot()] == tagDeleted {
 		sub.dead--
 	} else {
 		sub.spare--
 	}
-	g.tags[p.slot()] = tagOf(k)
-	g.inline = g.inline&^(1<<p.slot()) | uint8(k.class())<<p.slot()
-	g.records[p.slot()] = record{key: k}
-	g.freshAt[p.slot()] = 0
+	g.tags[loc.slot()] = tagOf(k)
+	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
+	g.records[loc.slot()] = record{key: k}
+	g.freshAt[loc.slot()] = 0
 	sub.live++
-	return p
+	return loc
 }
 
-// vacantPlace returns the first unused slot for k: its preferred slot, or else the first one in search order.
-func (sub *subtable) vacantPlace(k Key) location {
+// vacantLocation returns the first unused slot for k: its preferred slot, or else the first one in search order.
+func (sub *subtable) vacantLocation(k Key) location {
 	i := sub.firstGroup(k)
 	if slot := preferredSlot(k); sub.groups[i].tags[slot] < tagUsed {
-		return sub.placeAt(i, slot)
+		return sub.locationAt(i, slot)
 	}
 	for {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
-			return sub.placeAt(i, bits.TrailingZeros64(free)/8)
+			return sub.locationAt(i, bits.TrailingZeros64(free)/8)
 		}
 		if i++; i == len(sub.groups) {
 			i = 0
@@ -214,13 +214,13 @@ func (sub *subtable) vacantPlace(k Key) location {
 
 // freeSlot gives up a slot. No search continues past a group with an empty slot, so in such a group the slot may become empty
 // too.
-func (sub *subtable) freeSlot(p location) {
-	g := p.group()
+func (sub *subtable) freeSlot(loc location) {
+	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {
-		g.tags[p.slot()] = tagEmpty
+		g.tags[loc.slot()] = tagEmpty
 		sub.spare++
 	} else {
-		g.tags[p.slot()] = tagDeleted
+		g.tags[loc.slot()] = tagDeleted
 		sub.dead++
 	}
 	sub.live--
@@ -255,12 +255,12 @@ func (sub *subtable) allocate(n int) {
 
 // copySlot copies a slot of g into sub, which must have a spare slot.
 func (sub *subtable) copySlot(g *group, slot int) {
-	p := sub.insert(g.records[slot].key)
-	to := p.group()
-	to.kindFullnesses[p.slot()] = g.kindFullnesses[slot]
-	to.freshAt[p.slot()] = g.freshAt[slot]
-	to.dirty |= g.dirty >> slot & uint64(allReaders) << p.slot()
-	to.records[p.slot()] = g.records[slot]
+	loc := sub.insert(g.records[slot].key)
+	to := loc.group()
+	to.kindFullnesses[loc.slot()] = g.kindFullnesses[slot]
+	to.freshAt[loc.slot()] = g.freshAt[slot]
+	to.dirty |= g.dirty >> slot & uint64(allReaders) << loc.slot()
+	to.records[loc.slot()] = g.records[slot]
 }
 
 // releaseAll releases the memory and invalidates all places.

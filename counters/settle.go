@@ -124,8 +124,8 @@ func (t *Table) SetNote(now algorithms.Instant, n *Note, until int64) error {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.find(n.Key); p.found() {
-		until = max(until, int64(p.group().freshAt[p.slot()]))
+	if loc := s.find(n.Key); loc.found() {
+		until = max(until, int64(loc.group().freshAt[loc.slot()]))
 	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
 		return ErrFull
 	}
@@ -142,14 +142,14 @@ const noteKind = algorithms.SlidingWindow
 func (s *shard) readNotes(notes []Note, now algorithms.Instant) bool {
 	for i := range notes {
 		n := &notes[i]
-		p := s.find(n.Key)
-		if !p.found() || p.state().Fresh() || int64(p.group().freshAt[p.slot()]) <= now.Steady/1e9 {
+		loc := s.find(n.Key)
+		if !loc.found() || loc.state().Fresh() || int64(loc.group().freshAt[loc.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}
 			continue
 		}
-		state := p.state()
+		state := loc.state()
 		n.Count, n.Detail, n.At = state.Count-1, state.Part, state.At
 	}
 	return true
@@ -157,13 +157,13 @@ func (s *shard) readNotes(notes []Note, now algorithms.Instant) bool {
 
 // storeNote stores n. The caller must hold the shard and have made room.
 func (s *shard) storeNote(n *Note, until int64) {
-	p := s.find(n.Key)
-	if !p.found() {
-		p = s.insert(n.Key)
+	loc := s.find(n.Key)
+	if !loc.found() {
+		loc = s.insert(n.Key)
 	}
-	g := p.group()
-	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.kindFullnesses[p.slot()] = packKindFullness(noteKind, refusedFullness) // never evicted
-	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.markDirty(p, allReaders)
+	g := loc.group()
+	g.records[loc.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
+	g.kindFullnesses[loc.slot()] = packKindFullness(noteKind, refusedFullness) // never evicted
+	g.freshAt[loc.slot()] = uint32(min(max(until, 0), math.MaxUint32))
+	s.markDirty(loc, allReaders)
 }

@@ -98,10 +98,10 @@ func (s *shard) insert(k Key) location {
 }
 
 // remove frees the slot at p.
-func (s *shard) remove(p location) {
-	s.markClean(p, allReaders)
-	s.inline -= int(p.group().inline >> p.slot() & 1)
-	p.subtable.freeSlot(p)
+func (s *shard) remove(loc location) {
+	s.markClean(loc, allReaders)
+	s.inline -= int(loc.group().inline >> loc.slot() & 1)
+	loc.subtable.freeSlot(loc)
 	s.room++
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 const (
@@ -305,17 +305,17 @@ func (t *Table) commit(now algorithms.Instant, op *Op) {
 		})
 		return
 	}
-	p := op.location
-	if !p.found() || p.moves != p.subtable.moves {
-		if p = s.find(op.Key); !p.found() {
-			p = s.insert(op.Key)
+	loc := op.location
+	if !loc.found() || loc.moves != loc.subtable.moves {
+		if loc = s.find(op.Key); !loc.found() {
+			loc = s.insert(op.Key)
 		}
 	}
 	used := uint8(refusedFullness)
 	if op.Decision.Allowed {
 		used = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
-	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
+	s.store(loc, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
@@ -345,12 +345,12 @@ func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
 
 // store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a
 // copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
-func (s *shard) store(p location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
-	g := p.group()
-	g.records[p.slot()].state = state
-	g.kindFullnesses[p.slot()] = packKindFullness(l.Kind, fullness)
-	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, allReaders)
+func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
+	g := loc.group()
+	g.records[loc.slot()].state = state
+	g.kindFullnesses[loc.slot()] = packKindFullness(l.Kind, fullness)
+	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	s.markDirty(loc, allReaders)
 }
 
 // protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
@@ -423,8 +423,8 @@ type Stats struct {
 	InlineRefused int64
 }
 
-// Figures reports the current figures.
-func (t *Table) Figures(s figures.Sink) {
+// Metrics reports the current metrics.
+func (t *Table) Metrics(s metrics.Sink) {
 	st := t.Stats()
 	s.Gauge("counters", "Counters held.", float64(st.Counters))
 	s.Gauge("counters_inline", "Counters held of limits that came with a call; at most half of the bound.", float64(st.Inline))
@@ -438,7 +438,7 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused for want of room.", st.InlineRefused)
 }
 
-// Stats returns the current figures.
+// Stats returns the current metrics.
 func (t *Table) Stats() Stats {
 	st := Stats{Max: t.maxCounters, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
 	for i := range t.shards {

@@ -21,7 +21,7 @@ const (
 	ByStandby                   // by the standby, in place of an owner that can't be reached
 	ByForward                   // by the owner, on another node
 	ByLease                     // here, from a lease
-	ByOwner                     // here: this node owns the subject
+	ByOwner                     // here: this node owns the subject, or each node counts by itself (`consistency: local`)
 	ByList                      // by the allow or deny list
 	ByNone                      // no rule applied
 )
@@ -50,7 +50,7 @@ type Query struct {
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
 	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
-	// refusal may answer it, and it counts in the figures and as demand for leases.
+	// refusal may answer it, and it counts in the metrics and as demand for leases.
 	PeeksAreLooks bool
 }
 

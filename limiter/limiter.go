@@ -37,7 +37,7 @@ type Limiter struct {
 	notHonoured rules.NotHonoured
 }
 
-// activeRules is a version of the rules with the figures of its rules.
+// activeRules is a version of the rules with the metrics of its rules.
 type activeRules struct {
 	set        *rules.Set
 	stats      []*ruleStats // by Rule.Index
@@ -60,7 +60,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it
+// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its metrics as long as it
 // keeps its name.
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()

@@ -22,7 +22,7 @@ const (
 )
 
 // candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
-// owner, the other end of a move, and the standby.
+// owner, the other side of a move, and the standby.
 type candidates struct {
 	subject        uint64
 	route          partitions.Route // as of the last locate

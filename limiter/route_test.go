@@ -137,7 +137,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 	})
 }
 
-// While a partition moves, a request to the owner asks the owner, the other end and the standby once each. Only an owner
+// While a partition moves, a request to the owner asks the owner, the other side and the standby once each. Only an owner
 // carries it out; no node acts for an owner.
 func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

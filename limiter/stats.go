@@ -27,14 +27,14 @@ type RuleStats struct {
 	FalsePositives int64
 }
 
-// stripes is the number of copies of each figure, so that checks on different processors seldom write to the same cache line.
+// stripes is the number of copies of each metric, so that checks on different processors seldom write to the same cache line.
 // Each Answer uses one stripe; a pooled Answer tends to stay on its processor.
 const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
 		// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
-		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.overall.
+		// counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
 		ownerAllowed [11]atomic.Int64
 		checks       [decisions][ByNone + 1]atomic.Int64
 		headroom     [11]atomic.Int64
@@ -124,7 +124,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
-// count adds a decided check to the figures.
+// count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peeks() {
 		return

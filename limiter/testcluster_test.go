@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -381,9 +381,9 @@ func (w *testCluster) setCut(a, b *testNode, yes bool) {
 	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
 }
 
-// figure returns the sum of a node's figures with this name and, among others, these labels.
+// metric returns the sum of a node's metrics with this name and, among others, these labels.
 func (l *Limiter) figure(name string, labels ...string) (n int64) {
-	l.Figures(func(f figures.Figure) {
+	l.Metrics(func(f metrics.Metric) {
 		if f.Name != name || !strings.Contains(strings.Join(f.Labels, " "), strings.Join(labels, " ")) {
 			return
 		}

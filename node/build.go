@@ -20,8 +20,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/persist"
@@ -202,7 +202,7 @@ func (n *Node) openCluster() (err error) {
 	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
 		config.OnAddresses = func(list []string) { n.saveAddresses(gossipFile, list) }
-		config.AppliedNote = persist.NewNote(n.dir, appliedFile)
+		config.AppliedStore = persist.NewSmallFile(n.dir, appliedFile)
 	}
 	tune(&config)
 	if n.cluster, err = cluster.New(config); err != nil {
@@ -239,7 +239,7 @@ func (n *Node) openPartitions() (err error) {
 	n.recent.ruleStats, n.recent.endHistoryStep, n.recent.logRefusals = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
-		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
+		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
 		n.closeOnRelease(n.usage)
 	}
 	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
@@ -267,13 +267,13 @@ func (n *Node) listen() (err error) {
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
 		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, Health: n.clusterHealth, Logger: n.log,
 	}
-	sources := []figures.Source{
-		n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
-		func(s figures.Sink) { n.storeStatus().Figures(s) },
+	sources := []metrics.Source{
+		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics,
+		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {
 		shared.Checkpoints = n.files[0].Status
-		sources = append(sources, n.files[0].Figures)
+		sources = append(sources, n.files[0].Metrics)
 	}
 	if n.doors, err = api.Open(shared); err != nil {
 		return err
@@ -284,13 +284,13 @@ func (n *Node) listen() (err error) {
 		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
 			return err
 		}
-		sources = append(sources, n.data.Figures)
+		sources = append(sources, n.data.Metrics)
 	}
 	if c.GRPCAddr != "" {
 		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
 			return err
 		}
-		sources = append(sources, n.grpc.Figures)
+		sources = append(sources, n.grpc.Metrics)
 	}
 	if c.AdminAddr == "" {
 		return nil
@@ -300,9 +300,9 @@ func (n *Node) listen() (err error) {
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
 	if n.usage != nil {
-		config.Months, sources = n.usage, append(sources, n.meter.Figures)
+		config.Months, sources = n.usage, append(sources, n.meter.Metrics)
 	}
-	config.Figures = sources
+	config.Metrics = sources
 	n.admin, err = admin.Open(n.doors, config)
 	return err
 }

@@ -129,7 +129,7 @@ func moveBegun(t *testing.T) (p *testCluster, from, to, standby *testNode, key s
 }
 
 // One end of a move dies in the middle of it: the newcomer, which has the partition by then, or the node that still has
-// to hand it over. The other end acts from its copy until the dead node is evicted, so no node decides alone.
+// to hand it over. The other side acts from its copy until the dead node is evicted, so no node decides alone.
 func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
@@ -168,7 +168,7 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	if newcomer {
 		other = from
 	}
-	p.eventually("the other end has a copy", func() (has bool) {
+	p.eventually("the other side has a copy", func() (has bool) {
 		_ = other.node.table.Copy(partition, func(records []counters.Record) error {
 			has = has || slices.ContainsFunc(records, func(r counters.Record) bool { return r.State.Count == before })
 			return nil
@@ -197,7 +197,7 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
 	}
-	// The other end admits some meanwhile and reports it later: see G5. A request in flight may count twice.
+	// The other side admits some meanwhile and reports it later: see G5. A request in flight may count twice.
 	most := few + int64(few+len(p.nodes)-1)/int64(len(p.nodes))
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)

@@ -214,7 +214,7 @@ func (c *Counters) commitFrames(frames []byte, ends []int) error {
 		for _, end := range ends {
 			last++
 			number, frame := binary.BigEndian.AppendUint64(nil, last), frames[begin:end:end]
-			sealFrame(number, frame)
+			addChecksum(number, frame)
 			if err := b.Put(number, frame); err != nil {
 				return err
 			}

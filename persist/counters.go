@@ -19,7 +19,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // Source is the table whose counters are saved.
@@ -146,8 +146,8 @@ type Status struct {
 	Damaged   int64         // frames that Load skipped because they were damaged
 }
 
-// Figures reports the state of checkpoints.
-func (c *Counters) Figures(s figures.Sink) {
+// Metrics reports the state of checkpoints.
+func (c *Counters) Metrics(s metrics.Sink) {
 	st := c.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
 	if !st.Completed.IsZero() {

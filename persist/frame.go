@@ -41,8 +41,8 @@ func appendFrame(b []byte, records []counters.Record, now algorithms.Instant) (f
 	return b, taken
 }
 
-// sealFrame writes the checksum into a frame.
-func sealFrame(number, frame []byte) {
+// addChecksum writes the checksum into a frame.
+func addChecksum(number, frame []byte) {
 	binary.LittleEndian.PutUint32(frame, frameSum(number, frame))
 }
 

@@ -29,7 +29,7 @@ func TestFrames(t *testing.T) {
 	for rest := all; len(rest) > 0; {
 		frame, taken := appendFrame(nil, rest, now)
 		number := binary.BigEndian.AppendUint64(nil, uint64(len(rest)))
-		sealFrame(number, frame)
+		addChecksum(number, frame)
 		if most = max(most, len(frame)); taken == 0 {
 			t.Fatal("an empty frame")
 		}
@@ -54,7 +54,7 @@ func TestFrameIsWhole(t *testing.T) {
 	now := newClock().Now()
 	number := binary.BigEndian.AppendUint64(nil, 7)
 	frame, _ := appendFrame(nil, sample(now, 20), now)
-	sealFrame(number, frame)
+	addChecksum(number, frame)
 	none := func(r *counters.Record, _ int) { t.Fatalf("have %+v", *r) }
 	for i := range frame {
 		frame[i] ^= 0x10
@@ -84,7 +84,7 @@ func FuzzReadFrame(f *testing.F) {
 	number := make([]byte, 8)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if len(frame) >= frameHeader {
-			sealFrame(number, frame)
+			addChecksum(number, frame)
 		}
 		table := counters.New(1000)
 		defer table.Close()
@@ -104,7 +104,7 @@ func FuzzReadFrame(f *testing.F) {
 			return
 		}
 		again, taken := appendFrame(nil, have, now)
-		sealFrame(number, again)
+		addChecksum(number, again)
 		i := 0
 		if !readFrame(number, again, now, func(r *counters.Record, _ int) {
 			if want := have[i]; r.Key != want.Key || r.Kind != want.Kind || r.State.Count != want.State.Count || r.State.Part != want.State.Part {

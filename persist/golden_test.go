@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	}
 	number := binary.BigEndian.AppendUint64(nil, 12)
 	frame, taken := appendFrame(nil, records, now)
-	sealFrame(number, frame)
+	addChecksum(number, frame)
 	frame = golden.Check(t, "testdata/frames.txt", golden.Line{Name: "12", Bytes: frame})[0]
 
 	then := now

@@ -59,7 +59,7 @@ func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
-// limitToProbes closes a connection that holds a spare place after one request, and answers only probes on it.
+// limitToProbes closes a connection that holds a spare slot after one request, and answers only probes on it.
 func (s *Server) limitToProbes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.ProbesOnly {

@@ -105,9 +105,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitText caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly about the
+// limitFieldsCache caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly about the
 // same limit.
-type limitText struct {
+type limitFieldsCache struct {
 	rule, unit []byte // copies, because an inline limit does not outlive its request
 	capacity   int64
 	window     time.Duration
@@ -116,7 +116,7 @@ type limitText struct {
 }
 
 // append appends the fields that describe limit l, in the order that the API documents.
-func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
+func (t *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
 	t.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
 	b = append(b, t.beforeUsed...)
 	b = strconv.AppendInt(b, l.Used, 10)
@@ -128,7 +128,7 @@ func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) 
 }
 
 // set makes t describe a limit, unless it already does.
-func (t *limitText) set(rule, unit string, capacity int64, window time.Duration) {
+func (t *limitFieldsCache) set(rule, unit string, capacity int64, window time.Duration) {
 	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.beforeUsed) > 0 {
 		return
 	}

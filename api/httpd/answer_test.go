@@ -78,25 +78,25 @@ func (f *fixed) refuse(i int, retry time.Duration) {
 }
 
 // planeOf returns the data plane of a node that is ready.
-func planeOf(d api.Decider) *plane {
+func planeOf(d api.Decider) *handlers {
 	doors := &api.Doors{Config: api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler)}}
 	doors.Ready()
-	return newPlane(doors, nil)
+	return newHandlers(doors, nil)
 }
 
 // planeWithTokens is like planeOf, with the tokens of the settings.
-func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
+func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *handlers {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
 	if err != nil {
 		t.Fatal(err)
 	}
 	doors.Ready()
-	return newPlane(doors, nil)
+	return newHandlers(doors, nil)
 }
 
 // serve answers x.
-func serve(p *plane, x *exchange) {
+func serve(p *handlers, x *exchange) {
 	if r, e := p.admit(x); e != nil {
 		x.SetError(e)
 	} else {
@@ -105,7 +105,7 @@ func serve(p *plane, x *exchange) {
 }
 
 // ask serves one check and returns status, headers and body as text.
-func ask(p *plane, body string) (status int, headers, answer string) {
+func ask(p *handlers, body string) (status int, headers, answer string) {
 	x := p.acquire()
 	defer p.release(x)
 	x.method, x.path = "POST", "/v1/check"
@@ -294,7 +294,7 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkServer measures a check through the server library, without a connection.
 func BenchmarkServer(b *testing.B) {
-	s := &Server{plane: planeOf(newFixed())}
+	s := &Server{handlers: planeOf(newFixed())}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	body := strings.NewReader(plainCheck)

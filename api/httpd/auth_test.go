@@ -326,7 +326,7 @@ func TestAuthHeaders(t *testing.T) {
 
 // A node that is not ready yet says so; a draining one still decides.
 func TestAuthReadiness(t *testing.T) {
-	p := newPlane(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(), Logger: slog.New(slog.DiscardHandler)}}, nil)
+	p := newHandlers(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(), Logger: slog.New(slog.DiscardHandler)}}, nil)
 	x := p.acquire()
 	x.method, x.path = "GET", "/v1/auth/web"
 	if serve(p, x); x.Status != 503 || !strings.Contains(string(x.Body), string(api.NotReady)) {
@@ -391,7 +391,7 @@ func BenchmarkServerAuth(b *testing.B) {
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		b.Fatal(err)
 	}
-	s := &Server{plane: planeOf(f)}
+	s := &Server{handlers: planeOf(f)}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	b.ReportAllocs()

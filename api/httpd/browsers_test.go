@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// A simple request from a page, which browsers send without a preflight, spends no quota, not even through the quick way.
+// A simple request from a page, which browsers send without a preflight, spends no quota, not even through the fast path.
 func TestPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -46,7 +46,7 @@ func TestPagesSpendNothing(t *testing.T) {
 		"/v1/check": `{"rule":"a","key":"victim"}`, "/v1/check/batch": `{"checks":[{"rule":"a","key":"victim"}]}`, "/v1/reserve": `{"rule":"a","key":"victim"}`,
 		"/v1/adjust": `{"rule":"a","key":"victim","cost":1}`, "/v1/settle": `{"reservation":"x","costs":{}}`, "/nowhere": "", "/healthz": "",
 	}
-	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the quick way starts with the second request
+	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the fast path starts with the second request
 	for path, body := range bodies {
 		for _, lines := range [][]string{
 			{"Content-Type: text/plain", "Origin: https://evil.example"}, {"Origin: null"}, {"origin: http://127.0.0.1:8080"}, {"Origin:"}, {"ORIGIN: x"},

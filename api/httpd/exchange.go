@@ -18,7 +18,7 @@ type request struct {
 	// authorizations is the number of Authorization headers, or 0 if they were not counted because there is at most one.
 	authorizations int
 	tokenCache     *api.TokenCache // caches the token; nil: no cache
-	header         headerLines     // nil: the quick way has already checked all headers
+	header         headerLines     // nil: the fast path has already checked all headers
 	peer           net.Addr
 	// These two are set only if there is a tracer.
 	traceparent, tracestate string
@@ -41,7 +41,7 @@ type exchange struct {
 	values     []byte
 	lines      []string // scratch space for the lines of a header
 	stripe     *api.LatencyStripe
-	wireAnswer []byte // the answer in wire format, if the quick way writes it
+	wireAnswer []byte // the answer in wire format, if the fast path writes it
 
 	// due is when to send the answer; zero: at once. delayAfterDue is what will be left of the check's delay at due.
 	due           time.Time
@@ -57,7 +57,7 @@ type exchange struct {
 	checks      int          // the number of checks in a batch
 	batchMemory int64        // the memory that deciding a batch takes, in bytes
 	charged     int64        // bytes charged to the budget; see size
-	transfer    api.Transfer // a large body, or a large answer of the quick way
+	transfer    api.Transfer // a large body, or a large answer of the fast path
 }
 
 // size returns roughly how many bytes e holds, including its body and answer.

@@ -22,7 +22,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	}
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
-		if !s.plane.Budget.Take(n) {
+		if !s.handlers.Budget.Take(n) {
 			s.waiting.freePlace()
 			return false
 		}
@@ -38,8 +38,8 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
-		s.plane.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
-		s.plane.Budget.Give(w.charged)
+		s.handlers.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
+		s.handlers.Budget.Give(w.charged)
 		s.waiting.freePlace()
 		_ = c.Close()
 		return
@@ -123,14 +123,14 @@ func descriptor(c net.Conn) int {
 func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := api.Unwrap[*api.Connection](w.conn)
-	closes := w.closes || s.plane.ClosesConnections() || c != nil && !s.conns.Resume(c)
+	closes := w.closes || s.handlers.ClosesConnections() || c != nil && !s.conns.Resume(c)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
 	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
 	if err == nil {
 		_, err = w.conn.Write(text)
 	}
-	s.plane.Budget.Give(w.charged)
+	s.handlers.Budget.Give(w.charged)
 	s.waiting.freePlace()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)
@@ -141,6 +141,6 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		err = errors.Join(err, w.conn.Close())
 	}
 	if err != nil {
-		s.plane.Logger.Debug("data plane: connection after a wait", "error", err)
+		s.handlers.Logger.Debug("data plane: connection after a wait", "error", err)
 	}
 }

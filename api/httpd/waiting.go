@@ -26,7 +26,7 @@ type heldAnswers struct {
 
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
-	taken int           // places of answers not sent yet. Invariant: len(held) <= taken <= most
+	taken int           // slots of answers not sent yet. Invariant: len(held) <= taken <= most
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 
@@ -152,7 +152,7 @@ func (ws *heldAnswers) close() {
 	ws.running.Wait()
 }
 
-// count returns the number of places taken: answers not sent yet.
+// count returns the number of slots taken: answers not sent yet.
 func (ws *heldAnswers) count() int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 // wholeRequests returns requests as the server library hands them over: a POST, and a proxy's GET.
 func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
-	s := &Server{plane: planeOf(f)}
+	s := &Server{handlers: planeOf(f)}
 	requests := map[string]func(*fasthttp.Request){
 		"POST /v1/check": func(r *fasthttp.Request) {
 			r.Header.SetMethod("POST")

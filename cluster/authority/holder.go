@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -86,7 +87,7 @@ func (h *Holder) EverValid() bool { return h.everValid.Load() }
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
 // AskNow makes the Holder ask now, because the leader has changed or this node has applied an entry.
-func (h *Holder) AskNow() { signal(h.poke) }
+func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
 // Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended. Call it only
 // once Status returns the new generation.
@@ -95,7 +96,7 @@ func (h *Holder) Revoke() {
 	h.mu.Lock()
 	h.dropAuthority(now)
 	h.mu.Unlock()
-	signal(h.changed)
+	wake.Signal(h.changed)
 	h.AskNow()
 }
 
@@ -114,7 +115,7 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	h.gaveUp = true
 	h.dropAuthority(now)
 	h.mu.Unlock()
-	signal(h.changed)
+	wake.Signal(h.changed)
 	for {
 		r := h.request()
 		r.GivingUp = true
@@ -213,7 +214,7 @@ func (h *Holder) startAttempt() *attempt {
 	h.group.Go(func() {
 		h.ask(ctx)
 		a.done.Store(true)
-		signal(h.changed)
+		wake.Signal(h.changed)
 	})
 	return a
 }
@@ -277,13 +278,5 @@ func (h *Holder) dropOutdated() {
 	defer h.mu.Unlock()
 	if h.until.Load() != 0 && h.generation != currentGeneration {
 		h.dropAuthority(now)
-	}
-}
-
-// signal wakes the receiver of c, a channel of capacity 1.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

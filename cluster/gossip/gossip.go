@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -140,14 +141,6 @@ func (g *Gossip) recordRefusal(from net.Addr, err error) {
 		"from", from, "reason", string(reason), "refused", count)
 }
 
-// signal sends to a channel of capacity 1 without blocking.
-func (g *Gossip) signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Members lists this node and every other member that it knows, sorted by ID. Members that failed or left stay listed until
 // Forget.
 func (g *Gossip) Members() []Member {
@@ -192,8 +185,8 @@ func (g *Gossip) Update(change func(*Member)) error {
 			g.table.exclude(e)
 		}
 	}
-	g.signal(g.wake)
-	g.signal(g.changed)
+	wake.Signal(g.wake)
+	wake.Signal(g.changed)
 	return nil
 }
 
@@ -202,7 +195,7 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.table.forget(id) {
-		g.signal(g.changed)
+		wake.Signal(g.changed)
 	}
 }
 
@@ -263,7 +256,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	// The other nodes refuse this process, so it must not announce that the one they know leaves.
 	silent := g.hasRecentTwin(time.Now())
 	g.self, g.metadata = next, metadata
-	g.signal(g.changed)
+	wake.Signal(g.changed)
 	done := make(chan error, 1)
 	g.wg.Go(func() { done <- g.leave(silent) })
 	g.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -105,7 +106,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 }
 
 // wakeConfirms makes the loop work on confirmations.
-func (k *Keeper) wakeConfirms() { signal(k.confirmWake) }
+func (k *Keeper) wakeConfirms() { wake.Signal(k.confirmWake) }
 
 // addConfirmation registers a confirmation, which the loop works on.
 func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {

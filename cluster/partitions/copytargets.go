@@ -156,7 +156,7 @@ func (t *copyTarget) messageAnswered(number uint64, size int, sections []sentSec
 }
 
 // copyTargetsOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other end. If one end is lost, the other continues from its copy.
+// other end. If one side is lost, the other continues from its copy.
 func (v *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}

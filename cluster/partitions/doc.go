@@ -6,7 +6,7 @@
 // in that one (to). A token starts at from and moves to `to` in one hand-off: a copy, the changes made since, a freeze,
 // the last changes, and the *flip*. Once a node has sent the flip, it never decides the partition again unless the other
 // node replies that it did not take the token, was ended, or lost its memory (a new boot). A node that becomes from's
-// owner by promotion, or restarts as such, does not know whether the flip was made, so it asks the other end first.
+// owner by promotion, or restarts as such, does not know whether the flip was made, so it asks the other side first.
 //
 // Each copy records how new it is: its lineage, the number of hand-overs in that lineage, and the last round of changes it
 // has. A node that takes over a partition after the other owner was lost asks every node that may have a copy, and fetches

@@ -113,7 +113,7 @@ func (k *Keeper) prepareFlips(v *adoptedState) map[ring.NodeID]*tokenMessage {
 	return offers
 }
 
-// askDoubtful asks the other ends of moves whether they took the tokens that may be here. It reports whether this node is
+// askDoubtful asks the other sides of moves whether they took the tokens that may be here. It reports whether this node is
 // in doubt about any.
 func (k *Keeper) askDoubtful() (doubts bool) {
 	v := k.adopted.Load()

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -146,7 +147,7 @@ const (
 	freezing                // being handed over: the gate is shut and the last changes are on their way
 	flipping                // being handed over: the flip is sent, and its answer has not arrived
 	handedOver              // the other node took the token
-	doubtful                // this node may have the token, and asks the other end of the move
+	doubtful                // this node may have the token, and asks the other side of the move
 	recovering              // the token is here, but this node still searches for the newest counters
 )
 
@@ -160,7 +161,7 @@ type pendingCall struct {
 type partState struct {
 	phase              phase
 	version                        // how new the counters here are, as owner or as copy
-	receiver           ring.NodeID // from freezing to doubtful: the other end of the move; zero if this node sent no flip
+	receiver           ring.NodeID // from freezing to doubtful: the other side of the move; zero if this node sent no flip
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
 	attempt            uint64      // number of the last flip, or question about it
@@ -293,7 +294,7 @@ func (k *Keeper) updatePart(v *adoptedState, p int) {
 			return
 		}
 		if pt.phase == freezing && to != pt.receiver {
-			k.setPhase(p, owning) // the other end has changed, and no flip was sent to the new one
+			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
 			k.resume(v, p, false)
@@ -323,7 +324,7 @@ func (k *Keeper) release(p int) {
 }
 
 // takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
-// owner may have flipped it, this node asks the other end. If this node has no copy, it fetches one.
+// owner may have flipped it, this node asks the other side. If this node has no copy, it fetches one.
 func (k *Keeper) takeOver(v *adoptedState, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
@@ -397,12 +398,4 @@ func (k *Keeper) announce() {
 }
 
 // wake makes the loop check for work.
-func (k *Keeper) wake() { signal(k.loopWake) }
-
-// signal sends to a channel of capacity 1 without blocking.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) wake() { wake.Signal(k.loopWake) }

@@ -3,7 +3,7 @@ package partitions
 import (
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -42,7 +42,7 @@ func (k *Keeper) run() {
 	}
 }
 
-// Stats are a keeper's current figures.
+// Stats are a keeper's current metrics.
 type Stats struct {
 	Owned       int           // partitions whose tokens are here
 	Copies      int           // partitions with a complete copy here
@@ -57,8 +57,8 @@ type Stats struct {
 	Dropped     int64 // checks decided in fallback that are never reported, because there was no room for more debts
 }
 
-// Figures reports the current figures to s.
-func (k *Keeper) Figures(s figures.Sink) {
+// Metrics reports the current metrics to s.
+func (k *Keeper) Metrics(s metrics.Sink) {
 	st := k.Stats()
 	const here = "Partitions whose counters are here, as their owner or as a standby."
 	s.Level("partitions", here, st.Owned, "as", "owner")
@@ -74,7 +74,7 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, for lack of room.", st.Dropped)
 }
 
-// Stats returns the current figures.
+// Stats returns the current metrics.
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -36,7 +36,7 @@ type finding struct {
 	timedOut bool // this node gave up waiting for it
 }
 
-// copyHolders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
+// copyHolders lists the nodes that may have a copy of p: both sides of a move, and their standbys. If one side was ended, its
 // former standbys are now in its place.
 func (v *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)

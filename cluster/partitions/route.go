@@ -23,7 +23,7 @@ type Route struct {
 	Revision int64 // of the agreed state behind the route; a node with an older one may route differently
 	Place    Place
 	Owner    ring.NodeID // the node that has the token, as far as this node knows
-	Other    ring.NodeID // the other end of a move under way; zero if there is none
+	Other    ring.NodeID // the other side of a move under way; zero if there is none
 	Standby  ring.NodeID // of the owner; zero if there is none
 }
 

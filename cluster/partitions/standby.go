@@ -80,7 +80,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}
-		// An owner that handed the token over also answers that it has no authority. Then the other end decides.
+		// An owner that handed the token over also answers that it has no authority. Then the other side decides.
 		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
 		}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -197,7 +198,7 @@ func (l *link) onIncoming(remote Identity) {
 			l.dialSecond(l.ctx, c) // the network works again
 		}
 	}
-	signal(l.wake)
+	wake.Signal(l.wake)
 }
 
 // sleep returns after d, or when ctx ends.
@@ -205,13 +206,5 @@ func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
-	}
-}
-
-// signal sends to a channel of capacity 1 without blocking.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -1,6 +1,10 @@
 package peer
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/rlnode/rlnode/internal/wake"
+)
 
 const (
 	queueCount = 1 << 16
@@ -41,7 +45,7 @@ func (q *queue) put(m message) error {
 	}
 	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
 	if q.waiting.count++; q.waiting.count == 1 {
-		signal(q.wake)
+		wake.Signal(q.wake)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -82,7 +83,7 @@ func (p *Pool) step(now time.Time) {
 	}
 	p.remember(learned)
 	if p.signalChange() && !p.allReachable() {
-		signal(p.pollNow) // find entry nodes that reach the missing region
+		wake.Signal(p.pollNow) // find entry nodes that reach the missing region
 	}
 }
 

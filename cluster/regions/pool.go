@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -103,7 +104,7 @@ func (p *Pool) Leave(ctx context.Context) error {
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
-	signal(p.wake)
+	wake.Signal(p.wake)
 	select {
 	case <-p.left:
 		return nil
@@ -140,8 +141,8 @@ func (p *Pool) change(set func() bool) {
 	changed := set()
 	p.mu.Unlock()
 	if changed {
-		signal(p.wake)
-		signal(p.pollNow)
+		wake.Signal(p.wake)
+		wake.Signal(p.pollNow)
 	}
 }
 
@@ -151,7 +152,7 @@ func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
 	p.ownEntries = find
 	p.mu.Unlock()
-	signal(p.pollNow)
+	wake.Signal(p.pollNow)
 }
 
 // Changed returns a channel that receives a value after each change of Regions.
@@ -185,9 +186,9 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// Figures reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
+// Metrics reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
 // cluster choose them.
-func (p *Pool) Figures(s figures.Sink) {
+func (p *Pool) Metrics(s metrics.Sink) {
 	for _, r := range p.Regions() {
 		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
 		s.Level("region_members", "Nodes of another region, as it announces.", r.Members, "region", r.Name)
@@ -241,7 +242,7 @@ func (p *Pool) signalChange() bool {
 		return false
 	}
 	p.signalled = now
-	signal(p.changed)
+	wake.Signal(p.changed)
 	return true
 }
 
@@ -272,12 +273,5 @@ func (p *Pool) run() {
 		} else {
 			timer.Reset(checkInterval)
 		}
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

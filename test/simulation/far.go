@@ -102,7 +102,7 @@ func (g *globe) reportToPrimary(w *World, r report) {
 	}, nothing)
 }
 
-// farSide is a process's connection to other regions. It implements limiter.Far.
+// farSide is a process's connection to other regions. It implements limiter.OtherRegions.
 type farSide struct{ *process }
 
 // entryNode returns an entry node of w that from can reach: from itself, if it is one, or −1 if there is none.
@@ -119,7 +119,7 @@ func (w *World) entryNode(from int) int {
 	return -1
 }
 
-// Reachable implements limiter.Far.
+// Reachable implements limiter.OtherRegions.
 func (s farSide) Reachable(region string) bool {
 	w := s.w
 	to := w.globe.regionOf(region)
@@ -147,7 +147,7 @@ type farCall struct {
 	replied bool
 }
 
-// Go implements limiter.Far.
+// Go implements limiter.OtherRegions.
 func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !s.Reachable(region) {
 		done(nil, peer.ErrUnreachable)

@@ -91,13 +91,15 @@ func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
 // WaitUnfrozen, Learn, DecideAsStandby, DecideAlone and Forgive implement limiter.Ownership. Without moves and faults, they do
 // nothing.
-func (m *member) WaitUnfrozen(context.Context, int)                          {}
-func (m *member) LearnOwner(int, int64, ring.NodeID)                         {}
-func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op)                   {}
-func (m *member) Reachable(ring.NodeID) bool                                 { return true }
-func (m *member) await(context.Context, int64, int64) bool                   { return true }
-func (m *member) authority() bool                                            { return true }
-func (m *member) DecideAlone(algorithms.Instant, []counters.Op) counters.Verdict { return counters.Shut }
+func (m *member) WaitUnfrozen(context.Context, int)            {}
+func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
+func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op) {}
+func (m *member) Reachable(ring.NodeID) bool                   { return true }
+func (m *member) await(context.Context, int64, int64) bool     { return true }
+func (m *member) authority() bool                              { return true }
+func (m *member) DecideAlone(algorithms.Instant, []counters.Op) counters.Verdict {
+	return counters.Shut
+}
 func (m *member) DecideAsStandby(algorithms.Instant, []counters.Op, []algorithms.Limit, partitions.OwnerProblem) counters.Verdict {
 	return counters.Shut
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// sealSize is the size, in bytes, of the checksum of each stored entry and value. Neither bbolt nor raft-boltdb checks what
+// checksumSize is the size, in bytes, of the checksum of each stored entry and value. Neither bbolt nor raft-boltdb checks what
 // it reads. A flipped bit in an entry would make this node apply something different from the other nodes; one in the vote
 // could let it vote twice.
-const sealSize = 4
+const checksumSize = 4
 
-// errSeal: a stored entry or value differs from what was written.
-var errSeal = errors.New("checksum does not match")
+// errChecksum: a stored entry or value differs from what was written.
+var errChecksum = errors.New("checksum does not match")
 
-// sealedLogs is raft-boltdb's log with a checksum in each entry's Extensions, after the bytes that Raft put there.
-type sealedLogs struct{ *raftboltdb.BoltStore }
+// checkedLogs is raft-boltdb's log with a checksum in each entry's Extensions, after the bytes that Raft put there.
+type checkedLogs struct{ *raftboltdb.BoltStore }
 
-func (s sealedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+func (s checkedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-func (s sealedLogs) StoreLogs(logs []*raft.Log) error {
+func (s checkedLogs) StoreLogs(logs []*raft.Log) error {
 	sealed := make([]*raft.Log, 0, len(logs))
 	for _, l := range logs {
 		with := *l // Raft keeps using l
-		with.Extensions = make([]byte, 0, len(l.Extensions)+sealSize)
+		with.Extensions = make([]byte, 0, len(l.Extensions)+checksumSize)
 		with.Extensions = append(with.Extensions, l.Extensions...)
 		with.Extensions = binary.BigEndian.AppendUint32(with.Extensions, sumEntry(l))
 		sealed = append(sealed, &with)
@@ -36,7 +36,7 @@ func (s sealedLogs) StoreLogs(logs []*raft.Log) error {
 	return s.BoltStore.StoreLogs(sealed)
 }
 
-func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
+func (s checkedLogs) GetLog(index uint64, into *raft.Log) error {
 	var l raft.Log
 	err := s.BoltStore.GetLog(index, &l)
 	if errors.Is(err, raft.ErrLogNotFound) {
@@ -45,9 +45,9 @@ func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err != nil {
 		return fmt.Errorf("read entry %d: %w", index, err)
 	}
-	n := len(l.Extensions) - sealSize
+	n := len(l.Extensions) - checksumSize
 	if n < 0 || l.Index != index {
-		return fmt.Errorf("%w: entry %d", errSeal, index)
+		return fmt.Errorf("%w: entry %d", errChecksum, index)
 	}
 	sum := binary.BigEndian.Uint32(l.Extensions[n:])
 	l.Extensions = l.Extensions[:n:n]
@@ -55,7 +55,7 @@ func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
 		l.Extensions = nil
 	}
 	if sum != sumEntry(&l) {
-		return fmt.Errorf("%w: entry %d", errSeal, index)
+		return fmt.Errorf("%w: entry %d", errChecksum, index)
 	}
 	*into = l
 	return nil
@@ -72,45 +72,47 @@ func sumEntry(l *raft.Log) uint32 {
 	return wire.Sum(0, head[:], l.Data, l.Extensions)
 }
 
-// sealedStable is raft-boltdb's key-value store with a checksum after each value.
-type sealedStable struct{ store *raftboltdb.BoltStore }
+// checkedStable is raft-boltdb's key-value store with a checksum after each value.
+type checkedStable struct{ store *raftboltdb.BoltStore }
 
-func (s sealedStable) Set(key, value []byte) error { return s.store.Set(key, seal(key, value)) }
+func (s checkedStable) Set(key, value []byte) error {
+	return s.store.Set(key, withChecksum(key, value))
+}
 
 // Get returns raft-boltdb's own error for a missing key, unwrapped, because Raft compares its text.
-func (s sealedStable) Get(key []byte) ([]byte, error) {
+func (s checkedStable) Get(key []byte) ([]byte, error) {
 	value, err := s.store.Get(key)
 	if err != nil {
 		return nil, err
 	}
-	return unseal(key, value)
+	return verifyChecksum(key, value)
 }
 
-func (s sealedStable) SetUint64(key []byte, n uint64) error {
+func (s checkedStable) SetUint64(key []byte, n uint64) error {
 	return s.Set(key, binary.BigEndian.AppendUint64(nil, n))
 }
 
-func (s sealedStable) GetUint64(key []byte) (uint64, error) {
+func (s checkedStable) GetUint64(key []byte) (uint64, error) {
 	value, err := s.Get(key)
 	if err != nil {
 		return 0, err
 	}
 	if len(value) != 8 {
-		return 0, fmt.Errorf("%w: %s has %d bytes", errSeal, key, len(value))
+		return 0, fmt.Errorf("%w: %s has %d bytes", errChecksum, key, len(value))
 	}
 	return binary.BigEndian.Uint64(value), nil
 }
 
-func seal(key, value []byte) []byte {
-	out := make([]byte, 0, len(value)+sealSize)
+func withChecksum(key, value []byte) []byte {
+	out := make([]byte, 0, len(value)+checksumSize)
 	out = append(out, value...)
 	return binary.BigEndian.AppendUint32(out, sumValue(key, value))
 }
 
-func unseal(key, sealed []byte) ([]byte, error) {
-	n := len(sealed) - sealSize
+func verifyChecksum(key, sealed []byte) ([]byte, error) {
+	n := len(sealed) - checksumSize
 	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != sumValue(key, sealed[:n]) {
-		return nil, fmt.Errorf("%w: value of %q", errSeal, key)
+		return nil, fmt.Errorf("%w: value of %q", errChecksum, key)
 	}
 	return sealed[:n:n], nil
 }

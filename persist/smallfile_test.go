@@ -13,7 +13,7 @@ import (
 
 func TestNotes(t *testing.T) {
 	dir := t.TempDir()
-	n := NewNote(dir, "applied")
+	n := NewSmallFile(dir, "applied")
 	if b, err := n.Read(); b != nil || err != nil {
 		t.Errorf("no note: have %q, %v", b, err)
 	}

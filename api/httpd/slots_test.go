@@ -145,7 +145,7 @@ func TestSlowCallersAreEnded(t *testing.T) {
 		{"idle", "plain", false, func(c net.Conn) { _, _ = io.WriteString(c, opening); _, _ = io.Copy(io.Discard, c) }},
 		{"idle after a quick check", "plain", false, func(c net.Conn) {
 			r := bufio.NewReader(c)
-			for _, one := range []string{opening, quickPost(good)} {
+			for _, one := range []string{opening, fastPost(good)} {
 				_, _ = io.WriteString(c, one)
 				answer(t, r)
 			}
@@ -167,7 +167,7 @@ func TestSlowCallersAreEnded(t *testing.T) {
 	}
 	// Only the node knows when it closed the connection of a caller that reads nothing: the caller's kernel may never notice.
 	for name, text := range map[string]string{
-		"reads nothing": post("/v1/check/batch", longBatch(300)), "reads no quick answers": quickPost(good),
+		"reads nothing": post("/v1/check/batch", longBatch(300)), "reads no fast answers": fastPost(good),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -54,7 +54,7 @@ func startData(t testing.TB, d api.Decider) *Server {
 }
 
 // startPlane starts a server for plane without a node.
-func startPlane(t testing.TB, p *plane) *Server {
+func startPlane(t testing.TB, p *handlers) *Server {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func startPlane(t testing.TB, p *plane) *Server {
 	return s
 }
 
-// serveBothWays serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
+// serveBothWays serves reads with and without the fast path, and returns the answers and how many of them the fast path gave.
 func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
@@ -81,21 +81,21 @@ func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without stri
 		}
 		return dates.ReplaceAllString(c.sent.String(), "Date: now")
 	}
-	s.quick = func(c *connection, b []byte) (bool, error) {
-		done, err := s.answerQuickly(c, b)
+	s.fast = func(c *connection, b []byte) (bool, error) {
+		done, err := s.serveFast(c, b)
 		if done {
 			quick++
 		}
 		return done, err
 	}
 	with = serve()
-	s.quick = nil
+	s.fast = nil
 	return with, serve(), quick
 }
 
 var dates = regexp.MustCompile("Date: [^\r]* GMT")
 
-// opening is a request that the quick way does not take; it never takes the first one on a connection.
+// opening is a request that the fast path does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
 // batchOf returns a batch of n times the same check.
@@ -103,11 +103,11 @@ func batchOf(n int, check string) string {
 	return post("/v1/check/batch", `{"checks":[`+strings.Repeat(check+",", n-1)+check+`]}`)
 }
 
-func quickPost(body string, lines ...string) string {
+func fastPost(body string, lines ...string) string {
 	return post("/v1/check", body, lines...)
 }
 
-// The quick way answers the same bytes as the library, and takes only plain requests.
+// The fast path answers the same bytes as the library, and takes only plain requests.
 func TestQuickWay(t *testing.T) {
 	allowed, refused := newFixed(), newFixed()
 	refused.refuse(1, 3*time.Second)
@@ -117,14 +117,14 @@ func TestQuickWay(t *testing.T) {
 		sent  string
 		quick int
 	}{
-		{"plain", quickPost(plainCheck), 1},
-		{"with headers", quickPost(plainCheck, "Content-Type: application/json", "user-agent: me/1.0", "X-A-1: ~ %\"", "Connection: keep-alive"), 1},
-		{"a port", strings.Replace(quickPost(plainCheck), "Host: n\r\n", "hOST: a-1.example:8080\r\n", 1), 1},
-		{"not JSON", quickPost(`{"rule"`), 1},
-		{"no object", quickPost(`[]`), 1},
-		{"unknown field", quickPost(`{"rule":"tenant","kez":"k"}`), 1},
-		{"not UTF-8", quickPost("{\"rule\":\"\xff\"}"), 1},
-		{"detail", quickPost(`{"rule":"tenant","key":"k","detail":true}`), 1},
+		{"plain", fastPost(plainCheck), 1},
+		{"with headers", fastPost(plainCheck, "Content-Type: application/json", "user-agent: me/1.0", "X-A-1: ~ %\"", "Connection: keep-alive"), 1},
+		{"a port", strings.Replace(fastPost(plainCheck), "Host: n\r\n", "hOST: a-1.example:8080\r\n", 1), 1},
+		{"not JSON", fastPost(`{"rule"`), 1},
+		{"no object", fastPost(`[]`), 1},
+		{"unknown field", fastPost(`{"rule":"tenant","kez":"k"}`), 1},
+		{"not UTF-8", fastPost("{\"rule\":\"\xff\"}"), 1},
+		{"detail", fastPost(`{"rule":"tenant","key":"k","detail":true}`), 1},
 		{"a batch", batchOf(3, plainCheck), 1},
 		{"a batch of attributes", batchOf(200, `{"attributes":{"user":"k","path":"/"}}`), 1},
 		{"a batch with a wrong check", batchOf(3, plainCheck+`,{"rule":"tenant","key":7},7`), 1},
@@ -134,41 +134,41 @@ func TestQuickWay(t *testing.T) {
 		{"a batch that is none", post("/v1/check/batch", `{"checks":[{}`), 1},
 		{"a batch of more than is read at once", batchOf(600, plainCheck), 0},
 		{"a batch with wait", batchOf(2, waits), 0},
-		{"wait", quickPost(waits), 0},
-		{"wait with an escape", quickPost(strings.Replace(waits, "wait", `w\u0061it`, 1)), 0},
-		{"two lengths, one of them none", strings.Replace(quickPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1), 0},
-		{"blanks around a value", quickPost(plainCheck, "Authorization:  Bearer a "), 0},
-		{"two", quickPost(plainCheck) + quickPost(plainCheck), 0},
-		{"more than a request", quickPost(plainCheck) + "P", 0},
+		{"wait", fastPost(waits), 0},
+		{"wait with an escape", fastPost(strings.Replace(waits, "wait", `w\u0061it`, 1)), 0},
+		{"two lengths, one of them none", strings.Replace(fastPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1), 0},
+		{"blanks around a value", fastPost(plainCheck, "Authorization:  Bearer a "), 0},
+		{"two", fastPost(plainCheck) + fastPost(plainCheck), 0},
+		{"more than a request", fastPost(plainCheck) + "P", 0},
 		{"another path", post("/v1/reserve", plainCheck), 0},
 		{"a query", post("/v1/check?x", plainCheck), 0},
-		{"another method", "PUT" + quickPost(plainCheck)[4:], 0},
-		{"HTTP/1.0", strings.Replace(quickPost(plainCheck), "HTTP/1.1", "HTTP/1.0", 1), 0},
-		{"chunks", quickPost("0\r\n\r\n", "Transfer-Encoding: chunked"), 0},
-		{"length twice", quickPost(plainCheck, "content-length: 27"), 0},
-		{"length with a sign", strings.Replace(quickPost(plainCheck), "Length: ", "Length: +", 1), 0},
-		{"length with a zero", strings.Replace(quickPost(plainCheck), "Length: ", "Length: 0", 1), 0},
+		{"another method", "PUT" + fastPost(plainCheck)[4:], 0},
+		{"HTTP/1.0", strings.Replace(fastPost(plainCheck), "HTTP/1.1", "HTTP/1.0", 1), 0},
+		{"chunks", fastPost("0\r\n\r\n", "Transfer-Encoding: chunked"), 0},
+		{"length twice", fastPost(plainCheck, "content-length: 27"), 0},
+		{"length with a sign", strings.Replace(fastPost(plainCheck), "Length: ", "Length: +", 1), 0},
+		{"length with a zero", strings.Replace(fastPost(plainCheck), "Length: ", "Length: 0", 1), 0},
 		{"no length", "POST /v1/check HTTP/1.1\r\nHost: n\r\n\r\n", 0},
-		{"length 0", quickPost(""), 0},
+		{"length 0", fastPost(""), 0},
 		{"no host", "POST /v1/check HTTP/1.1\r\nContent-Length: 27\r\n\r\n" + plainCheck, 0},
-		{"two hosts", quickPost(plainCheck, "Host: m"), 0},
-		{"an odd host", strings.Replace(quickPost(plainCheck), "Host: n", "Host: n:x", 1), 0},
-		{"address of IPv6", strings.Replace(quickPost(plainCheck), "Host: n", "Host: [::1]", 1), 0},
-		{"closes", quickPost(plainCheck, "Connection: close"), 0},
-		{"expects", quickPost(plainCheck, "Expect: 100-continue"), 0},
-		{"of a page", quickPost(plainCheck, "Origin: https://evil.example"), 0},
-		{"of a page, in capitals", quickPost(plainCheck, "ORIGIN: null"), 0},
-		{"of another site", quickPost(plainCheck, "sec-fetch-site: cross-site"), 0},
-		{"expects something else", quickPost(plainCheck, "expect: x"), 0},
-		{"trailer", quickPost(plainCheck, "Trailer: Host"), 0},
-		{"a line goes on", quickPost(plainCheck, "X: y\r\n z"), 0},
-		{"a line ends otherwise", quickPost(plainCheck, "X: y\nZ: z"), 0},
-		{"no blank before a value", quickPost(plainCheck, "X:y"), 0},
-		{"no value", quickPost(plainCheck, "X:"), 0},
-		{"a blank behind a name", quickPost(plainCheck, "X : y"), 0},
-		{"no name", quickPost(plainCheck, ": y"), 0},
-		{"a byte that is no ASCII", quickPost(plainCheck, "X: \xff"), 0},
-		{"a NUL", quickPost(plainCheck, "X: \x00"), 0},
+		{"two hosts", fastPost(plainCheck, "Host: m"), 0},
+		{"an odd host", strings.Replace(fastPost(plainCheck), "Host: n", "Host: n:x", 1), 0},
+		{"address of IPv6", strings.Replace(fastPost(plainCheck), "Host: n", "Host: [::1]", 1), 0},
+		{"closes", fastPost(plainCheck, "Connection: close"), 0},
+		{"expects", fastPost(plainCheck, "Expect: 100-continue"), 0},
+		{"of a page", fastPost(plainCheck, "Origin: https://evil.example"), 0},
+		{"of a page, in capitals", fastPost(plainCheck, "ORIGIN: null"), 0},
+		{"of another site", fastPost(plainCheck, "sec-fetch-site: cross-site"), 0},
+		{"expects something else", fastPost(plainCheck, "expect: x"), 0},
+		{"trailer", fastPost(plainCheck, "Trailer: Host"), 0},
+		{"a line goes on", fastPost(plainCheck, "X: y\r\n z"), 0},
+		{"a line ends otherwise", fastPost(plainCheck, "X: y\nZ: z"), 0},
+		{"no blank before a value", fastPost(plainCheck, "X:y"), 0},
+		{"no value", fastPost(plainCheck, "X:"), 0},
+		{"a blank behind a name", fastPost(plainCheck, "X : y"), 0},
+		{"no name", fastPost(plainCheck, ": y"), 0},
+		{"a byte that is no ASCII", fastPost(plainCheck, "X: \xff"), 0},
+		{"a NUL", fastPost(plainCheck, "X: \x00"), 0},
 	}
 	for _, f := range []*fixed{allowed, refused} {
 		s := startData(t, f)
@@ -178,7 +178,7 @@ func TestQuickWay(t *testing.T) {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
 			if quick != tt.quick {
-				t.Errorf("%s: %d answers the quick way, want %d", tt.name, quick, tt.quick)
+				t.Errorf("%s: %d answers the fast path, want %d", tt.name, quick, tt.quick)
 			}
 		}
 	}
@@ -187,11 +187,11 @@ func TestQuickWay(t *testing.T) {
 // The library handles the first request of a connection, and any that arrives in pieces; the next one is quick again.
 func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
-	for _, one := range []string{quickPost(plainCheck), batchOf(2, plainCheck)} {
+	for _, one := range []string{fastPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
 			with, without, quick := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
 			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
-				t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+				t.Fatalf("cut at %d: %d answers the fast path, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
 			}
 		}
 	}
@@ -209,10 +209,10 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 		{[]string{"authorization: bearer secret"}, "200 OK", 1},
 		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
 	} {
-		one := quickPost(plainCheck, tt.lines...)
+		one := fastPost(plainCheck, tt.lines...)
 		with, without, quick := serveBothWays(t, s, opening, one, one, one)
 		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
-			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
+			t.Errorf("%q: %d answers the fast path, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
 		}
 	}
 }
@@ -220,15 +220,15 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 // Remembering the head changes no answer, whether the length or the token differs.
 func TestQuickWayOfOtherHeads(t *testing.T) {
 	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
-	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
-	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
-	bare := quickPost(plainCheck)
-	large := quickPost(plainCheck, "X: "+strings.Repeat("y", maxQuickHead), "Authorization: Bearer secret")
+	right, wrong := fastPost(plainCheck, "Authorization: Bearer secret"), fastPost(plainCheck, "Authorization: Bearer secreT")
+	longer := fastPost(plainCheck+"  ", "Authorization: Bearer secret")
+	bare := fastPost(plainCheck)
+	large := fastPost(plainCheck, "X: "+strings.Repeat("y", maxFastHead), "Authorization: Bearer secret")
 	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
 	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
 	with, without, quick := serveBothWays(t, s, reads...)
 	if with != without || quick != len(reads)-3 {
-		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
+		t.Errorf("%d answers the fast path, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
 	}
 	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
 		t.Errorf("%d refusals, want 4", have)
@@ -237,9 +237,9 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 
 func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
-	with, without, quick := serveBothWays(t, s, opening, quickPost(plainCheck), opening)
+	with, without, quick := serveBothWays(t, s, opening, fastPost(plainCheck), opening)
 	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
-		t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
+		t.Errorf("%d answers the fast path; have\n%s\nwant\n%s", quick, with, without)
 	}
 }
 
@@ -248,7 +248,7 @@ type panics struct{ api.Decider }
 func (panics) Check(*limiter.Query, *limiter.Answer) error { panic("for a test") }
 
 func FuzzQuickWay(f *testing.F) {
-	for _, sent := range []string{quickPost(plainCheck), batchOf(2, plainCheck), quickPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
+	for _, sent := range []string{fastPost(plainCheck), batchOf(2, plainCheck), fastPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
 		f.Add(sent)
 	}
 	s := startData(f, newFixed())
@@ -271,14 +271,14 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// If a server closes while the quick way decides, it sends the answer with Connection: close, and waits for that.
+// If a server closes while the fast path decides, it sends the answer with Connection: close, and waits for that.
 func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
 	var served atomic.Pointer[connection]
-	s.quick = func(c *connection, b []byte) (bool, error) {
+	s.fast = func(c *connection, b []byte) (bool, error) {
 		served.Store(c)
-		return s.answerQuickly(c, b)
+		return s.serveFast(c, b)
 	}
 	c, err := net.Dial("tcp", s.ln.Addr().String())
 	if err != nil {
@@ -286,7 +286,7 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	}
 	defer c.Close()
 	r := bufio.NewReader(c)
-	for _, send := range []string{opening, quickPost(plainCheck)} {
+	for _, send := range []string{opening, fastPost(plainCheck)} {
 		if _, err := io.WriteString(c, send); err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 // library requested, nor later than the slack allows.
 func TestDeadlinesAreSeldomMoved(t *testing.T) {
 	s := startData(t, newFixed())
-	for _, requests := range []string{quickPost(plainCheck), post("/v1/check?x", plainCheck)} {
+	for _, requests := range []string{fastPost(plainCheck), post("/v1/check?x", plainCheck)} {
 		c := &canned{}
 		for range 1000 {
 			c.reads = append(c.reads, requests)
@@ -377,13 +377,13 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}
 }
 
-// A caller that used the quick way and then stalls in the middle of a request is cut off in time, like any other.
+// A caller that used the fast path and then stalls in the middle of a request is cut off in time, like any other.
 func TestQuickThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
 	c := n.dial(t)
 	r := bufio.NewReader(c)
-	one := quickPost(good)
+	one := fastPost(good)
 	for range 3 {
 		if _, err := io.WriteString(c, one); err != nil {
 			t.Fatal(err)
@@ -413,7 +413,7 @@ func (c *counting) Check(q *limiter.Query, a *limiter.Answer) error {
 
 // A request whose connection a shutdown closes is not decided: its caller gets no answer, and asks another node.
 func TestClosedConnectionsAreNotDecided(t *testing.T) {
-	check := quickPost(`{"rule":"ip","key":"k"}`)
+	check := fastPost(`{"rule":"ip","key":"k"}`)
 	for name, closes := range map[string]func(s *Server, c *connection, requests int) bool{
 		"after the library has read the request": func(_ *Server, c *connection, requests int) bool { return requests == 2 && c.Close() == nil },
 		"before anything was received": func(s *Server, _ *connection, requests int) bool {
@@ -428,7 +428,7 @@ func TestClosedConnectionsAreNotDecided(t *testing.T) {
 			d := &counting{fixed: newFixed()}
 			s := startData(t, d)
 			c := s.wrap(track(t, s.conns, &canned{reads: []string{opening, check}}))
-			s.quick = nil
+			s.fast = nil
 			requests, closed := 0, closes(s, c, 0)
 			s.server.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
 				if noteConnState(conn, state); state == fasthttp.StateActive {

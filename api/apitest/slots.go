@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // DialFrom connects to an address from the given loopback address.
@@ -49,8 +49,8 @@ func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	return resp.StatusCode, resp.Close
 }
 
-// CheckPlaces tests a plane with 64 places that listens on addr. Callers that hold all places, and keep taking spare ones, can't
-// keep others from probing the node. A single address leaves a quarter of the places to others. usual is a request other than a
+// CheckPlaces tests a plane with 64 slots that listens on addr. Callers that hold all slots, and keep taking spare ones, can't
+// keep others from probing the node. A single address leaves a quarter of the slots to others. usual is a request other than a
 // probe.
 func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
@@ -76,7 +76,7 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	Until(t, "all places are taken", open(most))
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
-		DialFrom(t, from, addr) // takes a spare place
+		DialFrom(t, from, addr) // takes a spare slot
 		if status, closes := AskFrom(t, from, addr, probe); status != 200 || !closes {
 			t.Errorf("a probe: have %d, closes %v", status, closes)
 		}
@@ -85,7 +85,7 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 		}
 	}
 	have := 0.0
-	conns.Figures(func(f figures.Figure) { have = f.Value }, "")
+	conns.Metrics(func(f metrics.Metric) { have = f.Value }, "")
 	if have != 61 {
 		t.Errorf("%v connections found no place, want 61", have)
 	}

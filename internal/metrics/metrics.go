@@ -1,12 +1,12 @@
-// Package figures lets packages expose metrics. The package that owns a figure defines it once, in one call of a [Sink]
-// with its name, help and value. Packages don't know who collects figures or in which format.
+// Package metrics lets packages expose metrics. The package that owns a metric defines it once, in one call of a [Sink]
+// with its name, help and value. Packages don't know who collects metrics or in which format.
 //
 // Names have no prefix, and end in _total if they only grow. Labels are pairs of a name and a value.
-package figures
+package metrics
 
 import "time"
 
-// Kind is the type of a figure.
+// Kind is the type of a metric.
 type Kind uint8
 
 const (
@@ -16,8 +16,8 @@ const (
 	Summary               // the number of observations and their sum
 )
 
-// Figure is the current value of one figure with one set of labels.
-type Figure struct {
+// Metric is the current value of one metric with one set of labels.
+type Metric struct {
 	Name, Help string
 	Kind       Kind
 	Labels     []string // name, value, name, value, …
@@ -28,15 +28,15 @@ type Figure struct {
 	Sum    float64   // of all observations
 }
 
-// Sink receives figures.
-type Sink func(Figure)
+// Sink receives metrics.
+type Sink func(Metric)
 
-// Source sends its figures to a sink. It must not block, least of all on a disk.
+// Source sends its metrics to a sink. It must not block, least of all on a disk.
 type Source func(Sink)
 
 // Gauge shows a value that goes up and down.
 func (s Sink) Gauge(name, help string, value float64, labels ...string) {
-	s(Figure{Name: name, Help: help, Kind: Gauge, Value: value, Labels: labels})
+	s(Metric{Name: name, Help: help, Kind: Gauge, Value: value, Labels: labels})
 }
 
 // Level is Gauge for whole numbers.
@@ -55,18 +55,18 @@ func (s Sink) Flag(name, help string, on bool, labels ...string) {
 
 // Count shows a value that only grows.
 func (s Sink) Count(name, help string, value int64, labels ...string) {
-	s(Figure{Name: name, Help: help, Kind: Counter, Value: float64(value), Labels: labels})
+	s(Metric{Name: name, Help: help, Kind: Counter, Value: float64(value), Labels: labels})
 }
 
 // Histogram shows observations per bucket: each is counted in the first one whose bound it does not exceed. counts has
 // one more element than bounds, for those beyond all.
 func (s Sink) Histogram(name, help string, bounds []float64, counts []int64, sum float64, labels ...string) {
-	s(Figure{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
+	s(Metric{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
 }
 
 // Summary shows how many times something happened, and the total amount.
 func (s Sink) Summary(name, help string, count int64, sum float64, labels ...string) {
-	s(Figure{Name: name, Help: help, Kind: Summary, Counts: []int64{count}, Sum: sum, Labels: labels})
+	s(Metric{Name: name, Help: help, Kind: Summary, Counts: []int64{count}, Sum: sum, Labels: labels})
 }
 
 // Seconds converts durations to bounds in seconds.

@@ -46,9 +46,9 @@ type member struct {
 // alive reports whether gossip considers the node alive.
 func (m *member) alive() bool { return m.inGossip && m.State == gossip.Alive }
 
-// census lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
+// listMembers lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
 // gossip if possible, since it has the newest ones.
-func (nt *nodeTracker) census(s *agreement.State) []member {
+func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
 		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
@@ -90,7 +90,7 @@ func (nt *nodeTracker) census(s *agreement.State) []member {
 
 // findMember returns the node that a removal request refers to.
 func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
-	found := slices.DeleteFunc(nt.census(nt.State()), func(m member) bool {
+	found := slices.DeleteFunc(nt.listMembers(nt.State()), func(m member) bool {
 		return m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
 	})
 	switch {

@@ -27,7 +27,7 @@ type testCluster struct {
 }
 
 type testNode struct {
-	*Cluster
+	*Totals
 	dir    string
 	config Config
 }
@@ -40,7 +40,7 @@ func newTestCluster(t *testing.T, n int) *testCluster {
 		c, _ := config(t.TempDir())
 		c.Self, c.Name, c.Rows = id, w.names[i].Name, 200_000
 		h := &testNode{dir: c.Dir, config: c}
-		h.Cluster = Join(open(t, c), w, func() []Member { return w.names })
+		h.Totals = NewTotals(open(t, c), w, func() []Member { return w.names })
 		w.nodes[id] = h
 		t.Cleanup(func() { h.Close() })
 	}
@@ -199,7 +199,7 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 	c.Self, c.Name = ring.NodeID{7}, "n7"
 	m := open(t, c)
 	m.count(november, "r", []string{"k"}, "requests", 2)
-	w.nodes[c.Self] = &testNode{Cluster: Join(m, w, func() []Member { return w.names }), dir: c.Dir, config: c}
+	w.nodes[c.Self] = &testNode{Totals: NewTotals(m, w, func() []Member { return w.names }), dir: c.Dir, config: c}
 	w.names = []Member{w.names[1], {ID: c.Self, Name: c.Name}}
 	for _, what := range []string{"counted on", "closed", "handed over"} {
 		if what == "closed" {

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The figures of a node in a cluster have these names.
+// The metrics of a node in a cluster have these names.
 func TestFiguresOfACluster(t *testing.T) {
 	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]

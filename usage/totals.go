@@ -44,8 +44,8 @@ type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 }
 
-// Cluster adds up what all nodes counted. The caller must Close it; that leaves the Meter open.
-type Cluster struct {
+// Totals adds up what all nodes counted. The caller must Close it; that leaves the Meter open.
+type Totals struct {
 	meter   *Meter
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
@@ -56,17 +56,17 @@ type Cluster struct {
 	closed    bool
 }
 
-// Join makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are down.
-func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
-	return &Cluster{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
+// NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are down.
+func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
+	return &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
 }
 
 // Close refuses further calls and waits for those being answered.
-func (c *Cluster) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.calls.Wait()
+func (t *Totals) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.calls.Wait()
 	return nil
 }
 
@@ -85,8 +85,8 @@ type source struct {
 }
 
 // inventoryHere lists what this node holds for a month, and sorts in all rows counted so far.
-func (c *Cluster) inventoryHere(month Month) (h inventory) {
-	m := c.meter
+func (t *Totals) inventoryHere(month Month) (h inventory) {
+	m := t.meter
 	h.Damaged = m.file.SetAside()
 	sources, err := m.sources(month)
 	if err != nil {
@@ -127,7 +127,7 @@ type pageQuery struct {
 }
 
 // page reads a page on this node: one byte, which is 1 if more rows follow, and then the rows.
-func (c *Cluster) page(q *pageQuery) ([]byte, error) {
+func (t *Totals) page(q *pageQuery) ([]byte, error) {
 	p := pager{rule: q.Rule, limit: pageBytes, page: []byte{0}}
 	if len(q.After) > 0 {
 		p.after = &Row{}
@@ -136,7 +136,7 @@ func (c *Cluster) page(q *pageQuery) ([]byte, error) {
 			return nil, errRow
 		}
 	}
-	if err := c.meter.page(q.Ledger, &p); err != nil {
+	if err := t.meter.page(q.Ledger, &p); err != nil {
 		return nil, err
 	}
 	if p.more {
@@ -164,30 +164,30 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 }
 
 // Handle registers handlers with p for the messages of other nodes.
-func (c *Cluster) Handle(p *peer.Peers) {
+func (t *Totals) Handle(p *peer.Peers) {
 	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake} {
-		p.Handle(m, peer.Near, c.serve)
+		p.Handle(m, peer.Near, t.serve)
 	}
 }
 
 // serve answers a message from another node. It does not block.
-func (c *Cluster) serve(call *peer.Call) {
+func (t *Totals) serve(call *peer.Call) {
 	call.CopyBody()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
 		call.Fail(CodeFailed, "the node is stopping")
 		return
 	}
 	select {
-	case c.callSlots <- struct{}{}:
+	case t.callSlots <- struct{}{}:
 	default:
 		call.Fail(CodeFailed, "too many calls about usage at once")
 		return
 	}
-	c.calls.Go(func() {
-		defer func() { <-c.callSlots }()
-		body, err := c.answer(call.Method, call.Body)
+	t.calls.Go(func() {
+		defer func() { <-t.callSlots }()
+		body, err := t.answer(call.Method, call.Body)
 		if err != nil {
 			call.Fail(CodeFailed, err.Error())
 			return
@@ -197,33 +197,33 @@ func (c *Cluster) serve(call *peer.Call) {
 }
 
 // answer returns the reply to a message.
-func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
+func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 	switch m {
 	case MethodSources:
 		var month Month
 		if err := json.Unmarshal(body, &month); err != nil {
 			return nil, errRow
 		}
-		return json.Marshal(c.inventoryHere(month))
+		return json.Marshal(t.inventoryHere(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
 			return nil, errRow
 		}
-		return c.page(&q)
+		return t.page(&q)
 	case MethodTake:
-		return c.takePage(body)
+		return t.takePage(body)
 	}
 	return nil, errors.New("unknown method")
 }
 
 // inventoryOf asks a node what it holds for a month.
-func (c *Cluster) inventoryOf(ctx context.Context, m Member, month Month) (h inventory, err error) {
-	if m.ID == c.meter.cfg.Self {
-		h = c.inventoryHere(month)
+func (t *Totals) inventoryOf(ctx context.Context, m Member, month Month) (h inventory, err error) {
+	if m.ID == t.meter.cfg.Self {
+		h = t.inventoryHere(month)
 	} else {
 		body, _ := json.Marshal(month) // a number
-		if body, err = c.ask(ctx, m, MethodSources, body); err == nil {
+		if body, err = t.ask(ctx, m, MethodSources, body); err == nil {
 			err = json.Unmarshal(body, &h)
 		}
 	}
@@ -234,20 +234,20 @@ func (c *Cluster) inventoryOf(ctx context.Context, m Member, month Month) (h inv
 }
 
 // ask makes a call to another node.
-func (c *Cluster) ask(ctx context.Context, to Member, m peer.Method, body []byte) ([]byte, error) {
+func (t *Totals) ask(ctx context.Context, to Member, m peer.Method, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.peers.Call(ctx, to.ID, m, body)
+	return t.peers.Call(ctx, to.ID, m, body)
 }
 
 // gather returns each ledger once, preferably at the node that counted it, and the names of the nodes whose counts may be
 // missing.
-func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
+func (t *Totals) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
 	var mu sync.Mutex // guards best and missing
 	var group sync.WaitGroup
 	for _, m := range members {
 		group.Go(func() {
-			h, err := c.inventoryOf(ctx, m, month)
+			h, err := t.inventoryOf(ctx, m, month)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || h.Damaged {

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// Every place is free again once its connection leaves.
+// Every slot is free again once its connection leaves.
 func TestPlacesComeBack(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(128)
+	p := newSlots(128)
 	var all []*Connection
 	for i := range 200 {
 		c := &Connection{address: addressOf(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(i%3))})}

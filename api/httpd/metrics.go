@@ -1,12 +1,12 @@
 package httpd
 
-import "github.com/rlnode/rlnode/internal/figures"
+import "github.com/rlnode/rlnode/internal/metrics"
 
-// Figures reports the data plane's metrics.
-func (s *Server) Figures(sink figures.Sink) {
-	s.plane.latency.Figures(sink, "data", "check_seconds", "Time from a check's body to its answer, single checks.")
+// Metrics reports the data plane's metrics.
+func (s *Server) Metrics(sink metrics.Sink) {
+	s.handlers.latency.Metrics(sink, "data", "check_seconds", "Time from a check's body to its answer, single checks.")
 	sink.Level("waiting", "Answers of checks with wait that are held back now.", int(s.waiting.count()))
 	sink.Level("waiting_max", "Bound on the answers held back at once.", int(s.waiting.most))
 	sink.Count("wait_refused_total", "Checks with wait that were answered at once because too many were held back.", s.waiting.refused.Load())
-	s.conns.Figures(sink, "data")
+	s.conns.Metrics(sink, "data")
 }

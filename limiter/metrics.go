@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -40,8 +40,8 @@ var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 // headroomBounds are the upper bounds of RuleStats.Headroom.
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Figures reports the limiter's figures. A standalone node leaves out those about other nodes.
-func (l *Limiter) Figures(s figures.Sink) {
+// Metrics reports the limiter's metrics. A standalone node leaves out those about other nodes.
+func (l *Limiter) Metrics(s metrics.Sink) {
 	for _, r := range l.Stats() {
 		r.show(s)
 		if r.Rule == "" {
@@ -64,7 +64,7 @@ func (l *Limiter) Figures(s figures.Sink) {
 		seconds[i] = f.forwardTimes[i].Load()
 	}
 	s.Histogram("forward_seconds", "Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
-		figures.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
+		metrics.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
 	for i := range f.fallback {
 		s.Count("fallback_total", "Subjects decided without the owner or the standby, by their rule's on_partition.", f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
@@ -74,15 +74,15 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
-	count("relayed_total", "Questions from other nodes passed on to the owner.", &f.forwarded)
+	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.forwarded)
 	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.givenBack)
 	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
-	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.membership.leases.held.GrantCount()))
-	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.membership.leases.granted.Outstanding()))
+	s.Gauge("leases", "Grants of leases that this node holds from other nodes.", float64(l.membership.leases.held.GrantCount()))
+	s.Gauge("leases_granted", "Grants of leases that other nodes hold from this node, or may still return.", float64(l.membership.leases.granted.Outstanding()))
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
 	count("lease_cached_refusals_total", "Subjects refused because their owner had refused them a moment before.", &f.rememberedRefusals)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
-	count("lease_granted_total", "Leases that this owner has granted.", &f.granted)
+	count("lease_granted_total", "Grants of leases that this owner has made.", &f.granted)
 	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
 	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
@@ -104,8 +104,8 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("request_answers_refused_total", "Requests with an id refused because there was no room to keep their answer.", &l.requests.refused)
 }
 
-// show reports the figures of one rule. It leaves out decisions that never happened.
-func (r *RuleStats) show(s figures.Sink) {
+// show reports the metrics of one rule. It leaves out decisions that never happened.
+func (r *RuleStats) show(s metrics.Sink) {
 	for decision := range r.Checks {
 		for by, n := range r.Checks[decision] {
 			if n > 0 {

@@ -14,27 +14,27 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// The quick way handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
-// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The quick way never
+// The fast path handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
+// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The fast path never
 // rejects a request as malformed; its only errors are those of a check or a batch.
 
-// quickPaths are the paths that the quick way can answer.
-var quickPaths = [...]string{"/v1/check", "/v1/check/batch"}
+// fastPaths are the paths that the fast path can answer.
+var fastPaths = [...]string{"/v1/check", "/v1/check/batch"}
 
-// quickRequest is a request that the quick way can answer. Its fields point into the input.
-type quickRequest struct {
-	path          string // one of quickPaths
+// fastRequest is a request that the fast path can answer. Its fields point into the input.
+type fastRequest struct {
+	path          string // one of fastPaths
 	authorization []byte
 	body          []byte
 	tokenCache    *api.TokenCache // caches the token of the remembered head; nil: the head is not remembered
 }
 
-// maxQuickHead is the size in bytes up to which a connection remembers the last head.
-const maxQuickHead = 1 << 10
+// maxFastHead is the size in bytes up to which a connection remembers the last head.
+const maxFastHead = 1 << 10
 
-// quickHead is the last head that parseQuick has accepted on a connection. Requests on one connection mostly have the same
+// fastHead is the last head that parseFast has accepted on a connection. Requests on one connection mostly have the same
 // head, which then need not be parsed again.
-type quickHead struct {
+type fastHead struct {
 	text       []byte
 	path       string
 	from, to   int // the Authorization header's value within text
@@ -42,13 +42,13 @@ type quickHead struct {
 	tokenCache api.TokenCache
 }
 
-// read is parseQuick, except that it recognizes the last head.
-func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
+// read is parseFast, except that it recognizes the last head.
+func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
-		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
+		return fastRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
-	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= maxQuickHead {
+	if r, ok = parseFast(b); ok && len(b)-len(r.body) <= maxFastHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.path, h.from, h.to = r.path, 0, 0
 		h.tokenCache, r.tokenCache = api.TokenCache{}, &h.tokenCache
@@ -60,8 +60,8 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	return r, ok
 }
 
-// parseQuick parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
-func parseQuick(b []byte) (r quickRequest, ok bool) {
+// parseFast parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
+func parseFast(b []byte) (r fastRequest, ok bool) {
 	rest, ok := r.readLine(b)
 	length, hosts, tokens, connectionLists := 0, 0, 0, 0
 	for ok {
@@ -70,7 +70,7 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 			break
 		}
 		var name, value []byte
-		if name, value, rest, ok = quickHeader(rest); !ok {
+		if name, value, rest, ok = fastHeader(rest); !ok {
 			break
 		}
 		switch len(name) {
@@ -81,8 +81,8 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 			}
 		case len("content-length"):
 			if isName(name, "content-length") {
-				ok = length == 0 && quickLength(value) > 0
-				length = quickLength(value)
+				ok = length == 0 && fastLength(value) > 0
+				length = fastLength(value)
 			} else {
 				ok = !isName(name, "sec-fetch-site")
 			}
@@ -108,14 +108,14 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 }
 
 // readLine reads the request's first line and returns the rest of b.
-func (r *quickRequest) readLine(b []byte) (rest []byte, ok bool) {
+func (r *fastRequest) readLine(b []byte) (rest []byte, ok bool) {
 	line, rest, ok := bytes.Cut(b, []byte("\r\n"))
 	line, post := bytes.CutPrefix(line, []byte("POST "))
 	line, version := bytes.CutSuffix(line, []byte(" HTTP/1.1"))
 	if !ok || !post || !version {
 		return nil, false
 	}
-	for _, path := range quickPaths {
+	for _, path := range fastPaths {
 		if string(line) == path {
 			r.path = path
 			return rest, true
@@ -124,9 +124,9 @@ func (r *quickRequest) readLine(b []byte) (rest []byte, ok bool) {
 	return nil, false
 }
 
-// quickHeader splits off the first line of b, a header: a name of letters, digits and dashes, and a value of printable ASCII
+// fastHeader splits off the first line of b, a header: a name of letters, digits and dashes, and a value of printable ASCII
 // without surrounding blanks.
-func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
+func fastHeader(b []byte) (name, value, rest []byte, ok bool) {
 	i := 0
 	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
 		i++
@@ -158,8 +158,8 @@ func isName(name []byte, lower string) bool {
 	return true
 }
 
-// quickLength parses a number of at most five digits without leading zeros. It returns 0 for anything else.
-func quickLength(value []byte) (n int) {
+// fastLength parses a number of at most five digits without leading zeros. It returns 0 for anything else.
+func fastLength(value []byte) (n int) {
 	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
 		return 0
 	}
@@ -178,7 +178,7 @@ func plainHost(value []byte) bool {
 		switch {
 		case c == '.', c == '-', '0' <= c && c <= '9', 'a' <= c|0x20 && c|0x20 <= 'z':
 		case c == ':' && i > 0:
-			return quickLength(value[i+1:]) > 0
+			return fastLength(value[i+1:]) > 0
 		default:
 			return false
 		}
@@ -192,36 +192,36 @@ func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// answerQuickly answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
-func (s *Server) answerQuickly(c *connection, b []byte) (done bool, err error) {
+// serveFast answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
+func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
-	if !ok || c.ProbesOnly || mayWait(r.body) || s.plane.ClosesConnections() {
+	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
 		return false, nil
 	}
-	if !c.beginQuick() {
+	if !c.beginFast() {
 		return true, net.ErrClosed
 	}
 	defer func() {
-		if c.endQuick() {
+		if c.endFast() {
 			err = net.ErrClosed
 		}
 	}()
-	x := s.plane.acquire()
-	defer s.plane.release(x)
+	x := s.handlers.acquire()
+	defer s.handlers.release(x)
 	ownBuffer := x.request.body
 	defer func() { x.request.body = ownBuffer }() // b belongs to the library
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", r.path, r.body
 	x.authorization, x.tokenCache = codec.UnsafeString(r.authorization), r.tokenCache
-	if route, refusal := s.plane.admit(x); refusal != nil {
+	if route, refusal := s.handlers.admit(x); refusal != nil {
 		x.SetError(refusal)
 	} else {
-		s.plane.serve(route, x)
+		s.handlers.serve(route, x)
 	}
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
-	if err := s.sendQuickly(c, x, closes); err != nil {
+	if err := s.sendFast(c, x, closes); err != nil {
 		return true, err
 	}
 	if closes {
@@ -233,20 +233,20 @@ func (s *Server) answerQuickly(c *connection, b []byte) (done bool, err error) {
 // maxOneWrite is the size in bytes up to which a body is copied behind its head, to send both in one write.
 const maxOneWrite = 32 << 10
 
-// sendQuickly writes x's answer to c.
-func (s *Server) sendQuickly(c *connection, x *exchange, closes bool) error {
+// sendFast writes x's answer to c.
+func (s *Server) sendFast(c *connection, x *exchange, closes bool) error {
 	x.wireAnswer = s.appendHead(x.wireAnswer[:0], x, closes)
 	if len(x.Body) <= maxOneWrite {
 		x.wireAnswer = append(x.wireAnswer, x.Body...)
 	}
-	if !s.plane.charge(x) {
+	if !s.handlers.charge(x) {
 		x.Body = nil
-		x.SetError(s.plane.Budget.FullError())
+		x.SetError(s.handlers.Budget.FullError())
 		x.wireAnswer = append(s.appendHead(nil, x, closes), x.Body...)
 	}
 	if len(x.Body) > api.UnchargedBytes { // the caller may be slow to read it
-		s.plane.Budget.Begin(&x.transfer, x.charged, c)
-		defer s.plane.Budget.Finish(&x.transfer)
+		s.handlers.Budget.Begin(&x.transfer, x.charged, c)
+		defer s.handlers.Budget.Finish(&x.transfer)
 	}
 	_, err := c.Write(x.wireAnswer)
 	if err == nil && len(x.Body) > maxOneWrite {
