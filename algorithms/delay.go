@@ -28,14 +28,14 @@ const maxAhead = int64(LongestDelay) + maxSkew
 
 // Window returns the number of the window that a windowed state is in.
 func (s State) Window() int64 {
-	if s.queued() {
+	if s.isQueued() {
 		return s.At - queueMark
 	}
 	return s.At
 }
 
-// queued reports whether a queue has put a windowed state ahead of the clock.
-func (s State) queued() bool { return s.At > queueMark/2 }
+// isQueued reports whether a queue has put a windowed state ahead of the clock.
+func (s State) isQueued() bool { return s.At > queueMark/2 }
 
 // usedQueued returns the usage of a window while its queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
@@ -166,7 +166,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreatQueue(s State, now Instant) State {
-	if l.Kind.OnSteadyClock() || !s.queued() || !s.Fresh() {
+	if l.Kind.OnSteadyClock() || !s.isQueued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}

@@ -193,9 +193,9 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 		room := l.Burst - s.Count - cost
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
-		return s.Count <= l.Amount+s.Part-cost && !s.queued()
+		return s.Count <= l.Amount+s.Part-cost && !s.isQueued()
 	case SlidingWindow:
-		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
+		return !s.isQueued() && l.slidingAllows(s, now.Wall, cost)
 	case FirstWindow:
 		return s.Count <= l.Amount-cost
 	}
@@ -268,7 +268,7 @@ func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 func (l *Limit) Reward(s State, now Instant, n int64) State {
 	s = l.Advance(s, now)
 	switch {
-	case l.Kind == FixedWindow && s.queued():
+	case l.Kind == FixedWindow && s.isQueued():
 		return l.shortenQueue(s, now, n)
 	case l.Kind == FixedWindow:
 		s.Count = max(0, s.Count-n)
@@ -309,7 +309,7 @@ func (l *Limit) Used(s State, now Instant) int64 {
 	switch {
 	case l.Kind.OnSteadyClock():
 		return s.owed()
-	case s.queued():
+	case s.isQueued():
 		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:
 		return l.usedSliding(s, now.Wall)

@@ -44,7 +44,7 @@ func (l *Limit) usedSliding(s State, wall int64) int64 {
 
 func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	w := int64(l.Window)
-	if s.queued() {
+	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	} else {
 		d.Used = l.usedSliding(s, now.Wall)

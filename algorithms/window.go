@@ -69,8 +69,8 @@ func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	switch {
 	case n == at:
 		s.At = n // the clock has caught up with a queue
-	case s.queued() && l.isInQueueReach(at, wall):
-	case s.queued() || !l.isWithinSkew(at, wall):
+	case s.isQueued() && l.isInQueueReach(at, wall):
+	case s.isQueued() || !l.isWithinSkew(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
 			s.Part = 0 // the loan belongs to one window only
@@ -87,7 +87,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	if !s.Fresh() {
 		d.ResetAfter = time.Duration(max(0, l.endOfWindow(s.Window())-now.Wall))
 	}
-	if s.queued() {
+	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	}
 	switch {

@@ -6,7 +6,7 @@ import (
 )
 
 // Every slot is free again once its connection leaves.
-func TestPlacesComeBack(t *testing.T) {
+func TestSlotsComeBack(t *testing.T) {
 	t.Parallel()
 	p := newSlots(128)
 	var all []*Connection

@@ -25,12 +25,12 @@ func positionOf(s *agreement.State) rulesPosition {
 }
 
 // sameTerm reports whether s and o have the same world and term. Only then are their version numbers comparable.
-func (s rulesPosition) sameTerm(o rulesPosition) bool { return s.World == o.World && s.Term == o.Term }
+func (p rulesPosition) sameTerm(o rulesPosition) bool { return p.World == o.World && p.Term == o.Term }
 
 // isBefore reports whether s is older than o, in the same world.
-func (s rulesPosition) isBefore(o rulesPosition) bool {
-	return s.World == o.World &&
-		cmp.Or(cmp.Compare(s.Term, o.Term), cmp.Compare(s.Version, o.Version), cmp.Compare(s.Revision, o.Revision)) < 0
+func (p rulesPosition) isBefore(o rulesPosition) bool {
+	return p.World == o.World &&
+		cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0
 }
 
 // followRequest is a region leader's report to the primary. It asks for anything newer.
@@ -152,7 +152,7 @@ func (c *Cluster) Following() Following {
 	g := c.sharedRules
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.secondary() && !g.leadingSince.IsZero() {
+	if c.isSecondary() && !g.leadingSince.IsZero() {
 		at := g.primaryAnsweredAt
 		if at.IsZero() {
 			at = g.leadingSince
@@ -184,7 +184,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
-	case sr.secondary():
+	case sr.isSecondary():
 		return append([]byte{byte(followNotPrimary)}, sr.cfg.Primary...), nil
 	case err != nil:
 		return nil, err

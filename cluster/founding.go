@@ -246,8 +246,8 @@ func (f *founder) setPromiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt is still valid, and withdraws the promise if
-// not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
+// checkPromise asks the proposer that holds this node's promise whether its attempt is still valid, and withdraws the
+// promise if not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()

@@ -62,20 +62,20 @@ func (h *indexHashes) isSplit(members int) bool {
 
 // add records a node's report. differs means that the node differs from a majority of all members. split means that the
 // nodes differ without a majority at an index that all live nodes have had time to report.
-func (t *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byIndex == nil {
-		t.byIndex = map[uint64]*indexHashes{}
+func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byIndex == nil {
+		h.byIndex = map[uint64]*indexHashes{}
 	}
-	at := t.byIndex[c.Index]
+	at := h.byIndex[c.Index]
 	if at == nil {
 		at = &indexHashes{map[ring.NodeID]agreement.Hash{}, time.Now()}
-		t.byIndex[c.Index] = at
-		for len(t.byIndex) > keptHashes {
-			oldest := slices.Min(slices.Collect(maps.Keys(t.byIndex)))
-			split = split || t.byIndex[oldest].isSplit(members)
-			delete(t.byIndex, oldest)
+		h.byIndex[c.Index] = at
+		for len(h.byIndex) > keptHashes {
+			oldest := slices.Min(slices.Collect(maps.Keys(h.byIndex)))
+			split = split || h.byIndex[oldest].isSplit(members)
+			delete(h.byIndex, oldest)
 		}
 	}
 	at.byNode[id] = c.Hash

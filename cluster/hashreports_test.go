@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-func TestTally(t *testing.T) {
+func TestHashReports(t *testing.T) {
 	var tl hashReports
 	a, b, c := agreement.Hash{1}, agreement.Hash{2}, agreement.Hash{3}
 	for i, step := range []struct {

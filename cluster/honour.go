@@ -118,8 +118,8 @@ func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, 
 	return clock, true
 }
 
-// runPrimaryRound is one round on the primary's leader: it adds regions that have begun to follow, checks which version of the rules
-// this region honours, and records versions that all regions honour.
+// runPrimaryRound is one round on the primary's leader: it adds regions that have begun to follow, checks which version of
+// the rules this region honours, and records versions that all regions honour.
 func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	if err := sr.requirePrimaryLeader(); err != nil {
 		return err

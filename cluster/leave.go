@@ -79,7 +79,7 @@ func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
 	index := nt.State().Index
 	for _, m := range nt.listMembers(nt.State()) {
-		if !m.Voter || m.ID == nt.cfg.Self.ID || !m.alive() {
+		if !m.Voter || m.ID == nt.cfg.Self.ID || !m.isAlive() {
 			continue
 		}
 		switch h := nt.lastReport(m.ID); {
@@ -191,7 +191,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
 			return noBody{}, nil
 		}
-		if now.alive() && !r.Leaves && !r.Force {
+		if now.isAlive() && !r.Leaves && !r.Force {
 			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {

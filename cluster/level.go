@@ -107,7 +107,7 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 				ErrRefused, m.Name, m.Knows, to, m.Release)
 		}
 	}
-	if rc.secondary() {
+	if rc.isSecondary() {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {

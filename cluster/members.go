@@ -43,11 +43,11 @@ type member struct {
 	health          nodeHealth // used by the reconcile loop
 }
 
-// alive reports whether gossip considers the node alive.
-func (m *member) alive() bool { return m.inGossip && m.State == gossip.Alive }
+// isAlive reports whether gossip considers the node alive.
+func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
 
-// listMembers lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
-// gossip if possible, since it has the newest ones.
+// listMembers lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come
+// from gossip if possible, since it has the newest ones.
 func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {

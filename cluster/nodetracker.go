@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// nodeTracker tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ. It asks
-// for authority, and answers such requests while this node leads.
+// nodeTracker tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ.
+// It asks for authority, and answers such requests while this node leads.
 type nodeTracker struct {
 	*core
 	remembered  []string // last passed to Config.OnAddresses; only updateAddresses uses it
@@ -81,7 +81,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	}
 	r := authority.Request{
 		Generation: s.Generation(nt.cfg.Self.ID), Applied: s.Index, Settled: min(nt.cfg.SettledEpoch(), s.Epoch),
-		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.failing(),
+		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
 		StateHash: nt.hashToReport(s), Level: nt.cfg.Build.Level, Release: nt.cfg.Build.Release, Zones: nt.cfg.Build.Zones,
 	}
 	for id := range *nt.nodeAddresses.Load() {

@@ -76,7 +76,7 @@ func (p *plan) firstMember(kind changeKind, fits func(*member) bool) change {
 // planMove updates the address of a node that has moved. After a failure it waits for retryNode.
 func (p *plan) planMove() change {
 	return p.firstMember(moveNode, func(m *member) bool {
-		return m.inRaft && m.alive() && m.peerAddress != m.raftAddress &&
+		return m.inRaft && m.isAlive() && m.peerAddress != m.raftAddress &&
 			p.now.Sub(m.health.changeFailedAt) >= retryNode
 	})
 }
@@ -89,7 +89,7 @@ func (p *plan) planRemoval() change {
 		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter
 		canDrop := p.failedVoters == 0 || p.canDropFailedVoter()
 		displaced := m.health.failed && canDrop && slices.ContainsFunc(p.members, func(o member) bool {
-			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.alive()
+			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.isAlive()
 		})
 		left := m.inGossip && m.State == gossip.Left
 		return m.inRaft && m.ID != p.self && !m.InRing && (m.removing || left || long || displaced)
@@ -99,7 +99,7 @@ func (p *plan) planRemoval() change {
 // planForget removes a member that is not a server of Raft and not alive.
 func (p *plan) planForget() change {
 	return p.firstMember(forgetNode, func(m *member) bool {
-		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.health.failed)
+		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self && (m.removing || !(m.isAlive()) && m.health.failed)
 	})
 }
 
@@ -109,7 +109,7 @@ const retryNode = 5 * time.Second
 // planAddition adds a node that is alive, unless a server still has its address.
 func (p *plan) planAddition() change {
 	return p.firstMember(addNode, func(m *member) bool {
-		return !m.inRaft && m.alive() && !m.removing && p.now.Sub(m.health.changeFailedAt) >= retryNode &&
+		return !m.inRaft && m.isAlive() && !m.removing && p.now.Sub(m.health.changeFailedAt) >= retryNode &&
 			!slices.ContainsFunc(p.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
@@ -128,7 +128,7 @@ func (p *plan) countVoters() {
 	}
 	for i := range p.members {
 		m := &p.members[i]
-		fits := m.inRaft && !m.Voter && m.alive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
+		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
 		if fits && (p.candidate == nil || p.votersByZone[m.Zone] < p.votersByZone[p.candidate.Zone]) {
 			p.candidate = m
 		}
@@ -171,7 +171,7 @@ func (p *plan) planSpread() change {
 
 // updated returns the node's updated record.
 func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
-	good := m.alive() && caughtUp
+	good := m.isAlive() && caughtUp
 	if good && (!h.healthy || h.boot != m.boot) {
 		h.healthySince = now
 	}

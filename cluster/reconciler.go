@@ -168,7 +168,7 @@ const outsiderGrace = time.Minute
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range rc.tracker.listMembers(rc.State()) {
-		if !m.inGossip || m.inRaft || m.inState || m.alive() || m.ID == rc.cfg.Self.ID {
+		if !m.inGossip || m.inRaft || m.inState || m.isAlive() || m.ID == rc.cfg.Self.ID {
 			continue
 		}
 		gone[m.ID] = true

@@ -64,15 +64,15 @@ type sharedRules struct {
 	failureLogged       bool          // it was logged that the primary does not answer
 }
 
-// secondary reports whether another region is the primary.
-func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
+// isSecondary reports whether another region is the primary.
+func (c *core) isSecondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
 // requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
 func (sr *sharedRules) requirePrimaryLeader() error {
 	switch {
 	case !sr.leads():
 		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
-	case sr.secondary():
+	case sr.isSecondary():
 		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.cfg.Self.Region, sr.cfg.Primary)
 	case sr.State().Regions.Primary != sr.cfg.Self.Region:
 		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.cfg.Self.Region)
@@ -83,7 +83,7 @@ func (sr *sharedRules) requirePrimaryLeader() error {
 // claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
 // entry of its own.
 func (sr *sharedRules) claimPrimary(ctx context.Context) error {
-	if sr.secondary() || sr.State().Regions.Primary == sr.cfg.Self.Region {
+	if sr.isSecondary() || sr.State().Regions.Primary == sr.cfg.Self.Region {
 		return nil
 	}
 	return sr.becomePrimary(ctx, 0)
@@ -155,7 +155,7 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 // runRegionsLoop is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
 // region, it follows the primary's rules.
 func (sr *sharedRules) runRegionsLoop() {
-	if sr.cfg.OtherRegions == nil && sr.secondary() {
+	if sr.cfg.OtherRegions == nil && sr.isSecondary() {
 		return // the primary can't be reached
 	}
 	sr.loop(sr.cfg.Timings.Follow, sr.wake, func() (last bool) {
@@ -165,7 +165,7 @@ func (sr *sharedRules) runRegionsLoop() {
 		ctx, cancel := context.WithTimeout(sr.ctx, regionsRoundTimeout)
 		defer cancel()
 		govern := sr.runPrimaryRound
-		if sr.secondary() {
+		if sr.isSecondary() {
 			govern = sr.followPrimary
 		}
 		if err := govern(ctx); err != nil {
@@ -218,7 +218,7 @@ func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) 
 // From a secondary region, it sends the call only after the primary has answered a probe. If the link was cut and no node
 // has noticed yet, the probe fails instead of the call, so the caller knows that nothing was changed.
 func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if !sr.secondary() {
+	if !sr.isSecondary() {
 		return sr.callLeader(ctx, m, body)
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)

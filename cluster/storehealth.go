@@ -74,8 +74,8 @@ func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	return err
 }
 
-// failing reports whether the last write or the last probe failed.
-func (w *watchedLogs) failing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
+// isFailing reports whether the last write or the last probe failed.
+func (w *watchedLogs) isFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
 
 // probeStore is the loop that checks whether the store responds.
 func (c *Cluster) probeStore() {
@@ -103,7 +103,7 @@ func (nt *nodeTracker) deferElections() {
 		case <-nt.ctx.Done():
 			return
 		}
-		fails := nt.machine.stuck.Load() != nil || nt.logs.failing()
+		fails := nt.machine.stuck.Load() != nil || nt.logs.isFailing()
 		if want := fails && nt.hasOtherVoter(); want != deferred && nt.setElectionTimeouts(want) {
 			deferred = want
 		}
@@ -130,7 +130,7 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	if late {
 		message = "this node delays its elections: its store fails, or it is stuck"
 	}
-	nt.cfg.Logger.Warn(message, "fails", nt.logs.failing(), "stuck", nt.machine.stuck.Load() != nil,
+	nt.cfg.Logger.Warn(message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }

@@ -55,7 +55,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.secondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
+	if c.isSecondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
 		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
 	var result agreement.Result
@@ -68,7 +68,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if result.Err != nil {
 		return 0, result.Err
 	}
-	if c.secondary() {
+	if c.isSecondary() {
 		c.awaitPrimaryVersion(ctx, result.Version)
 		return result.Version, nil
 	}
@@ -89,7 +89,7 @@ func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.C
 // primaryError adds the primary region's name to the error of a call to it.
 func (c *core) primaryError(err error) error {
 	switch {
-	case !c.secondary():
+	case !c.isSecondary():
 	case errors.Is(err, ErrOutcomeUnknown):
 		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.cfg.Primary, err)
 	case errors.Is(err, ErrLeaderUnavailable):
@@ -105,7 +105,7 @@ func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primar
 func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
-	if c.secondary() { // otherwise this region's own leader has agreed on it
+	if c.isSecondary() { // otherwise this region's own leader has agreed on it
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 			c.cfg.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}

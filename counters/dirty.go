@@ -31,15 +31,15 @@ type dirtyList struct {
 }
 
 // addGroup adds group i of the n groups.
-func (t *dirtyList) addGroup(i, n int) {
-	if t.incomplete = t.incomplete || len(t.groups) >= min(maxDirtyList, n/8+8); !t.incomplete {
-		t.groups = append(t.groups, uint32(i))
+func (l *dirtyList) addGroup(i, n int) {
+	if l.incomplete = l.incomplete || len(l.groups) >= min(maxDirtyList, n/8+8); !l.incomplete {
+		l.groups = append(l.groups, uint32(i))
 	}
 }
 
-func (t *dirtyList) addLog(k Key) {
-	if t.incomplete = t.incomplete || len(t.logs) >= maxDirtyList; !t.incomplete {
-		t.logs = append(t.logs, k)
+func (l *dirtyList) addLog(k Key) {
+	if l.incomplete = l.incomplete || len(l.logs) >= maxDirtyList; !l.incomplete {
+		l.logs = append(l.logs, k)
 	}
 }
 

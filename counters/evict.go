@@ -68,7 +68,7 @@ func (t *Table) drawRoom(s *shard) bool {
 
 // evict drops one counter of sub, a subtable of shard s, for a newcomer of class c. The caller must hold s.
 func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) bool {
-	if !s.searchable(sub, c, steady) {
+	if !s.isSearchable(sub, c, steady) {
 		return false
 	}
 	v := sub.pickVictim(c, steady, ops, t.activeReaders())
@@ -93,8 +93,8 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	return true
 }
 
-// searchable reports whether it makes sense to search sub, a subtable of s, for a victim.
-func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
+// isSearchable reports whether it makes sense to search sub, a subtable of s, for a victim.
+func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
@@ -149,7 +149,7 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 		o.searchTurn++
 		sub = o.subtables.list[o.searchTurn%uint64(len(o.subtables.list))]
 	}
-	if !o.searchable(sub, c, steady) {
+	if !o.isSearchable(sub, c, steady) {
 		return 0, false
 	}
 	if !t.evict(o, sub, c, steady, ops) {

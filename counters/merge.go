@@ -13,7 +13,7 @@ import (
 // The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that becomes fresh later
 // counts as the more used.
 func (t *Table) Merge(now algorithms.Instant, r Record) bool {
-	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
+	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
 	log := r.asLog()
@@ -43,14 +43,14 @@ func (s *shard) readStored(k Key) storedCounter {
 	return storedCounter{}
 }
 
-func (o *storedCounter) fresh() bool {
-	if o.log != nil {
-		return o.log.Fresh()
+func (s *storedCounter) isFresh() bool {
+	if s.log != nil {
+		return s.log.Fresh()
 	}
-	return o.State.Fresh()
+	return s.State.Fresh()
 }
 
-func (r *Record) fresh() bool {
+func (r *Record) isFresh() bool {
 	if r.Kind == algorithms.SlidingLog {
 		return len(r.Log) == 0
 	}
@@ -59,7 +59,7 @@ func (r *Record) fresh() bool {
 
 // mergeStored merges have into r, whose log is log, and reports whether the result is more used than have.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
-	if have.fresh() {
+	if have.isFresh() {
 		return true
 	}
 	if r.Kind != have.Kind {

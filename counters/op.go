@@ -12,8 +12,8 @@ type Key struct {
 	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Counter of an inline counter, whose limit came with a call, in the bits of inlineMask. One in 2^32 other
-// keys has it by chance. The identity of an inline limit uses none of these bits.
+// InlineTag marks the Key.Counter of an inline counter, whose limit came with a call, in the bits of inlineMask. One in
+// 2^32 other keys has it by chance. The identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
@@ -21,8 +21,8 @@ const (
 	noteBit = 1 << 15
 )
 
-// InlineCounter returns counter with the tag of inline counters. InlineNote returns it with the tag of the notes beside them, which
-// count as inline counters.
+// InlineCounter returns counter with the tag of inline counters. InlineNote returns it with the tag of the notes beside
+// them, which count as inline counters.
 func InlineCounter(counter uint64) uint64 { return counter&^(inlineMask|noteBit) | InlineTag }
 func InlineNote(counter uint64) uint64    { return InlineCounter(counter) | noteBit }
 
@@ -55,9 +55,9 @@ type Op struct {
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses, and lasts
-	// for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it
-	// refuses every check, whatever the cost.
+	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses,
+	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
+	// it lasts, it refuses every check, whatever the cost.
 	Block bool
 
 	// Set by Take and Peek.

@@ -53,15 +53,15 @@ func packKindFullness(kind algorithms.Kind, fullness uint8) kindFullness {
 	return kindFullness(kind) | kindFullness(uint16(fullness)*(packedRefused-1)/(refusedFullness-1))<<3
 }
 
-func (m kindFullness) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
-func (m kindFullness) fullness() uint8       { return uint8(m >> 3) }
+func (k kindFullness) kind() algorithms.Kind { return algorithms.Kind(k & 7) }
+func (k kindFullness) fullness() uint8       { return uint8(k >> 3) }
 
 // recordFullness returns the fullness as in a Record, 0…255: the lowest one that packs to the same value.
-func (m kindFullness) recordFullness() uint8 {
-	if m.fullness() == packedRefused {
+func (k kindFullness) recordFullness() uint8 {
+	if k.fullness() == packedRefused {
 		return refusedFullness
 	}
-	return uint8((uint16(m.fullness())*(refusedFullness-1) + packedRefused - 2) / (packedRefused - 1))
+	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
 // subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Counter, and

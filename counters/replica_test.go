@@ -290,7 +290,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	n = 0
 	table.Changed(func(b []Record) error {
 		for _, r := range b {
-			if n++; !r.fresh() || r.FreshAt != second+60 {
+			if n++; !r.isFresh() || r.FreshAt != second+60 {
 				t.Errorf("have %+v", r)
 			}
 		}

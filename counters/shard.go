@@ -6,8 +6,8 @@ import "sync"
 //
 // Usually a single subtable holds all of them. But anyone who can predict where subjects land can put millions into one
 // shard, and rehashing that many at once would stall the shard's other subjects. So a subtable that outgrows
-// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and each half grows on its own. No more slots than that
-// are ever moved or scanned at once under the lock.
+// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and each half grows on its own. No more slots than
+// that are ever moved or scanned at once under the lock.
 type shard struct {
 	// A Take of an existing counter touches only the first of these cache lines.
 

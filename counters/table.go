@@ -380,8 +380,8 @@ func (s *shard) protectRefused(now algorithms.Instant, op *Op) {
 	}
 }
 
-// fullnessAfterCheck returns a counter's fullness after an allowed check. A counter that delays checks counts as refusing. A window
-// widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
+// fullnessAfterCheck returns a counter's fullness after an allowed check. A counter that delays checks counts as refusing.
+// A window widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
 func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedFullness

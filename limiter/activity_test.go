@@ -112,7 +112,8 @@ rules:
 	}
 }
 
-// A check that the owner allowed under one rule is stored in one place for all metrics. It appears in each of them once, even after its rule is removed.
+// A check that the owner allowed under one rule is stored in one place for all metrics. It appears in each of them once,
+// even after its rule is removed.
 func TestOwnerAllowedChecksAreInAllMetrics(t *testing.T) {
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
 	var a Answer

@@ -103,7 +103,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 }
 
 // The top list allocates nothing, neither for a subject in it nor for any other.
-func TestFiguresAllocateNothing(t *testing.T) {
+func TestMetricsAllocateNothing(t *testing.T) {
 	l := open(t, hotRules)
 	q := byKey("little", "198.51.100.7")
 	var a Answer

@@ -103,8 +103,8 @@ type Answer struct {
 
 	// Limits has an entry for each limit of the check, in document order, including shadow limits.
 	Limits []LimitAnswer
-	// TightestIndex indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none refused,
-	// the limit with the least remaining relative to its capacity. It is −1 if there is none.
+	// TightestIndex indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none
+	// refused, the limit with the least remaining relative to its capacity. It is −1 if there is none.
 	TightestIndex int
 
 	scratch scratch

@@ -166,8 +166,8 @@ type membership struct {
 	background   sync.WaitGroup // the goroutine of leases.maintain
 }
 
-// NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
-// for it, and asks the owners otherwise. The caller must Close it.
+// NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
+// gates are open for it, and asks the owners otherwise. The caller must Close it.
 func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -221,8 +221,8 @@ func (m *membership) rankInRing() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
-// takeRecordAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message carries
-// one time for all its ops.
+// takeRecordAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message
+// carries one time for all its ops.
 func takeRecordAt(op *counters.Op, now algorithms.Instant) algorithms.TakeRecord {
 	taken := op.TakeRecord(now)
 	if op.Limit.Kind == algorithms.SlidingLog {

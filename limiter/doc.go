@@ -7,12 +7,12 @@
 //
 // # In a cluster
 //
-// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check whose partitions this node all owns is a single Take,
-// with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes each subject
-// once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this node decides. Then
-// it asks all the other nodes at once, with one message each, and each decides its group all or nothing. For every subject it
-// records how the decision was made, and how to undo it. If one subject is refused, it gives back what the others took: once,
-// in a message without a reply, with the lineage that the cost was taken in (refund.go).
+// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check whose partitions this node all owns is a
+// single Take, with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes
+// each subject once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this
+// node decides. Then it asks all the other nodes at once, with one message each, and each decides its group all or nothing.
+// For every subject it records how the decision was made, and how to undo it. If one subject is refused, it gives back what
+// the others took: once, in a message without a reply, with the lineage that the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner (package
 // localcache). Questions carry requests for leases; answers carry the grants that the owner debited. When a grant ends, what is

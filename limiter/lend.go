@@ -38,8 +38,8 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	}
 }
 
-// serveRequest answers a loan request as the owner, or forwards it to the owner. forwarded means that another node of this region
-// has sent it on, because it takes this node for the owner.
+// serveRequest answers a loan request as the owner, or forwards it to the owner. forwarded means that another node of this
+// region has sent it on, because it takes this node for the owner.
 func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	m := ls.limiter.membership
 	var r LoanRequest

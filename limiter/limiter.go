@@ -51,8 +51,8 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before SetRules. If
-// clock is nil, callers may only use the methods that take the time as an argument.
+// New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
+// SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
 	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})

@@ -28,10 +28,10 @@ type counts struct {
 }
 
 // addForward counts a question that was answered after d.
-func (t *counts) addForward(d time.Duration) {
+func (c *counts) addForward(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
-	t.forwardTimes[i].Add(1)
-	t.forwardTimeSum.Add(int64(d))
+	c.forwardTimes[i].Add(1)
+	c.forwardTimeSum.Add(int64(d))
 }
 
 // DecisionNames holds the names of the decisions, indexed by their constants.

@@ -8,7 +8,7 @@ import (
 )
 
 // The metrics of a node in a cluster have these names.
-func TestFiguresOfACluster(t *testing.T) {
+func TestMetricsOfACluster(t *testing.T) {
 	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]
 	f := &n.membership.counts

@@ -69,8 +69,8 @@ func (r *refundList) Code(c *wire.Coder) {
 	})
 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated refund
-// would create quota. A lost refund only loses quota.
+// sendRefunds gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated
+// refund would create quota. A lost refund only loses quota.
 func (l *Limiter) sendRefunds(list []refund) {
 	m := l.membership
 	byOwner := map[ring.NodeID][]refund{}

@@ -106,7 +106,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		}
 		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if !reservable(&a.scratch.ops[first+j]) {
+			if !isReservable(&a.scratch.ops[first+j]) {
 				continue
 			}
 			unit := slices.Index(r.units, limit.Unit)
@@ -143,7 +143,7 @@ func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops [
 	}
 	for j := range ops {
 		op := &ops[j]
-		if !reservable(op) {
+		if !isReservable(op) {
 			continue
 		}
 		when := int64(op.Decision.ResetAfter)
@@ -160,8 +160,8 @@ func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops [
 	return d
 }
 
-// reservable reports whether op took its cost, or would have taken one.
-func reservable(op *counters.Op) bool {
+// isReservable reports whether op took its cost, or would have taken one.
+func isReservable(op *counters.Op) bool {
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
 

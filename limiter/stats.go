@@ -33,8 +33,8 @@ const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
-		// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
-		// counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
+		// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a
+		// check is counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
 		ownerAllowed [11]atomic.Int64
 		checks       [decisions][ByNone + 1]atomic.Int64
 		headroom     [11]atomic.Int64
@@ -72,8 +72,8 @@ func (s *ruleStats) ownerAllowed() (n int64) {
 	return n
 }
 
-// absorb adds the checks in ownerAllowed of a removed rule to s, which is activeRules.overall. It misses checks that are still in flight
-// under the old rules.
+// absorb adds the checks in ownerAllowed of a removed rule to s, which is activeRules.overall. It misses checks that are
+// still in flight under the old rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
 }
@@ -157,8 +157,8 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 }
 
-// countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a shadow rule
-// would have refused the check.
+// countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a
+// shadow rule would have refused the check.
 func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])

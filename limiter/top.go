@@ -85,7 +85,7 @@ func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint
 
 // filterPlace returns the index of a subject's word in the filter, and its bit. It uses no bits that are the same for all
 // inline subjects.
-func filterPlace(subject rules.Hash) (at int, bit uint64) {
+func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 

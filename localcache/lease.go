@@ -78,8 +78,8 @@ type refusedOp struct {
 	decision algorithms.Decision
 }
 
-// inline reports whether the lease belongs to an inline subject.
-func (le *lease) inline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
+// isInline reports whether the lease belongs to an inline subject.
+func (le *lease) isInline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
 
 // matches reports whether ops use exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {

@@ -142,7 +142,7 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	le := &lease{subject: key.Subject, nextSet: sh.leases[key.Subject], index: -1}
 	le.reset(ops)
 	sh.leases[key.Subject] = le
-	if le.inline() {
+	if le.isInline() {
 		sh.inline++
 	}
 	return le
@@ -151,7 +151,7 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 // removeLease forgets le.
 func (sh *leaseShard) removeLease(le *lease) {
 	heap.Remove(&sh.queue, le.index)
-	if le.inline() {
+	if le.isInline() {
 		sh.inline--
 	}
 	before := sh.leases[le.subject]

@@ -132,8 +132,8 @@ func checkBuckets(tx *bolt.Tx) error {
 	if buckets != 2 || logs == nil || conf == nil {
 		return pageError("not the buckets of a Raft log")
 	}
-	err = conf.ForEach(func(key, sealed []byte) error {
-		_, err := verifyChecksum(key, sealed)
+	err = conf.ForEach(func(key, stored []byte) error {
+		_, err := verifyChecksum(key, stored)
 		return err
 	})
 	if err != nil {

@@ -25,15 +25,15 @@ type checkedLogs struct{ *raftboltdb.BoltStore }
 func (s checkedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s checkedLogs) StoreLogs(logs []*raft.Log) error {
-	sealed := make([]*raft.Log, 0, len(logs))
+	stored := make([]*raft.Log, 0, len(logs))
 	for _, l := range logs {
 		with := *l // Raft keeps using l
 		with.Extensions = make([]byte, 0, len(l.Extensions)+checksumSize)
 		with.Extensions = append(with.Extensions, l.Extensions...)
 		with.Extensions = binary.BigEndian.AppendUint32(with.Extensions, sumEntry(l))
-		sealed = append(sealed, &with)
+		stored = append(stored, &with)
 	}
-	return s.BoltStore.StoreLogs(sealed)
+	return s.BoltStore.StoreLogs(stored)
 }
 
 func (s checkedLogs) GetLog(index uint64, into *raft.Log) error {
@@ -109,12 +109,12 @@ func withChecksum(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(out, sumValue(key, value))
 }
 
-func verifyChecksum(key, sealed []byte) ([]byte, error) {
-	n := len(sealed) - checksumSize
-	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != sumValue(key, sealed[:n]) {
+func verifyChecksum(key, stored []byte) ([]byte, error) {
+	n := len(stored) - checksumSize
+	if n < 0 || binary.BigEndian.Uint32(stored[n:]) != sumValue(key, stored[:n]) {
 		return nil, fmt.Errorf("%w: value of %q", errChecksum, key)
 	}
-	return sealed[:n:n], nil
+	return stored[:n:n], nil
 }
 
 func sumValue(key, value []byte) uint32 {

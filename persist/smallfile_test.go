@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-func TestNotes(t *testing.T) {
+func TestSmallFiles(t *testing.T) {
 	dir := t.TempDir()
 	n := NewSmallFile(dir, "applied")
 	if b, err := n.Read(); b != nil || err != nil {

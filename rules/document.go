@@ -114,7 +114,7 @@ type RuleSpec struct {
 	Settings
 
 	pos       yaml.Pos
-	at        positions
+	positions positions
 	malformed bool // not a mapping, so validation skips it
 }
 

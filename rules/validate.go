@@ -73,14 +73,14 @@ func keyPath(path, key string) string { return string(appendKey([]byte(path), ke
 
 // position returns the position of a key of the rule, or else that of the rule.
 func (r *RuleSpec) position(key string) yaml.Pos {
-	if at, ok := r.at[key]; ok {
+	if at, ok := r.positions[key]; ok {
 		return at
 	}
 	return r.pos
 }
 
 func (r *RuleSpec) has(key string) bool {
-	_, ok := r.at[key]
+	_, ok := r.positions[key]
 	return ok
 }
 

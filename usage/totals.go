@@ -56,7 +56,8 @@ type Totals struct {
 	closed    bool
 }
 
-// NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are down.
+// NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are
+// down.
 func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	return &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
 }

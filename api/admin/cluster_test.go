@@ -164,8 +164,8 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Figures of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
-func TestFigures(t *testing.T) {
+// Metrics of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
+func TestNodeMetrics(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
 		c.Metrics = append(c.Metrics, func(s metrics.Sink) {

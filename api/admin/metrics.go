@@ -64,22 +64,22 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.doors.Metrics(sink)
-	c.figures(sink)
+	c.ownMetrics(sink)
 	for _, source := range c.config.Metrics {
 		source(sink)
 	}
 }
 
-// metrics reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
-func (s *Server) figures(sink metrics.Sink) {
+// ownMetrics reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
+func (s *Server) ownMetrics(sink metrics.Sink) {
 	s.conns.Metrics(sink, "admin")
 	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version, "go", runtime.Version())
-	s.loadFigures(sink)
+	s.loadMetrics(sink)
 }
 
-// loadFigures reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
+// loadMetrics reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
 // may report any number of those.
-func (s *Server) loadFigures(sink metrics.Sink) {
+func (s *Server) loadMetrics(sink metrics.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
 	for _, r := range s.adaptiveRules() {
 		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.LimitFactor(r), "rule", r.Name)

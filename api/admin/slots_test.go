@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-func TestPlaces(t *testing.T) {
+func TestSlots(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
-	apitest.CheckPlaces(t, n.Admin.Addr().String(), "GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n", n.Admin.Connections())
+	apitest.CheckSlots(t, n.Admin.Addr().String(), "GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n", n.Admin.Connections())
 }

@@ -49,10 +49,10 @@ func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	return resp.StatusCode, resp.Close
 }
 
-// CheckPlaces tests a plane with 64 slots that listens on addr. Callers that hold all slots, and keep taking spare ones, can't
+// CheckSlots tests a plane with 64 slots that listens on addr. Callers that hold all slots, and keep taking spare ones, can't
 // keep others from probing the node. A single address leaves a quarter of the slots to others. usual is a request other than a
 // probe.
-func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
+func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
 	probe := "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	const most = 63 // one of 64 is reserved for probes
@@ -62,7 +62,7 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	for range gateway {
 		DialFrom(t, "127.0.0.1", addr)
 	}
-	Until(t, "an address has all the places that it may take", open(gateway))
+	Until(t, "an address has all the slots that it may take", open(gateway))
 	if status, closes := AskFrom(t, "127.0.0.1", addr, usual); status != 503 || !closes {
 		t.Errorf("one more from the same address: have %d, closes %v", status, closes)
 	}
@@ -73,7 +73,7 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	for i := range most - gateway {
 		DialFrom(t, fmt.Sprintf("127.0.1.%d", i+1), addr)
 	}
-	Until(t, "all places are taken", open(most))
+	Until(t, "all slots are taken", open(most))
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
 		DialFrom(t, from, addr) // takes a spare slot
@@ -87,7 +87,7 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	have := 0.0
 	conns.Metrics(func(f metrics.Metric) { have = f.Value }, "")
 	if have != 61 {
-		t.Errorf("%v connections found no place, want 61", have)
+		t.Errorf("%v connections found no slot, want 61", have)
 	}
 	if have := count(); have > most+2 {
 		t.Errorf("%d connections are open, want at most %d", have, most+2)

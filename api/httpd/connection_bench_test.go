@@ -217,8 +217,8 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuickHead parses a request the fast path: one with an unknown head, and one with the same head as the last.
-func BenchmarkQuickHead(b *testing.B) {
+// BenchmarkFastHead parses a request the fast path: one with an unknown head, and one with the same head as the last.
+func BenchmarkFastHead(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {

@@ -25,12 +25,12 @@ const (
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
-	dataPlaces       = 32 << 10 // connections served at once
+	dataSlots        = 32 << 10 // connections served at once
 	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
 )
 
-// dataPlacesFor returns how many connections the data plane serves at once in a process that may open this many files.
-func dataPlacesFor(files int) int { return min(dataPlaces, files/2) }
+// dataSlotsFor returns how many connections the data plane serves at once in a process that may open this many files.
+func dataSlotsFor(files int) int { return min(dataSlots, files/2) }
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -62,7 +62,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		handlers: handlers, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(handlers.MaxConnections, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
+		handlers: handlers, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(handlers.MaxConnections, dataSlotsFor(maxFiles()))), done: make(chan error, 1),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: handlers.TLS == nil},
 	}
 	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), handlers.Draining(), s.sendHeld)
@@ -84,7 +84,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		// How long an idle worker goroutine waits for the next connection.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
-		Concurrency:           2 * dataPlaces, // never reached: see slots
+		Concurrency:           2 * dataSlots, // never reached: see slots
 		CloseOnShutdown:       true,
 		KeepHijackedConns:     true, // see hold
 

@@ -108,7 +108,7 @@ func fastPost(body string, lines ...string) string {
 }
 
 // The fast path answers the same bytes as the library, and takes only plain requests.
-func TestQuickWay(t *testing.T) {
+func TestFastPath(t *testing.T) {
 	allowed, refused := newFixed(), newFixed()
 	refused.refuse(1, 3*time.Second)
 	waits := `{"rule":"tenant","key":"k","wait":true}`
@@ -185,7 +185,7 @@ func TestQuickWay(t *testing.T) {
 }
 
 // The library handles the first request of a connection, and any that arrives in pieces; the next one is quick again.
-func TestQuickWayBeginsAndGoesOn(t *testing.T) {
+func TestFastPathBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{fastPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
@@ -197,7 +197,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestQuickWayAsksForTheToken(t *testing.T) {
+func TestFastPathAsksForTheToken(t *testing.T) {
 	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	for _, tt := range []struct {
 		lines  []string
@@ -218,7 +218,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 }
 
 // Remembering the head changes no answer, whether the length or the token differs.
-func TestQuickWayOfOtherHeads(t *testing.T) {
+func TestFastPathOfOtherHeads(t *testing.T) {
 	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	right, wrong := fastPost(plainCheck, "Authorization: Bearer secret"), fastPost(plainCheck, "Authorization: Bearer secreT")
 	longer := fastPost(plainCheck+"  ", "Authorization: Bearer secret")
@@ -235,7 +235,7 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 	}
 }
 
-func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
+func TestFastPathHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
 	with, without, quick := serveBothWays(t, s, opening, fastPost(plainCheck), opening)
 	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
@@ -272,7 +272,7 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 }
 
 // If a server closes while the fast path decides, it sends the answer with Connection: close, and waits for that.
-func TestCloseWaitsForTheQuickWay(t *testing.T) {
+func TestCloseWaitsForTheFastPath(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
 	var served atomic.Pointer[connection]
@@ -378,7 +378,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 }
 
 // A caller that used the fast path and then stalls in the middle of a request is cut off in time, like any other.
-func TestQuickThenSlow(t *testing.T) {
+func TestFastThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
 	c := n.dial(t)

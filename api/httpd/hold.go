@@ -17,13 +17,13 @@ import (
 // hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
 // once: the node drains, too many answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	if !s.waiting.takePlace() {
+	if !s.waiting.takeSlot() {
 		return false
 	}
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
-			s.waiting.freePlace()
+			s.waiting.freeSlot()
 			return false
 		}
 		w.charged = n
@@ -40,7 +40,7 @@ func (s *Server) park(w *waiter, c net.Conn) {
 	if !ok {
 		s.handlers.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
 		s.handlers.Budget.Give(w.charged)
-		s.waiting.freePlace()
+		s.waiting.freeSlot()
 		_ = c.Close()
 		return
 	}
@@ -131,7 +131,7 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		_, err = w.conn.Write(text)
 	}
 	s.handlers.Budget.Give(w.charged)
-	s.waiting.freePlace()
+	s.waiting.freeSlot()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)
 	} else {

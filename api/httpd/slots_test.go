@@ -16,10 +16,10 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-func TestPlaces(t *testing.T) {
+func TestSlots(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
-	apitest.CheckPlaces(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
+	apitest.CheckSlots(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
 }
 
 // failing is a listener whose first Accepts fail.

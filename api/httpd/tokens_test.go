@@ -170,7 +170,7 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 }
 
 // A connection that remembers a token forgets it when the tokens change.
-func TestQuickWayForgetsTokens(t *testing.T) {
+func TestFastPathForgetsTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
 		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))

@@ -173,7 +173,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 }
 
 // A caller that hangs up frees its place; one that closes only its sending side gets its answer.
-func TestHangUpFreesThePlace(t *testing.T) {
+func TestHangUpFreesTheSlot(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
 	n.Check(waitOn("slow"))

@@ -199,11 +199,11 @@ func (e Leave) apply(next *State) Result {
 		return rejected("%s is not in the ring", e.Node)
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
-	case !e.Why.isKnown():
-		return rejected("unknown reason %q", e.Why)
+	case !e.Reason.isKnown():
+		return rejected("unknown reason %q", e.Reason)
 	}
 	next.Epoch = e.Epoch
-	next.suspend(e.Node, e.Why, e.When)
+	next.suspend(e.Node, e.Reason, e.When)
 	next.move(next.From, next.From.Without(e.Node))
 	return Result{}
 }
@@ -229,13 +229,13 @@ func (e Ended) apply(next *State) Result {
 		return rejected("the node is zero")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
-	case !e.Why.isKnown():
-		return rejected("unknown reason %q", e.Why)
+	case !e.Reason.isKnown():
+		return rejected("unknown reason %q", e.Reason)
 	}
-	if e.Why == Removed {
+	if e.Reason == Removed {
 		next.recordRemoved(e.Node)
 	}
-	next.suspend(e.Node, e.Why, e.When)
+	next.suspend(e.Node, e.Reason, e.When)
 	next.setGeneration(e.Node, have+1)
 	next.LastEnded, next.Revision = next.Index, next.Index
 	if !next.InRing(e.Node) {

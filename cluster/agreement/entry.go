@@ -13,8 +13,8 @@ const (
 	maxText     = 256 // bounds a member's name, address, region and zone, in bytes
 )
 
-// Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended, RegisterProcess, Forget, Rules, Primary, Region, Mark,
-// Adopt, Raise and Skipped.
+// Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended, RegisterProcess, Forget, Rules, Primary, Region,
+// Mark, Adopt, Raise and Skipped.
 type Entry interface {
 	// apply changes next, a copy of the state before the entry that already has the entry's index. The result's error says
 	// why the entry is rejected.
@@ -45,10 +45,10 @@ type Ring struct {
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
-	// Why is the leader's reason for taking the node out, or "" if the node asked to leave. When is the time, in Unix
+	// Reason is the leader's reason for taking the node out, or "" if the node asked to leave. When is the time, in Unix
 	// milliseconds.
-	Why  Reason `json:"why,omitempty"`
-	When int64  `json:"when,omitempty"`
+	Reason Reason `json:"why,omitempty"`
+	When   int64  `json:"when,omitempty"`
 }
 
 // Settled ends the move, because every member has reported Epoch as settled. It is rejected unless Epoch is the current one.
@@ -66,7 +66,7 @@ type Ended struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
 	Reign      uint64      `json:"reign,omitempty"` // of the leader that decided to end the node; 0 for any
-	Why        Reason      `json:"why,omitempty"`
+	Reason     Reason      `json:"why,omitempty"`
 	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
@@ -76,9 +76,9 @@ type Raise struct {
 	Level Level `json:"level"`
 }
 
-// RegisterProcess registers the process of a node that may have authority. Everything that the node's previous process held in memory is
-// gone. It is rejected if too many nodes are registered, if the process is a former one, if it doesn't know the agreed
-// feature level, or if Reign is over. Repeating it changes nothing.
+// RegisterProcess registers the process of a node that may have authority. Everything that the node's previous process held
+// in memory is gone. It is rejected if too many nodes are registered, if the process is a former one, if it doesn't know
+// the agreed feature level, or if Reign is over. Repeating it changes nothing.
 type RegisterProcess struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero

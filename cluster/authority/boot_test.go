@@ -20,11 +20,11 @@ func TestQuickRestart(t *testing.T) {
 		{"it gave up", func(d *desk) {
 			q := d.request(2)
 			q.GivingUp = true
-			if have := d.ask(q); have.Reason != whyGaveUp {
+			if have := d.ask(q); have.Reason != reasonGaveUp {
 				d.t.Errorf("have %+v", have)
 			}
 			q.GivingUp = false
-			if have := d.ask(q); have.Reason != whyGaveUp {
+			if have := d.ask(q); have.Reason != reasonGaveUp {
 				d.t.Errorf("have %+v for a request that was on its way", have)
 			}
 		}, 2, 0},
@@ -52,7 +52,7 @@ func TestQuickRestart(t *testing.T) {
 			}
 			behind := d.request(tt.node)
 			behind.Applied = d.state.Processes[id(tt.node)].Index - 1
-			if have := d.ask(behind); have.Reason != whyBootBehind || have.Index != behind.Applied+1 {
+			if have := d.ask(behind); have.Reason != reasonBootBehind || have.Index != behind.Applied+1 {
 				t.Errorf("have %+v before it has applied that", have)
 			}
 			if have := d.ask(d.request(tt.node)); !have.Granted {
@@ -84,7 +84,7 @@ func TestClone(t *testing.T) {
 				t.Fatalf("node %d is not granted", n)
 			}
 		}
-		if have := clone(); have.Reason != whyClone {
+		if have := clone(); have.Reason != reasonClone {
 			t.Fatalf("have %+v", have)
 		}
 		if e := d.decide(); e != nil {
@@ -98,7 +98,7 @@ func TestClone(t *testing.T) {
 	d.now += time.Minute
 	q := d.request(1)
 	q.Boot = 998
-	if have := d.ask(q); have.Reason != whyClone {
+	if have := d.ask(q); have.Reason != reasonClone {
 		t.Errorf("have %+v", have)
 	}
 	if e := d.decide(); e != nil {
@@ -120,7 +120,7 @@ func TestClone(t *testing.T) {
 		t.Fatal("the copy is not registered")
 	}
 	d.now += time.Minute
-	if have := d.ask(d.request(2)); have.Reason != whyReplaced {
+	if have := d.ask(d.request(2)); have.Reason != reasonReplaced {
 		t.Errorf("have %+v, want it refused for ever", have)
 	}
 	if e := d.decide(); e != nil {
@@ -185,7 +185,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		e = d.decide()
 	}
 	d.want(kind(e), "RegisterProcess")
-	if have := d.ask(old); have.Reason != whyReplacing {
+	if have := d.ask(old); have.Reason != reasonReplacing {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)

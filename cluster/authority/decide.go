@@ -32,8 +32,8 @@ func newDecisionInput(now time.Duration, wallClock time.Time, s *agreement.State
 	return in
 }
 
-// nextEntry updates the reignState and returns the entry to propose now, or nil. The caller must report the entry's outcome with
-// outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickInterval.
+// nextEntry updates the reignState and returns the entry to propose now, or nil. The caller must report the entry's outcome
+// with outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickInterval.
 func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.detectStall(in.now)
 	rs.raiseFloor(in)
@@ -116,7 +116,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	cut := r.unreachableSince != never
 	asked := max(r.lastAsked, r.nextAsked)
 	silent := rs.silence(in.now, asked) >= silencePatience
-	end := func(why agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, in.now, why }
+	end := func(reason agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, in.now, reason }
 	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 	switch {
 	case len(in.members) == 1:
@@ -191,7 +191,7 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 		}
 		expired := r.boot == 0 || r.gaveUp ||
 			id == rs.self && r.nextBoot == rs.boot || // this process holds the lock on the data directory
-			rs.expired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
+			rs.hasExpired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
 		if expired {
 			r.bootProposed = true
 			e := r.nextBuild
@@ -209,7 +209,7 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 	for _, id := range in.members {
-		if r := rs.records[id]; r != nil && r.ending && rs.expired(in.now, r) {
+		if r := rs.records[id]; r != nil && r.ending && rs.hasExpired(in.now, r) {
 			r.endProposed = true
 			return rs.endedEntry(in, id, r.endingReason)
 		}
@@ -224,12 +224,12 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	return nil
 }
 
-func (rs *reignState) endedEntry(in *decisionInput, id ring.NodeID, why agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.reign, Why: why, When: in.wallClock.UnixMilli()}
+func (rs *reignState) endedEntry(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
+	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.reign, Reason: reason, When: in.wallClock.UnixMilli()}
 }
 
-// settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or RegisterProcess
-// don't count, because those entries may have caused further hand-offs.
+// settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or
+// RegisterProcess don't count, because those entries may have caused further hand-offs.
 func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 	if in.state.Settled || !rs.allHaveAuthority(in) {
 		return nil
@@ -269,7 +269,7 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 			continue
 		}
 		if id != rs.self {
-			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: in.wallClock.UnixMilli()}
+			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id, Reason: agreement.Unreachable, When: in.wallClock.UnixMilli()}
 		}
 		if in.now-rs.lastFailingEnd >= failingPause {
 			rs.lastFailingEnd = in.now

@@ -47,7 +47,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
 			d.stays(3)
-			d.apply(agreement.Ended{Node: id(9), Why: agreement.Silent})
+			d.apply(agreement.Ended{Node: id(9), Reason: agreement.Silent})
 		},
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
@@ -70,7 +70,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 				t.Fatalf("%+v is ended too soon", list)
 			}
 			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
-			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
+			if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want an end of node 3", list)
 			}
 			if d.state.Processes[id(3)].Suspension.Times != 1 {
@@ -94,7 +94,7 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 		t.Fatalf("%+v is ended too soon", list)
 	}
 	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
-	if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || !d.inRing(5) || !d.state.Settled {
+	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || !d.inRing(5) || !d.state.Settled {
 		t.Errorf("have %+v, want an end of node 3", list)
 	}
 }
@@ -242,7 +242,7 @@ func TestPatience(t *testing.T) {
 // TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
 // of the ring has, but not before.
 func TestFloor(t *testing.T) {
-	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Reason == whyRules }
+	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Reason == reasonRules }
 	t.Run("a majority has", func(t *testing.T) {
 		d := newDesk(t, 4)
 		d.up(1, 2, 3, 4)
@@ -348,7 +348,7 @@ func TestRemovedByForce(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State, d.node(3).Removed = gossip.Left, true
 	list := ended(d.run(EndingWait+time.Second, 1, 2, 3))
-	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
+	if len(list) != 1 || list[0].Reason != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want an end of node 3", list)
 	}
 	d.node(3).State, d.node(3).Removed = gossip.Alive, false

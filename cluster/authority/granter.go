@@ -133,8 +133,8 @@ func NewGranter(c GranterConfig) *Granter {
 	return g
 }
 
-// StartLeading tells the Granter that this node has won the lead. Call StartLeading and StopLeading from one goroutine, in order. If this node has
-// lost the lead and won it back, call StopLeading and StartLeading, or just StartLeading.
+// StartLeading tells the Granter that this node has won the lead. Call StartLeading and StopLeading from one goroutine, in
+// order. If this node has lost the lead and won it back, call StopLeading and StartLeading, or just StartLeading.
 func (g *Granter) StartLeading() { g.setLeading(true) }
 
 // StopLeading tells the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
@@ -189,9 +189,9 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	select {
 	case g.questions <- q:
 	case <-ctx.Done():
-		return Reply{Reason: whyNotLeading}
+		return Reply{Reason: reasonNotLeading}
 	case <-g.ctx.Done():
-		return Reply{Reason: whyNotLeading}
+		return Reply{Reason: reasonNotLeading}
 	}
 	select {
 	case r := <-q.reply:
@@ -199,7 +199,7 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	case <-ctx.Done():
 	case <-g.ctx.Done():
 	}
-	return Reply{Reason: whyNotLeading}
+	return Reply{Reason: reasonNotLeading}
 }
 
 // Close stops the loop and everything that it has started.
@@ -267,7 +267,7 @@ func (g *Granter) endReign() {
 // refuseAll answers every waiting question with a refusal.
 func (r *reign) refuseAll() {
 	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
-		q.reply <- Reply{Reason: whyNotLeading}
+		q.reply <- Reply{Reason: reasonNotLeading}
 	}
 	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
 }
@@ -301,10 +301,10 @@ func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
 	switch {
 	case r == nil:
-		q.reply <- Reply{Reason: whyNotLeading}
+		q.reply <- Reply{Reason: reasonNotLeading}
 		return
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
-		q.reply <- Reply{Reason: whyBusy}
+		q.reply <- Reply{Reason: reasonBusy}
 		return
 	case q.majorityIndex != 0:
 		r.awaitingMajority = append(r.awaitingMajority, q)

@@ -149,7 +149,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 		one, two := s.granter(t, 1), s.granter(t, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Reason != whyNotLeading {
+		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Reason != reasonNotLeading {
 			t.Errorf("have %+v before it leads", have)
 		}
 		one.StartLeading()
@@ -316,7 +316,7 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 		time.Sleep(time.Second)
 		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.RegisterProcess); return ok }
 		s.set(func() { s.boot = make(chan struct{}) })
-		if have := g.Answer(t.Context(), s.request(3)); have.Reason != whyRegister {
+		if have := g.Answer(t.Context(), s.request(3)); have.Reason != reasonRegister {
 			t.Fatalf("have %+v", have)
 		}
 		time.Sleep(2 * tickInterval)

@@ -42,7 +42,7 @@ func TestHonoured(t *testing.T) {
 	if d.now-asked < EndingWait {
 		t.Errorf("after %v node 2 might still have had authority", d.now-asked)
 	}
-	if r := d.ask(old); r.Granted || r.Reason != whyRules || r.Index != index {
+	if r := d.ask(old); r.Granted || r.Reason != reasonRules || r.Index != index {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	if r := d.ask(d.request(2)); !r.Granted {
@@ -63,7 +63,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.lead(3)
 	d.ledger.floor = index // as Granter.handleOutcome does
 	begun := d.now
-	if r := d.ask(old); r.Granted || r.Reason != whyRules {
+	if r := d.ask(old); r.Granted || r.Reason != reasonRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	for !d.ledger.requireApplied(d.now, index) {
@@ -89,7 +89,7 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 		g.StartLeading()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if r := g.Answer(ctx, behind); r.Granted || r.Reason != whyRules {
+		if r := g.Answer(ctx, behind); r.Granted || r.Reason != reasonRules {
 			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
 		}
 		if r := g.Answer(ctx, s.request(1)); !r.Granted {

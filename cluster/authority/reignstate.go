@@ -44,23 +44,23 @@ const (
 
 // Reasons for a refusal.
 const (
-	whyNotLeading = "this node does not lead"
-	whyBusy       = "too many nodes wait for an answer"
-	whyBehind     = "the node has not applied the last entry that ended a node"
-	whyNoBoot     = "the request names no process"
-	whyTooLarge   = "the request exceeds a bound"
-	whyBootBehind = "the node has not applied the entry that registered its process"
-	whyRules      = "the node has not applied the rules that the other nodes use"
-	whyGeneration = "the node has been ended, and has not applied that yet"
-	whyEnding     = "the node is being ended"
-	whyReplaced   = "another process of the node has replaced this one"
-	whyReplacing  = "another process of the node is replacing this one"
-	whyClone      = "another process with this node's identity is also asking: is this a copied data directory?"
-	whyRegister   = "the authority of the node's previous process has not expired yet"
-	whyRemoved    = "an operator has removed the process: stop it"
-	whyStuck      = "the node no longer applies entries"
-	whyLevel      = "the node's release does not know the cluster's feature level: run a later one"
-	whyGaveUp     = "the process has given up its authority"
+	reasonNotLeading = "this node does not lead"
+	reasonBusy       = "too many nodes wait for an answer"
+	reasonBehind     = "the node has not applied the last entry that ended a node"
+	reasonNoBoot     = "the request names no process"
+	reasonTooLarge   = "the request exceeds a bound"
+	reasonBootBehind = "the node has not applied the entry that registered its process"
+	reasonRules      = "the node has not applied the rules that the other nodes use"
+	reasonGeneration = "the node has been ended, and has not applied that yet"
+	reasonEnding     = "the node is being ended"
+	reasonReplaced   = "another process of the node has replaced this one"
+	reasonReplacing  = "another process of the node is replacing this one"
+	reasonClone      = "another process with this node's identity is also asking: is this a copied data directory?"
+	reasonRegister   = "the authority of the node's previous process has not expired yet"
+	reasonRemoved    = "an operator has removed the process: stop it"
+	reasonStuck      = "the node no longer applies entries"
+	reasonLevel      = "the node's release does not know the cluster's feature level: run a later one"
+	reasonGaveUp     = "the process has given up its authority"
 )
 
 // reignState is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
@@ -162,8 +162,8 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns the record of id. It resets the record if another process has been registered. It returns nil if the reignState
-// is full.
+// record returns the record of id. It resets the record if another process has been registered. It returns nil if the
+// reignState is full.
 func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 	r := rs.records[id]
 	if r == nil {
@@ -193,8 +193,8 @@ func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id rin
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 
-// expired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
-func (rs *reignState) expired(now time.Duration, r *record) bool {
+// hasExpired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
+func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
 }
 

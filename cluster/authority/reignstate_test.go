@@ -379,11 +379,11 @@ func TestEndingIsCalledOff(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
-	if have := d.ask(d.request(3)); have.Reason != whyEnding {
+	if have := d.ask(d.request(3)); have.Reason != reasonEnding {
 		t.Fatalf("have %+v, want no answer while it is being ended", have)
 	}
 	d.run(100*time.Millisecond, 1, 2)
-	if have := d.ask(d.request(3)); have.Reason != whyEnding {
+	if have := d.ask(d.request(3)); have.Reason != reasonEnding {
 		t.Fatalf("have %+v while gossip still calls it failed", have)
 	}
 	d.node(3).State = gossip.Alive
@@ -430,11 +430,11 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 		t.Fatal("it is still there")
 	}
 	d.node(3).State = gossip.Alive
-	if have := d.ask(old); have.Reason != whyBehind || have.Index != d.state.LastEnded {
+	if have := d.ask(old); have.Reason != reasonBehind || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
 	old.Applied = d.state.Index
-	if have := d.ask(old); have.Reason != whyGeneration {
+	if have := d.ask(old); have.Reason != reasonGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
 	// The same process was cut off and must stay healthy for a while. In the meantime, the ring is rebuilt without it.
@@ -499,14 +499,14 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		want  string
 	}{
 		{"nothing", func(*desk) {}, ""},
-		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, whyBehind},
-		{"it has another process", func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, whyReplaced},
-		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, whyEnding},
+		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonBehind},
+		{"it has another process", func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
+		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, reasonEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)
 			q.GivingUp = true
 			d.ask(q)
-		}, whyGaveUp},
+		}, reasonGaveUp},
 	}
 	for _, tt := range tests {
 		d := newDesk(t, 3)

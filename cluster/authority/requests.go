@@ -12,16 +12,16 @@ import (
 func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
-		return Reply{Reason: whyNoBoot}
+		return Reply{Reason: reasonNoBoot}
 	case !q.withinBounds():
-		return Reply{Reason: whyTooLarge}
+		return Reply{Reason: reasonTooLarge}
 	case s.WasRemoved(q.Boot):
-		return Reply{Reason: whyRemoved, Removed: true}
+		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 	r := rs.record(s, q.Node)
 	switch {
 	case r == nil:
-		return Reply{Reason: whyBusy}
+		return Reply{Reason: reasonBusy}
 	case q.Boot != r.boot:
 		return Reply{Reason: rs.handleOtherProcess(now, s, r, q)}
 	}
@@ -41,11 +41,11 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 
 // trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only
 // reasons of the node's own count, and grants that have not given it authority.
-func (r *record) trackFailing(now time.Duration, why string) {
-	switch why {
-	case whyEnding:
+func (r *record) trackFailing(now time.Duration, reason string) {
+	switch reason {
+	case reasonEnding:
 		return
-	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
+	case reasonStuck, reasonLevel, reasonBehind, reasonBootBehind, reasonRules, reasonGeneration:
 	case "":
 		if r.lastGranted == never {
 			r.withoutAuthority = 0
@@ -69,12 +69,12 @@ func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
 func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
-		return whyGaveUp
+		return reasonGaveUp
 	case s.Processes[q.Node].WasFormer(q.Boot):
-		return whyReplaced
+		return reasonReplaced
 	case q.Node == rs.self && q.Boot != rs.boot:
 		rs.alarmClone(now, r, q.Node)
-		return whyClone
+		return reasonClone
 	}
 	if r.nextBoot != q.Boot {
 		r.nextBoot, r.nextSince = q.Boot, now
@@ -82,23 +82,23 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	r.nextAsked = now
 	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
 		rs.alarmClone(now, r, q.Node)
-		return whyClone
+		return reasonClone
 	}
 	low := q.knownLevel() < s.Level
 	r.nextUnfit = q.Stuck || low
 	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
-	why := whyRegister
+	reason := reasonRegister
 	switch {
 	case q.Stuck:
-		why = whyStuck
+		reason = reasonStuck
 	case low:
-		why = whyLevel
+		reason = reasonLevel
 	}
 	if rs.silence(now, r.lastAsked) >= silencePatience {
 		r.withoutAuthority = q.WithoutAuthority
-		r.trackFailing(now, why)
+		r.trackFailing(now, reason)
 	}
-	return why
+	return reason
 }
 
 // alarmClone alerts the operator that two processes use one identity, at most once per alarmInterval and node.
@@ -115,25 +115,25 @@ func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 	r := rs.record(s, q.Node)
 	switch {
 	case r == nil:
-		return Reply{Reason: whyBusy}
+		return Reply{Reason: reasonBusy}
 	case q.Boot != r.boot:
-		return Reply{Reason: whyReplaced}
+		return Reply{Reason: reasonReplaced}
 	case r.gaveUp:
-		return Reply{Reason: whyGaveUp}
+		return Reply{Reason: reasonGaveUp}
 	case r.ending || r.endProposed:
-		return Reply{Reason: whyEnding}
+		return Reply{Reason: reasonEnding}
 	case r.bootProposed:
-		return Reply{Reason: whyReplacing}
+		return Reply{Reason: reasonReplacing}
 	case q.Stuck:
-		return Reply{Reason: whyStuck}
+		return Reply{Reason: reasonStuck}
 	case q.Applied < s.LastEnded:
-		return Reply{Reason: whyBehind, Index: s.LastEnded}
+		return Reply{Reason: reasonBehind, Index: s.LastEnded}
 	case q.Applied < s.Processes[q.Node].Index:
-		return Reply{Reason: whyBootBehind, Index: s.Processes[q.Node].Index}
+		return Reply{Reason: reasonBootBehind, Index: s.Processes[q.Node].Index}
 	case q.Applied < rs.floor:
-		return Reply{Reason: whyRules, Index: rs.floor}
+		return Reply{Reason: reasonRules, Index: rs.floor}
 	case q.Generation != s.Generation(q.Node):
-		return Reply{Reason: whyGeneration}
+		return Reply{Reason: reasonGeneration}
 	}
 	return Reply{}
 }
@@ -157,7 +157,7 @@ func (rs *reignState) requireApplied(now time.Duration, index uint64) bool {
 		return false
 	}
 	for _, r := range rs.records {
-		if r.applied < index && !rs.expired(now, r) {
+		if r.applied < index && !rs.hasExpired(now, r) {
 			return false
 		}
 	}

@@ -282,7 +282,7 @@ func TestMembersAddresses(t *testing.T) {
 	check := func(what string, want ...int) {
 		t.Helper()
 		for i := range 6 {
-			if have := g.reachable(at(i)); have != slices.Contains(want, i) {
+			if have := g.isReachable(at(i)); have != slices.Contains(want, i) {
 				t.Errorf("%s: %d is reachable: %v", what, i, have)
 			}
 		}

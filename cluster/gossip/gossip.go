@@ -109,15 +109,15 @@ func Open(c Config) (*Gossip, error) {
 
 // inspector returns the inspector of messages to this node.
 func (g *Gossip) inspector() *inspector {
-	in := &inspector{label: g.config.label(), reachable: g.reachable}
+	in := &inspector{label: g.config.label(), reachable: g.isReachable}
 	if g.config.Keyring != nil {
 		in.keys = g.config.Keyring.GetKeys
 	}
 	return in
 }
 
-// reachable reports whether a known member has the given address.
-func (g *Gossip) reachable(at netip.AddrPort) bool {
+// isReachable reports whether a known member has the given address.
+func (g *Gossip) isReachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, e := range g.table.entries {
@@ -152,8 +152,8 @@ func (g *Gossip) Members() []Member {
 // Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, Empty, Version,
-// Members and Primary may change. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, Empty,
+// Version, Members and Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

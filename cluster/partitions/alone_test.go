@@ -280,7 +280,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		for _, list := range k.debts.byPartition {
 			for _, d := range list {
-				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.expired(k.cfg.Now()) {
+				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.cfg.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}

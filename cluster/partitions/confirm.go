@@ -35,7 +35,7 @@ type confirmation struct {
 }
 
 // errNoCopyTargets ends a confirmation of a partition without copy targets.
-var errNoCopyTargets = errors.New("the partition has no followers")
+var errNoCopyTargets = errors.New("the partition has no copy targets")
 
 // CanConfirm reports whether Confirm can succeed for p now, as far as this node knows.
 func (k *Keeper) CanConfirm(p int) bool {
@@ -47,7 +47,7 @@ func (k *Keeper) CanConfirm(p int) bool {
 	var buf [3]ring.NodeID
 	nodes := k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.targets.synced(p, node) || !k.canSendTo(node) {
+		if !k.targets.isSynced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
@@ -153,12 +153,12 @@ func (k *Keeper) confirmAll() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.adopted.Load()
+	state := k.adopted.Load()
 	for _, c := range waiting {
 		if c.lastMessages == nil {
-			c.lastMessages = k.lastMessages(v, c.p)
+			c.lastMessages = k.lastMessages(state, c.p)
 		}
-		if decided, err := k.checkConfirmation(v, c); decided {
+		if decided, err := k.checkConfirmation(state, c); decided {
 			select {
 			case c.done <- err:
 			default: // it has its result already, and its caller is about to drop it
@@ -168,10 +168,10 @@ func (k *Keeper) confirmAll() {
 }
 
 // lastMessages returns, for each copy target of p, the number of the last message sent to it. The caller holds mu.
-func (k *Keeper) lastMessages(v *adoptedState, p int) map[*progress]uint64 {
+func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
-	for _, node := range v.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+	for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
 		if pr := k.targets.progressOf(p, node); pr != nil {
 			last[pr] = k.targets[node].lastMessage
 		}
@@ -179,15 +179,15 @@ func (k *Keeper) lastMessages(v *adoptedState, p int) map[*progress]uint64 {
 	return last
 }
 
-// checkConfirmation reports whether c's result is known, and the result. It is nil once all copy targets of the partition have a
-// complete copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
-// caller holds mu.
-func (k *Keeper) checkConfirmation(v *adoptedState, c *confirmation) (decided bool, err error) {
+// checkConfirmation reports whether c's result is known, and the result. It is nil once all copy targets of the partition
+// have a complete copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes
+// everything. The caller holds mu.
+func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
 	var buf [3]ring.NodeID
-	nodes := v.copyTargetsOf(k.cfg.Self, c.p, buf[:0])
+	nodes := state.copyTargetsOf(k.cfg.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
 		return true, errNoCopyTargets
 	}

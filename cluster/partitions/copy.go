@@ -26,9 +26,9 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
 	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
 	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
-	v, ok := k.adopted.Load(), true
+	state, ok := k.adopted.Load(), true
 	if !ended {
-		v, ok = k.awaitRevision(h.revision, arrived)
+		state, ok = k.awaitRevision(h.revision, arrived)
 	}
 	switch {
 	case ended:
@@ -39,17 +39,17 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	case !ok:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
-	case !v.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
+	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
 	switch c.Method {
 	case MethodPush:
-		k.acceptPush(v, c, h, d)
+		k.acceptPush(state, c, h, d)
 	case MethodFlip:
-		k.acceptFlips(v, c, d)
+		k.acceptFlips(state, c, d)
 	case MethodCopyInfo, MethodPull:
-		k.answerCopyRequest(v, c, ended, d)
+		k.answerCopyRequest(state, c, ended, d)
 	case MethodCopies:
 		k.acceptCopies(c, d)
 	case MethodDebts:
@@ -59,25 +59,25 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	}
 }
 
-// awaitRevision waits for a state with revision until arrived+catchUpTimeout. It returns the newest state, and whether it has the
-// revision.
-func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (v *adoptedState, ok bool) {
+// awaitRevision waits for a state with revision until arrived+catchUpTimeout. It returns the newest state, and whether it
+// has the revision.
+func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adoptedState, ok bool) {
 	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUpTimeout))
 	defer cancel()
 	k.waitUntil(ctx, func() bool {
-		v = k.adopted.Load()
-		return v.Revision >= revision
+		state = k.adopted.Load()
+		return state.Revision >= revision
 	})
-	return v, v.Revision >= revision
+	return state, state.Revision >= revision
 }
 
 // isCurrent reports whether this process and the sender's are the registered ones, and the sender has applied its last end.
-func (v *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
-	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
+func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
+	return state.member && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
 }
 
 // acceptPush receives copies and changes from an owner.
-func (k *Keeper) acceptPush(v *adoptedState, c *peer.Call, h header, d *wire.Decoder) {
+func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder) {
 	now := k.cfg.Now()
 	var refused []int
 	for d.More() {
@@ -85,7 +85,7 @@ func (k *Keeper) acceptPush(v *adoptedState, c *peer.Call, h header, d *wire.Dec
 		taken := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
-			taken = k.beginPush(v, c.From, h.seq, s)
+			taken = k.beginPush(state, c.From, h.seq, s)
 			return taken
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {
@@ -100,11 +100,11 @@ func (k *Keeper) acceptPush(v *adoptedState, c *peer.Call, h header, d *wire.Dec
 
 // beginPush reports whether to accept a section of sender's push. It declines a section if the token is here, if a newer
 // push has arrived already, or if the beginning of the section's copy is missing.
-func (k *Keeper) beginPush(v *adoptedState, sender peer.Identity, seq uint64, s section) bool {
+func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt, from := &k.parts[s.p], sender.Node
-	oldOwner, newOwner := v.Owner(s.p)
+	oldOwner, newOwner := state.Owner(s.p)
 	switch {
 	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
 		return false

@@ -78,8 +78,8 @@ func (ts copyTargets) progressOf(p int, node ring.NodeID) *progress {
 	return nil
 }
 
-// synced reports whether node has a complete copy of p; true if node is zero.
-func (ts copyTargets) synced(p int, node ring.NodeID) bool {
+// isSynced reports whether node has a complete copy of p; true if node is zero.
+func (ts copyTargets) isSynced(p int, node ring.NodeID) bool {
 	pr := ts.progressOf(p, node)
 	return node.IsZero() || pr != nil && pr.complete
 }
@@ -94,23 +94,23 @@ func (ts copyTargets) forgetCopies(p int) {
 // update brings the copy targets of self in line with a new state. It forgets a node's progress with partitions that the node
 // no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
 // or were ended, because they have lost their copies.
-func (ts copyTargets) update(v, before *adoptedState, self ring.NodeID) {
+func (ts copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
-		if from, to := v.Owner(p); from == self || to == self {
-			for _, node := range v.copyTargetsOf(self, p, buf[:0]) {
+		if from, to := state.Owner(p); from == self || to == self {
+			for _, node := range state.copyTargetsOf(self, p, buf[:0]) {
 				follow[node] = true
 			}
 		}
 	}
 	maps.DeleteFunc(ts, func(node ring.NodeID, t *copyTarget) bool {
 		for p := range t.progress {
-			if t.progress[p] != nil && !slices.Contains(v.copyTargetsOf(self, p, buf[:0]), node) {
+			if t.progress[p] != nil && !slices.Contains(state.copyTargetsOf(self, p, buf[:0]), node) {
 				t.progress[p] = nil
 			}
 		}
-		return !follow[node] || v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node)
+		return !follow[node] || state.Boot(node) != before.Boot(node) || state.Generation(node) != before.Generation(node)
 	})
 }
 
@@ -157,14 +157,14 @@ func (t *copyTarget) messageAnswered(number uint64, size int, sections []sentSec
 
 // copyTargetsOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
 // other end. If one side is lost, the other continues from its copy.
-func (v *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := v.Owner(p)
-	both := [2]ring.NodeID{from, v.To.Standby(p)}
+func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := state.Owner(p)
+	both := [2]ring.NodeID{from, state.To.Standby(p)}
 	switch {
 	case from == to:
-		both[0] = v.From.Standby(p) // it would take over before the ring is settled
+		both[0] = state.From.Standby(p) // it would take over before the ring is settled
 	case from == self:
-		both = [2]ring.NodeID{to, v.From.Standby(p)}
+		both = [2]ring.NodeID{to, state.From.Standby(p)}
 	}
 	return appendOthers(self, buf, both[:]...)
 }
@@ -231,8 +231,8 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 // pushCopies sends copies to the copy targets that have none, as long as they keep up. It reports whether copies were missing.
 // It runs in the loop.
 func (k *Keeper) pushCopies() (missed bool) {
-	v := k.adopted.Load()
-	if !v.member || v.From == nil || k.neverHadOthers() {
+	state := k.adopted.Load()
+	if !state.member || state.From == nil || k.neverHadOthers() {
 		return false
 	}
 	var buf [3]ring.NodeID
@@ -246,7 +246,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		if !k.pushesChanges(p) {
 			continue
 		}
-		for _, node := range v.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+		for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
 			if k.targets.progressOf(p, node) == nil {
 				missing = append(missing, target{node, p})
 			}
@@ -254,17 +254,17 @@ func (k *Keeper) pushCopies() (missed bool) {
 	}
 	k.mu.Unlock()
 	for _, m := range missing {
-		k.copyTo(v, m.node, m.p)
+		k.copyTo(state, m.node, m.p)
 	}
 	k.flushAll()
 	return len(missing) > 0
 }
 
 // copyTo sends a complete copy of p to node, a copy target in v, unless node already has one or has too much unacknowledged.
-func (k *Keeper) copyTo(v *adoptedState, node ring.NodeID, p int) {
+func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
-	if k.adopted.Load() != v || t.progress[p] != nil || t.unacked > maxUnacked || !k.canSendTo(node) {
+	if k.adopted.Load() != state || t.progress[p] != nil || t.unacked > maxUnacked || !k.canSendTo(node) {
 		k.mu.Unlock()
 		return
 	}
@@ -282,8 +282,8 @@ func (k *Keeper) copyTo(v *adoptedState, node ring.NodeID, p int) {
 	k.appendRecords(t, &s, nil)
 }
 
-// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever it is
-// full. Afterwards s is the head of the next section.
+// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever
+// it is full. Afterwards s is the head of the next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {

@@ -92,8 +92,9 @@ func (ds *debts) batchAll(p int) {
 	}
 }
 
-// batchForDisk puts in batches the debts that are about to be written to disk. If this process reports one of them and is killed
-// before the next write, the next process reports it again under the number on disk, so the owner debits it only once.
+// batchForDisk puts in batches the debts that are about to be written to disk. If this process reports one of them and is
+// killed before the next write, the next process reports it again under the number on disk, so the owner debits it only
+// once.
 func (ds *debts) batchForDisk() {
 	changes := ds.changes
 	for p := range ds.byPartition {
@@ -162,7 +163,7 @@ func (ds *debts) pruneBatches(now algorithms.Instant) {
 		for _, s := range batches {
 			next := *s
 			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e batchedDebt) bool {
-				over := e.expired(now)
+				over := e.isExpired(now)
 				if over {
 					ds.takeOut(&e, true)
 				}
@@ -210,9 +211,9 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Ke
 	return debited
 }
 
-// includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes their last
-// batch in it. When the debts are reported, an owner that continued from the copy debits none of them; any other owner
-// debits them all.
+// includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes
+// their last batch in it. When the debts are reported, an owner that continued from the copy debits none of them; any other
+// owner debits them all.
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	if len(ds.byPartition[p]) == 0 {
 		return
@@ -268,8 +269,8 @@ func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant)
 // noteSlack is how long after its expiry a debt may still be reported.
 const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
-// recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until the batch
-// is no longer reported.
+// recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until
+// the batch is no longer reported.
 func (ds *debts) recordBatch(node ring.NodeID, s *debtBatch, now algorithms.Instant) error {
 	until := int64(0)
 	for i := range s.entries {

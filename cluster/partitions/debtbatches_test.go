@@ -301,7 +301,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 }
 
 // Entries that have drained are no longer reported, and the rest of a batch keeps its number.
-func TestSealsForgetWhatIsOver(t *testing.T) {
+func TestBatchesForgetWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		defer f.closeAll()
@@ -373,7 +373,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 	})
 }
 
-// A copy that is sent and does not arrive, even twice, takes no debts off the ledger: an owner that continues without it
+// A copy that is sent and does not arrive, even twice, drops no debts: an owner that continues without it
 // debits all of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

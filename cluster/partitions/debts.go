@@ -49,8 +49,8 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
-// expired reports whether the cost no longer counts: it has drained or left its window.
-func (o *owedCost) expired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
+// isExpired reports whether the cost no longer counts: it has drained or left its window.
+func (o *owedCost) isExpired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
 
 // sameWindow reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
 func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
@@ -269,7 +269,7 @@ func (ds *debts) prune(now algorithms.Instant) {
 	ds.pruneBatches(now)
 	for _, list := range ds.byPartition {
 		for key, d := range list {
-			if d.expired(now) {
+			if d.isExpired(now) {
 				ds.remove(key)
 			}
 		}
@@ -315,7 +315,7 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		if d.Failed() {
 			break
 		}
-		if !ds.isFull(key, maxDebts) && ds.debtOf(key) == nil && !one.expired(now) {
+		if !ds.isFull(key, maxDebts) && ds.debtOf(key) == nil && !one.isExpired(now) {
 			*ds.findOrAdd(key) = one
 			restored[key] = true
 		}

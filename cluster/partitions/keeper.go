@@ -182,8 +182,8 @@ func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero(
 
 // receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it is back by now, or has
 // lost its memory.
-func (pt *partState) receiverReplaced(v *adoptedState) bool {
-	return v.Boot(pt.receiver) != pt.receiverBoot || v.Generation(pt.receiver) != pt.receiverGeneration
+func (pt *partState) receiverReplaced(state *adoptedState) bool {
+	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
 // voidedFlips is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
@@ -233,25 +233,25 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := k.adopted.Load()
-	v := &adoptedState{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
-	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !v.member {
+	state := &adoptedState{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
+	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !state.member {
 		k.forgetAll()
 	}
-	k.adopted.Store(v)
-	k.debts.bootIndex = v.Processes[k.cfg.Self].Index
-	k.hadOthers = k.hadOthers || v.hasOtherMembers(k.cfg.Self)
-	k.targets.update(v, before, k.cfg.Self)
+	k.adopted.Store(state)
+	k.debts.bootIndex = state.Processes[k.cfg.Self].Index
+	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.cfg.Self)
+	k.targets.update(state, before, k.cfg.Self)
 	for p := range ring.Partitions {
-		k.updatePart(v, p)
+		k.updatePart(state, p)
 	}
 	k.dropPending = true
 	k.announce()
 }
 
 // hasOtherMembers reports whether a ring has members other than self.
-func (v *adoptedState) hasOtherMembers(self ring.NodeID) bool {
+func (state *adoptedState) hasOtherMembers(self ring.NodeID) bool {
 	is := func(id ring.NodeID) bool { return id != self }
-	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
+	return slices.ContainsFunc(state.From.Members(), is) || slices.ContainsFunc(state.To.Members(), is)
 }
 
 // neverHadOthers reports whether no other node has been in a ring so far: nobody needs changes.
@@ -280,10 +280,10 @@ func (k *Keeper) forgetAll() {
 }
 
 // updatePart brings a partition in line with a new state.
-func (k *Keeper) updatePart(v *adoptedState, p int) {
+func (k *Keeper) updatePart(state *adoptedState, p int) {
 	self, pt := k.cfg.Self, &k.parts[p]
-	from, to := v.Owner(p)
-	if !v.member {
+	from, to := state.Owner(p)
+	if !state.member {
 		return
 	}
 	switch pt.phase {
@@ -297,20 +297,20 @@ func (k *Keeper) updatePart(v *adoptedState, p int) {
 			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
-			k.resume(v, p, false)
+			k.resume(state, p, false)
 		}
 	case flipping, handedOver:
 		switch {
 		case from != self:
 			k.release(p)
-		case to != pt.receiver || pt.receiverReplaced(v):
+		case to != pt.receiver || pt.receiverReplaced(state):
 			// The other node can no longer decide. It may have pushed changes to its standby that never arrived here.
 			pt.complete = pt.complete || pt.phase == flipping
-			k.resume(v, p, false)
+			k.resume(state, p, false)
 		}
 	case away:
 		if from == self {
-			k.takeOver(v, p)
+			k.takeOver(state, p)
 		}
 	}
 }
@@ -325,22 +325,22 @@ func (k *Keeper) release(p int) {
 
 // takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
 // owner may have flipped it, this node asks the other side. If this node has no copy, it fetches one.
-func (k *Keeper) takeOver(v *adoptedState, p int) {
+func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
-	if from, to := v.Owner(p); from != to {
+	if from, to := state.Owner(p); from != to {
 		pt.attempt++
 		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.resume(v, p, pt.complete) // a partition that does not move has no second copy
+	k.resume(state, p, pt.complete) // a partition that does not move has no second copy
 }
 
 // resume continues a partition whose token is certainly here. Unless the copy here is known to be the newest, it first
 // searches for newer ones.
-func (k *Keeper) resume(v *adoptedState, p int, newest bool) {
+func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
+	if newest || len(state.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
 		k.beginLineage(p)
 		return
 	}

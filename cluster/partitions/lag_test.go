@@ -42,7 +42,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		}
 		b.muted.Store(true)
 		time.Sleep(7 * time.Second)
-		lagging(a) // most of a's followers lag, so the fault may be its own
+		lagging(a) // most of a's copy targets lag, so the fault may be its own
 		b.muted.Store(false)
 		c.muted.Store(false)
 		time.Sleep(3 * time.Second)

@@ -63,7 +63,7 @@ func (k *Keeper) Metrics(s metrics.Sink) {
 	const here = "Partitions whose counters are here, as their owner or as a standby."
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
-	s.Level("partitions_behind", "Owned partitions that some standby has no whole copy of.", st.Behind)
+	s.Level("partitions_behind", "Owned partitions that some standby has no complete copy of.", st.Behind)
 	s.Level("standbys_lagging", "Nodes that can be reached but have answered none of this node's copies for five seconds.", st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
@@ -78,7 +78,7 @@ func (k *Keeper) Metrics(s metrics.Sink) {
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.adopted.Load()
+	state := k.adopted.Load()
 	st := k.stats
 	st.Debts = k.debts.total
 	for p := range k.parts {
@@ -86,8 +86,8 @@ func (k *Keeper) Stats() Stats {
 		if pt.phase == owning {
 			st.Owned++
 			var buf [3]ring.NodeID
-			for _, node := range v.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
-				if !k.targets.synced(p, node) {
+			for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+				if !k.targets.isSynced(p, node) {
 					st.Behind++
 					break
 				}

@@ -12,14 +12,14 @@ import (
 
 // answerCopyRequest answers an owner how new the copies here are, or sends it the copies. They include the costs that this
 // node admitted as a standby.
-func (k *Keeper) answerCopyRequest(v *adoptedState, c *peer.Call, ended bool, d *wire.Decoder) {
+func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
 		c.Fail(codeMalformed, err.Error())
 		return
 	}
 	k.mu.Lock()
-	if !ended && k.anyNotOwnedBy(v, c.From.Node, list) {
+	if !ended && k.anyNotOwnedBy(state, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the sender does not own the partition")
 		return
@@ -49,9 +49,9 @@ func (k *Keeper) answerCopyRequest(v *adoptedState, c *peer.Call, ended bool, d 
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
 // mu.
-func (k *Keeper) anyNotOwnedBy(v *adoptedState, node ring.NodeID, list []int) bool {
+func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
-		from, _ := v.Owner(p)
+		from, _ := state.Owner(p)
 		return from != node || k.parts[p].phase == owning
 	})
 }
@@ -184,9 +184,9 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 // whatever it owned.
 
 // endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
-func (k *Keeper) endedNodes(v *adoptedState) (list []ring.NodeID) {
-	for id := range v.Generations {
-		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
+func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
+	for id := range state.Generations {
+		if id != k.cfg.Self && state.Boot(id) != 0 && !state.InRing(id) && k.cfg.Calls.Reachable(id) {
 			list = append(list, id)
 		}
 	}

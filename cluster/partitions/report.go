@@ -37,27 +37,27 @@ type debtReport struct {
 }
 
 // add adds a batch if there is room for it, and reports whether there was.
-func (p *debtReport) add(s *debtBatch, now algorithms.Instant) bool {
-	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
+func (r *debtReport) add(s *debtBatch, now algorithms.Instant) bool {
+	if r.entries > 0 && r.entries+len(s.entries) > debtsPerMessage {
 		return false
 	}
 	s.reported = true
-	p.body = s.append(p.body, now)
-	p.batches, p.entries = append(p.batches, s), p.entries+len(s.entries)
+	r.body = s.append(r.body, now)
+	r.batches, r.entries = append(r.batches, s), r.entries+len(s.entries)
 	return true
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
 // runs in the loop.
 func (k *Keeper) reportDebts() {
-	v := k.adopted.Load()
+	state := k.adopted.Load()
 	now := k.cfg.Now()
 	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
 	k.pruneDebts(now)
 	for p := range k.debts.byPartition {
-		owner, to := v.Owner(p)
-		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handedOver) {
+		owner, to := state.Owner(p)
+		if owner != to && (k.learned[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
 		if k.parts[p].phase == owning {
@@ -68,7 +68,7 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 		tooEarly := k.isTooEarlyForFallback(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.canSendTo(owner) {
+		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
 			continue
 		}
 		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {

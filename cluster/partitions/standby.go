@@ -66,8 +66,8 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
-	v := k.adopted.Load()
-	if !v.member {
+	state := k.adopted.Load()
+	if !state.member {
 		return false
 	}
 	for i := range ops {
@@ -76,7 +76,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.cfg.Self {
 			return false
 		}
-		owner, other := v.Owner(p)
+		owner, other := state.Owner(p)
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}

@@ -51,9 +51,9 @@ func (k *Keeper) nextHeader(b []byte) []byte {
 }
 
 func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
-	v := k.adopted.Load()
-	b = binary.AppendUvarint(b, v.Revision)
-	b = binary.AppendUvarint(b, uint64(v.Generation(k.cfg.Self)))
+	state := k.adopted.Load()
+	b = binary.AppendUvarint(b, state.Revision)
+	b = binary.AppendUvarint(b, uint64(state.Generation(k.cfg.Self)))
 	return binary.AppendUvarint(b, seq)
 }
 

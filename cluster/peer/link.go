@@ -135,7 +135,7 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 	l.replace(ctx, func() bool {
 		// A paused remote that resumes is about to send. Replacing c would lose the messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
-		return !c.reachable()
+		return !c.isReachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
 
@@ -190,7 +190,7 @@ func expectNode(node ring.NodeID, remote Identity) error {
 
 // onIncoming handles the news that a process of the node has connected to this one: the node is up.
 func (l *link) onIncoming(remote Identity) {
-	if c := l.conn.Load(); c != nil && !c.reachable() {
+	if c := l.conn.Load(); c != nil && !c.isReachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
 			c.breakOff(errRestarted) // it would stay silent

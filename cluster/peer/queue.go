@@ -52,7 +52,7 @@ func (q *queue) put(m message) error {
 
 // putHeartbeat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
 func (q *queue) putHeartbeat() {
-	if q.empty() {
+	if q.isEmpty() {
 		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
 	}
 }
@@ -69,8 +69,8 @@ func (q *queue) next() []byte {
 	return q.writing.bytes
 }
 
-// empty reports whether all messages were written.
-func (q *queue) empty() bool {
+// isEmpty reports whether all messages were written.
+func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.count+q.writing.count == 0

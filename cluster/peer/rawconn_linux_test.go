@@ -34,8 +34,8 @@ func directPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
 	return withRawCalls(dialled).(*rawConn), accepted.(*net.TCPConn)
 }
 
-// TestDirectMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
-func TestDirectMovesAll(t *testing.T) {
+// TestRawConnMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
+func TestRawConnMovesAll(t *testing.T) {
 	a, b := directPair(t)
 	for _, size := range []int{0, 1, 14, rawCallSize - 1, rawCallSize, rawCallSize + 1, 1 << 20} {
 		want := bytes.Repeat([]byte("rlnode\x00"), size/7+1)[:size]
@@ -67,8 +67,8 @@ func TestDirectMovesAll(t *testing.T) {
 	}
 }
 
-// TestDirectAllocatesNothing: reads and writes allocate nothing; only errors may.
-func TestDirectAllocatesNothing(t *testing.T) {
+// TestRawConnAllocatesNothing: reads and writes allocate nothing; only errors may.
+func TestRawConnAllocatesNothing(t *testing.T) {
 	a, b := directPair(t)
 	out, in := []byte("heartbeat"), make([]byte, readSize)
 	if n := testing.AllocsPerRun(100, func() {
@@ -89,8 +89,8 @@ func TestDirectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDirectErrors: errors are the same as those of any connection.
-func TestDirectErrors(t *testing.T) {
+// TestRawConnErrors: errors are the same as those of any connection.
+func TestRawConnErrors(t *testing.T) {
 	a, b := directPair(t)
 	in := make([]byte, 10)
 	_ = a.SetReadDeadline(time.Now().Add(-time.Second))

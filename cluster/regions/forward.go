@@ -117,38 +117,38 @@ func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 }
 
 // tryNext tries the next reachable entry node.
-func (p *forwardedCall) tryNext() {
-	for len(p.relays) > 0 {
-		relay := p.relays[0]
-		p.relays = p.relays[1:]
-		left := time.Until(p.deadline)
+func (f *forwardedCall) tryNext() {
+	for len(f.relays) > 0 {
+		relay := f.relays[0]
+		f.relays = f.relays[1:]
+		left := time.Until(f.deadline)
 		if left <= 0 {
 			break
 		}
-		setTimeout(p.request, left)
-		if p.pool.callNode(relay, MethodForward, p.request, left, p.handleReply) {
+		setTimeout(f.request, left)
+		if f.pool.callNode(relay, MethodForward, f.request, left, f.handleReply) {
 			return
 		}
 	}
-	p.done(nil, ErrAway)
+	f.done(nil, ErrAway)
 }
 
 // handleReply handles an entry node's reply.
-func (p *forwardedCall) handleReply(reply []byte, err error) {
+func (f *forwardedCall) handleReply(reply []byte, err error) {
 	if err != nil {
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			p.tryNext() // it does not forward calls: it is starting, or runs an older version
+			f.tryNext() // it does not forward calls: it is starting, or runs an older version
 			return
 		}
-		p.done(nil, err)
+		f.done(nil, err)
 		return
 	}
 	reply, err = parseOutcome(reply)
 	if errors.Is(err, ErrAway) {
-		p.tryNext()
+		f.tryNext()
 		return
 	}
-	p.done(reply, err)
+	f.done(reply, err)
 }
 
 // appendOutcome appends the outcome of a forwarded call.

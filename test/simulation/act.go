@@ -81,7 +81,7 @@ func (p *process) mayActAsStandby(ops []counters.Op, problem partitions.OwnerPro
 	return true
 }
 
-// DecideAlone implements limiter.Ownership. If this node has the counters or a whole copy, they must admit the cost, too.
+// DecideAlone implements limiter.Ownership. If this node has the counters or a complete copy, they must admit the cost, too.
 func (p *process) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
