@@ -33,8 +33,8 @@ func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
 func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
 	for _, m := range nt.listMembers(s) {
-		if b := s.Processes[m.ID]; m.inRaft || m.inState {
-			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
+		if p := s.Processes[m.ID]; m.inRaft || m.inState {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
 		}
 	}
 	for i, m := range l.Members {

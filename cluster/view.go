@@ -105,8 +105,8 @@ func (c *Cluster) Ready() error {
 
 // Suspended returns how many live nodes were taken out of the ring within the last hour.
 func (c *Cluster) Suspended() (n int) {
-	for _, b := range c.Last().Processes {
-		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
+	for _, p := range c.Last().Processes {
+		if s := p.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
 		}
 	}

@@ -23,10 +23,10 @@ type victim struct {
 // consider keeps the counter if it is a better candidate. Its rank is its fullness, as of its last change, times the order of
 // magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
 // a bucket that is full again in a second goes before the latter.
-func (v *victim) consider(loc location, k Key, m kindFullness, freshAt uint32, second int64) {
+func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
-		rank = (1+uint64(m.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
+		rank = (1+uint64(packed.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
 	if !v.chosen || rank < v.rank {
 		*v = victim{location: loc, key: k, rank: rank, chosen: true}

@@ -192,7 +192,7 @@ func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.
 // the shard.
 func (s *shard) protect(k Key) {
 	if loc := s.find(k); loc.found() {
-		m := &loc.group().kindFullnesses[loc.slot()]
-		*m = packKindFullness(m.kind(), refusedFullness)
+		packed := &loc.group().kindFullnesses[loc.slot()]
+		*packed = packKindFullness(packed.kind(), refusedFullness)
 	}
 }

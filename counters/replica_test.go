@@ -381,9 +381,9 @@ func TestMerge(t *testing.T) {
 
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
-	for m := range kindFullness(32) {
-		if have := packKindFullness(0, (m << 3).recordFullness()); have != m<<3 {
-			t.Errorf("have level %d, want %d", have.fullness(), m)
+	for packed := range kindFullness(32) {
+		if have := packKindFullness(0, (packed << 3).recordFullness()); have != packed<<3 {
+			t.Errorf("have level %d, want %d", have.fullness(), packed)
 		}
 	}
 }

@@ -108,9 +108,9 @@ func age(at int64, now algorithms.Instant) uint64 {
 // DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the capacity of r.Log for a log's entries. If decoding
 // fails, r must not be used. Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
-	m := kindFullness(d.Byte())
+	packed := kindFullness(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Fullness: m.recordFullness(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}

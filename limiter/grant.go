@@ -11,8 +11,8 @@ import (
 )
 
 // grantRequests grants the lease requests in v's question as far as the limits allow. It debits each grant first.
-func (ls *leases) grantRequests(v *exchange, now algorithms.Instant) {
-	q, r, m := &v.question, &v.reply, ls.limiter.membership
+func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
+	q, r, m := &x.question, &x.reply, ls.limiter.membership
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return

@@ -132,8 +132,8 @@ func (e Raise) apply(next *State) Result {
 		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
-		if b, booted := next.Processes[id]; booted && b.knownLevel() < e.Level {
-			return rejected("%s knows feature level %d", id, b.knownLevel())
+		if p, booted := next.Processes[id]; booted && p.knownLevel() < e.Level {
+			return rejected("%s knows feature level %d", id, p.knownLevel())
 		}
 	}
 	next.Level = e.Level

@@ -52,9 +52,9 @@ func (p Process) successor(e RegisterProcess, index uint64) Process {
 }
 
 // setProcess sets a node's process in a fresh copy of the map.
-func (s *State) setProcess(id ring.NodeID, b Process) {
+func (s *State) setProcess(id ring.NodeID, p Process) {
 	s.Processes = maps.Clone(s.Processes)
-	s.Processes[id] = b
+	s.Processes[id] = p
 }
 
 // isPossible reports whether entries up to index last could have produced b, which was read from a snapshot.

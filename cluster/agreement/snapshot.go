@@ -185,9 +185,9 @@ func (s *State) check() error {
 			return fmt.Errorf("node %s is listed as %s", m.ID, id)
 		}
 	}
-	for id, b := range s.Processes {
-		if !b.isPossible(s.Index) {
-			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, b.Boot, b.Index, b.Former)
+	for id, p := range s.Processes {
+		if !p.isPossible(s.Index) {
+			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, p.Boot, p.Index, p.Former)
 		}
 	}
 	unknown := 0

@@ -99,8 +99,8 @@ func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.
 
 // KnownLevel returns the newest feature level that a node's process knows, or 0 if no process is registered.
 func (s *State) KnownLevel(id ring.NodeID) Level {
-	if b, ok := s.Processes[id]; ok {
-		return b.knownLevel()
+	if p, ok := s.Processes[id]; ok {
+		return p.knownLevel()
 	}
 	return 0
 }

@@ -16,7 +16,7 @@ func TestQuickRestart(t *testing.T) {
 		after time.Duration // the earliest time at which the new process is registered
 	}{
 		{"its authority has to run out", func(*desk) {}, 2, EndingWait},
-		{"the leader itself", func(d *desk) { d.ledger.boot++ }, 1, 0},
+		{"the leader itself", func(d *desk) { d.reignState.boot++ }, 1, 0},
 		{"it gave up", func(d *desk) {
 			q := d.request(2)
 			q.GivingUp = true
@@ -113,7 +113,7 @@ func TestClone(t *testing.T) {
 		if e := d.decide(); e != nil {
 			d.want(kind(e), "RegisterProcess")
 			d.apply(e)
-			d.ledger.outcomeKnown(e)
+			d.reignState.outcomeKnown(e)
 		}
 	}
 	if d.state.Boot(id(2)) != 999 {
@@ -189,7 +189,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)
-	d.ledger.outcomeKnown(e)
+	d.reignState.outcomeKnown(e)
 	if have := d.ask(d.request(2)); !have.Granted {
 		t.Errorf("have %+v", have)
 	}

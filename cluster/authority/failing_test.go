@@ -109,7 +109,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickInterval {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
-				d.ledger.handleRequest(d.now, d.state, &q)
+				d.reignState.handleRequest(d.now, d.state, &q)
 			}
 			if list := ended(kind(d.decide())); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -224,8 +224,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.ledger.behind, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.behind)
+		if !slices.Equal(d.reignState.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickInterval, 1, 2, 3)
@@ -233,7 +233,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.ledger.behind) != 0 {
+		if !d.inRing(3) || len(d.reignState.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
@@ -264,7 +264,7 @@ func TestFloor(t *testing.T) {
 		d.stays(4)
 		d.rule()
 		d.run(20*time.Second, 1, 2, 3, 4)
-		if refused(d, 4) || d.ledger.appliedByMajority(d.state, d.ruled) {
+		if refused(d, 4) || d.reignState.appliedByMajority(d.state, d.ruled) {
 			t.Fatal("half of the ring is refused")
 		}
 	})
@@ -273,12 +273,12 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for this
+			if d.reignState.appliedByMajority(d.state, d.ruled) { // each write waits for this
 				d.rule()
 			}
 			d.run(tickInterval, 1, 2, 3)
-			if len(d.ledger.pendingFloors) > int(rulesGrace/tickInterval)+1 {
-				t.Fatalf("%d versions are looked at", len(d.ledger.pendingFloors))
+			if len(d.reignState.pendingFloors) > int(rulesGrace/tickInterval)+1 {
+				t.Fatalf("%d versions are looked at", len(d.reignState.pendingFloors))
 			}
 		}
 		if d.inRing(3) {
@@ -290,8 +290,8 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.rule()
 		d.run(time.Second, 1, 2, 3)
-		if d.ledger.floor != d.ruled {
-			t.Fatalf("the floor is %d, not %d", d.ledger.floor, d.ruled)
+		if d.reignState.floor != d.ruled {
+			t.Fatalf("the floor is %d, not %d", d.reignState.floor, d.ruled)
 		}
 	})
 }

@@ -20,7 +20,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		d := newDesk(t, 3)
 		q := d.request(2)
 		alter(&q)
-		if have := d.ask(q); have.Reason != reasonTooLarge || len(d.ledger.records) > 0 {
+		if have := d.ask(q); have.Reason != reasonTooLarge || len(d.reignState.records) > 0 {
 			t.Errorf("%s: have %+v", name, have)
 		}
 		if q.WithoutAuthority < 0 {

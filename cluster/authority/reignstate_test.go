@@ -14,16 +14,16 @@ func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
 // desk is a ledger with a log and a clock that the test controls.
 type desk struct {
-	t       *testing.T
-	ledger  *reignState
-	state   *agreement.State
-	now     time.Duration
-	nodes   map[byte]*Node
-	cried   int
-	ruled   uint64
-	handed  int
-	granted map[byte]time.Duration  // each node's last grant
-	alter   map[byte]func(*Request) // changes a node's requests
+	t          *testing.T
+	reignState *reignState
+	state      *agreement.State
+	now        time.Duration
+	nodes      map[byte]*Node
+	cried      int
+	ruled      uint64
+	handed     int
+	granted    map[byte]time.Duration  // each node's last grant
+	alter      map[byte]func(*Request) // changes a node's requests
 }
 
 const testReign = 77
@@ -38,9 +38,9 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.ledger = newReignState(id(1), 101, expect, testReign, d.now)
-	d.ledger.alarm = func(string, ring.NodeID) { d.cried++ }
-	d.ledger.transferLead = func() { d.handed++ }
+	d.reignState = newReignState(id(1), 101, expect, testReign, d.now)
+	d.reignState.alarm = func(string, ring.NodeID) { d.cried++ }
+	d.reignState.transferLead = func() { d.handed++ }
 }
 
 func (d *desk) apply(e agreement.Entry) {
@@ -84,11 +84,11 @@ func (d *desk) request(n byte) Request {
 
 // ask passes a request to the ledger and has it granted unless it is refused.
 func (d *desk) ask(q Request) Reply {
-	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Reason != "" {
+	if r := d.reignState.handleRequest(d.now, d.state, &q); r.Reason != "" {
 		return r
 	}
-	d.ledger.leadConfirmedAt = d.now
-	reply := d.ledger.grant(d.now, d.state, &q)
+	d.reignState.leadConfirmedAt = d.now
+	reply := d.reignState.grant(d.now, d.state, &q)
 	if reply.Granted {
 		d.granted[q.Node[15]] = d.now
 	}
@@ -101,7 +101,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.ledger.nextEntry(newDecisionInput(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
+	return d.reignState.nextEntry(newDecisionInput(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and decided entries are applied; it returns those entries.
@@ -126,7 +126,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				}
 			}
 			d.apply(e)
-			d.ledger.outcomeKnown(e)
+			d.reignState.outcomeKnown(e)
 			all = append(all, e)
 		}
 	}
@@ -257,7 +257,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatalf("have %#v, want a Leave", e)
 	}
 	d.apply(e)
-	d.ledger.outcomeKnown(e)
+	d.reignState.outcomeKnown(e)
 	if !leave(2).Granted {
 		t.Error("a node that leaves is not granted")
 	}
@@ -268,7 +268,7 @@ func TestLeaving(t *testing.T) {
 		d.ask(d.request(1))
 		if e := d.decide(); e != nil {
 			d.apply(e)
-			d.ledger.outcomeKnown(e)
+			d.reignState.outcomeKnown(e)
 		}
 	}
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
@@ -309,7 +309,7 @@ func TestEnding(t *testing.T) {
 			d := newDesk(t, 3)
 			d.up(1, 2, 3)
 			began := d.now
-			granted := d.ledger.records[id(3)].lastGranted
+			granted := d.reignState.records[id(3)].lastGranted
 			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickInterval
@@ -408,13 +408,13 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
-	d.ledger.handleRequest(d.now, d.state, &q)
-	d.ledger.detectStall(d.now)
+	d.reignState.handleRequest(d.now, d.state, &q)
+	d.reignState.detectStall(d.now)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority while the entry that ends it was under way")
 	}
 	d.apply(e)
-	d.ledger.outcomeKnown(e)
+	d.reignState.outcomeKnown(e)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority for the generation that was ended")
 	}
@@ -457,7 +457,7 @@ func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
-	if !d.ledger.records[id(3)].ending {
+	if !d.reignState.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
 	d.now += 10 * time.Second // the loop stalls
@@ -501,7 +501,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		{"nothing", func(*desk) {}, ""},
 		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonBehind},
 		{"it has another process", func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
-		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, reasonEnding},
+		{"it is being ended", func(d *desk) { d.reignState.records[id(3)].ending = true }, reasonEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)
 			q.GivingUp = true
@@ -512,11 +512,11 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		q := d.request(3)
-		if have := d.ledger.handleRequest(d.now, d.state, &q); have.Reason != "" {
+		if have := d.reignState.handleRequest(d.now, d.state, &q); have.Reason != "" {
 			t.Fatalf("have %+v", have)
 		}
 		tt.first(d)
-		if have := d.ledger.grant(d.now, d.state, &q); have.Reason != tt.want || have.Granted != (tt.want == "") {
+		if have := d.reignState.grant(d.now, d.state, &q); have.Reason != tt.want || have.Granted != (tt.want == "") {
 			t.Errorf("%s: have %+v, want %q", tt.name, have, tt.want)
 		}
 	}

@@ -177,11 +177,11 @@ func TestDebtsAreBounded(t *testing.T) {
 // Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
-	newLedger := func() *debts {
+	fresh := func() *debts {
 		l := newDebts(&Config{})
 		return &l
 	}
-	l := newLedger()
+	ds := fresh()
 	op := func(i int, inline bool) *counters.Op {
 		k := keyOf(i)
 		if k.Counter += 1 << 60; inline {
@@ -193,7 +193,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 	owe := func(first int, inline, alone bool) (n int) {
 		for i := first; i < first+2*maxDebts; i++ {
 			one := op(i, inline)
-			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.addDebt(one, takeRecordNow(&limit, start), 1, alone) {
+			if !alone && !ds.hasRoom([]counters.Op{*one}) || !ds.addDebt(one, takeRecordNow(&limit, start), 1, alone) {
 				break
 			}
 			n++
@@ -207,24 +207,24 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
 		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
 	} {
-		if have := owe(l.total, tt.inline, tt.alone); have != tt.want {
+		if have := owe(ds.total, tt.inline, tt.alone); have != tt.want {
 			t.Errorf("%+v: have %d", tt, have)
 		}
 	}
-	if l.total != maxDebts || l.inlineTotal != maxDebts/2 {
-		t.Errorf("have %d debts, %d of them inline", l.total, l.inlineTotal)
+	if ds.total != maxDebts || ds.inlineTotal != maxDebts/2 {
+		t.Errorf("have %d debts, %d of them inline", ds.total, ds.inlineTotal)
 	}
-	again := newLedger()
-	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
+	again := fresh()
+	if n, err := again.restore(ds.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
 		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inlineTotal, err)
 	}
-	for p := range l.byPartition {
-		for key := range l.byPartition[p] {
-			l.remove(key)
+	for p := range ds.byPartition {
+		for key := range ds.byPartition[p] {
+			ds.remove(key)
 		}
 	}
-	if l.total != 0 || l.inlineTotal != 0 {
-		t.Errorf("have %d debts left, %d of them inline", l.total, l.inlineTotal)
+	if ds.total != 0 || ds.inlineTotal != 0 {
+		t.Errorf("have %d debts left, %d of them inline", ds.total, ds.inlineTotal)
 	}
 }
 

@@ -49,22 +49,22 @@ type batchedDebt struct {
 // batchDebts puts the debts of p that are in no batch in a new batch, as many as fit in a message. If skipFallback is
 // true, it leaves out fallback debts. It returns false if there were no debts for a batch.
 func (ds *debts) batchDebts(p int, skipFallback bool) bool {
-	s := &debtBatch{partition: p}
+	batch := &debtBatch{partition: p}
 	for key, d := range ds.byPartition[p] {
-		if d.fallback && skipFallback || d.cost <= d.batchedCost || len(s.entries) >= debtsPerMessage {
+		if d.fallback && skipFallback || d.cost <= d.batchedCost || len(batch.entries) >= debtsPerMessage {
 			continue
 		}
 		e := batchedDebt{key: key, owedCost: d.owedCost}
 		e.cost -= d.batchedCost
-		s.entries = append(s.entries, e)
+		batch.entries = append(batch.entries, e)
 		d.batchedCost = d.cost
 	}
-	if len(s.entries) == 0 {
+	if len(batch.entries) == 0 {
 		return false
 	}
 	ds.lastBatchNumber++
-	s.batchNumber = batchNumber{bootIndex: ds.bootIndex, n: ds.lastBatchNumber}
-	ds.addBatch(s)
+	batch.batchNumber = batchNumber{bootIndex: ds.bootIndex, n: ds.lastBatchNumber}
+	ds.addBatch(batch)
 	return true
 }
 
@@ -72,9 +72,9 @@ func (ds *debts) batchDebts(p int, skipFallback bool) bool {
 func (ds *debts) dissolveUnreported(p int) {
 	list := ds.batches[p]
 	for len(list) > 0 && !list[len(list)-1].reported {
-		s := list[len(list)-1]
-		for i := range s.entries {
-			ds.takeOut(&s.entries[i], false)
+		batch := list[len(list)-1]
+		for i := range batch.entries {
+			ds.takeOut(&batch.entries[i], false)
 		}
 		list = list[:len(list)-1]
 	}
@@ -104,38 +104,38 @@ func (ds *debts) batchForDisk() {
 }
 
 // addBatch adds a batch as the last one of its partition.
-func (ds *debts) addBatch(s *debtBatch) {
-	ds.batches[s.partition] = append(ds.batches[s.partition], s)
+func (ds *debts) addBatch(batch *debtBatch) {
+	ds.batches[batch.partition] = append(ds.batches[batch.partition], batch)
 	ds.changes++
 }
 
 // restoreBatch adopts a batch of restored debts.
-func (ds *debts) restoreBatch(s *debtBatch, restored map[counters.Key]bool) {
-	s.entries = slices.DeleteFunc(s.entries, func(e batchedDebt) bool {
+func (ds *debts) restoreBatch(batch *debtBatch, restored map[counters.Key]bool) {
+	batch.entries = slices.DeleteFunc(batch.entries, func(e batchedDebt) bool {
 		return !restored[e.key] || ds.debtOf(e.key).cost-ds.debtOf(e.key).batchedCost < e.cost
 	})
-	if len(s.entries) == 0 {
+	if len(batch.entries) == 0 {
 		return
 	}
-	for i := range s.entries {
-		ds.debtOf(s.entries[i].key).batchedCost += s.entries[i].cost
+	for i := range batch.entries {
+		ds.debtOf(batch.entries[i].key).batchedCost += batch.entries[i].cost
 	}
-	ds.addBatch(s)
+	ds.addBatch(batch)
 }
 
 // acknowledge drops those debts of a batch for which taken is true: the owner's counters include them. The
 // remaining ones are reported under another number.
-func (ds *debts) acknowledge(s *debtBatch, taken func(i int) bool) {
-	i := slices.IndexFunc(ds.batches[s.partition], func(have *debtBatch) bool { return have.batchNumber == s.batchNumber })
+func (ds *debts) acknowledge(batch *debtBatch, taken func(i int) bool) {
+	i := slices.IndexFunc(ds.batches[batch.partition], func(have *debtBatch) bool { return have.batchNumber == batch.batchNumber })
 	if i < 0 {
 		return // the partition's debts have expired, or this node has become its owner
 	}
 	ds.changes++
-	if ds.batches[s.partition] = slices.Delete(ds.batches[s.partition], i, i+1); len(ds.batches[s.partition]) == 0 {
-		delete(ds.batches, s.partition)
+	if ds.batches[batch.partition] = slices.Delete(ds.batches[batch.partition], i, i+1); len(ds.batches[batch.partition]) == 0 {
+		delete(ds.batches, batch.partition)
 	}
-	for i := range s.entries {
-		ds.takeOut(&s.entries[i], taken(i))
+	for i := range batch.entries {
+		ds.takeOut(&batch.entries[i], taken(i))
 	}
 }
 
@@ -160,9 +160,9 @@ func (ds *debts) takeOut(e *batchedDebt, drop bool) {
 func (ds *debts) pruneBatches(now algorithms.Instant) {
 	for p, batches := range ds.batches {
 		var left []*debtBatch
-		for _, s := range batches {
-			next := *s
-			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e batchedDebt) bool {
+		for _, batch := range batches {
+			next := *batch
+			next.entries = slices.DeleteFunc(slices.Clone(batch.entries), func(e batchedDebt) bool {
 				over := e.isExpired(now)
 				if over {
 					ds.takeOut(&e, true)
@@ -170,8 +170,8 @@ func (ds *debts) pruneBatches(now algorithms.Instant) {
 				return over
 			})
 			switch len(next.entries) {
-			case len(s.entries):
-				left = append(left, s)
+			case len(batch.entries):
+				left = append(left, batch)
 			case 0:
 			default:
 				left = append(left, &next)
@@ -191,22 +191,22 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Ke
 	}
 	last, found := ds.recordedNumber(p, ds.self, now)
 	debited := map[counters.Key]int64{}
-	for _, s := range ds.batches[p] {
-		if !found || !s.notAfter(last) {
+	for _, batch := range ds.batches[p] {
+		if !found || !batch.notAfter(last) {
 			break
 		}
-		for i := range s.entries {
-			d := ds.debtOf(s.entries[i].key)
+		for i := range batch.entries {
+			d := ds.debtOf(batch.entries[i].key)
 			if d == nil {
 				continue
 			}
-			cost := min(s.entries[i].cost, d.batchedCost)
-			debited[s.entries[i].key] += cost
-			if !s.included {
+			cost := min(batch.entries[i].cost, d.batchedCost)
+			debited[batch.entries[i].key] += cost
+			if !batch.included {
 				d.uncounted = max(0, d.uncounted-cost)
 			}
 		}
-		s.included = true
+		batch.included = true
 	}
 	return debited
 }
@@ -227,23 +227,23 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	for _, d := range ds.byPartition[p] {
 		d.uncounted, d.restored = 0, false
 	}
-	for _, s := range batches {
-		s.included, s.reported = true, true
+	for _, batch := range batches {
+		batch.included, batch.reported = true, true
 	}
 	ds.changes++
 }
 
 // debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
 // of the debts that there is no room for.
-func (ds *debts) debit(node ring.NodeID, s *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
-	if last, found := ds.recordedNumber(s.partition, node, now); found && s.notAfter(last) {
+func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
+	if last, found := ds.recordedNumber(batch.partition, node, now); found && batch.notAfter(last) {
 		return nil, nil
 	}
-	if err := ds.recordBatch(node, s, now); err != nil {
+	if err := ds.recordBatch(node, batch, now); err != nil {
 		return nil, err
 	}
-	for i := range s.entries {
-		e := &s.entries[i]
+	for i := range batch.entries {
+		e := &batch.entries[i]
 		if ds.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
 			noRoom = append(noRoom, i)
 		}
@@ -271,13 +271,13 @@ const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
 // recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until
 // the batch is no longer reported.
-func (ds *debts) recordBatch(node ring.NodeID, s *debtBatch, now algorithms.Instant) error {
+func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, now algorithms.Instant) error {
 	until := int64(0)
-	for i := range s.entries {
-		until = max(until, (now.Steady+int64(s.entries[i].timeLeft(now)+noteSlack))/1e9)
+	for i := range batch.entries {
+		until = max(until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
 	return ds.table.SetNote(now, &counters.Note{
-		Key: batchNumberKey(s.partition, node), Count: int64(s.n), At: int64(s.bootIndex),
+		Key: batchNumberKey(batch.partition, node), Count: int64(batch.n), At: int64(batch.bootIndex),
 	}, until)
 }
 
@@ -295,23 +295,23 @@ func (db *debtBatch) append(b []byte, now algorithms.Instant) []byte {
 
 // decodeBatch decodes a batch that batch.append encoded elapsed nanoseconds ago.
 func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBatch {
-	s := &debtBatch{partition: decodePartition(d), batchNumber: batchNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
+	batch := &debtBatch{partition: decodePartition(d), batchNumber: batchNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
-	if s.bootIndex > maxBootIndex || s.n > maxOwedCost {
+	if batch.bootIndex > maxBootIndex || batch.n > maxOwedCost {
 		d.Failf("a batch is out of bounds")
 	}
 	for range n {
 		var e batchedDebt
 		e.key, e.owedCost = decodeOwedCost(d, now, elapsed)
-		if ring.PartitionOf(e.key.Subject) != s.partition || e.cost < 1 {
+		if ring.PartitionOf(e.key.Subject) != batch.partition || e.cost < 1 {
 			d.Failf("a batch is out of bounds")
 		}
 		if d.Failed() {
 			return nil
 		}
-		s.entries = append(s.entries, e)
+		batch.entries = append(batch.entries, e)
 	}
-	return s
+	return batch
 }
 
 // maxBootIndex is the largest bootIndex that a note can hold.

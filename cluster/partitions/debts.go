@@ -196,8 +196,8 @@ func (ds *debts) noteDropped(p int) {
 	for _, d := range ds.byPartition[p] {
 		d.uncounted = d.cost
 	}
-	for _, s := range ds.batches[p] {
-		s.included = false
+	for _, batch := range ds.batches[p] {
+		batch.included = false
 	}
 	ds.changes++
 }
@@ -291,8 +291,8 @@ func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 		}
 	}
 	for _, batches := range ds.batches {
-		for _, s := range batches {
-			b = s.append(b, now)
+		for _, batch := range batches {
+			b = batch.append(b, now)
 		}
 	}
 	return b
@@ -321,9 +321,9 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		}
 	}
 	for d.More() {
-		if s := decodeBatch(d, now, elapsed); s != nil {
-			s.reported = true // perhaps by the earlier process
-			ds.restoreBatch(s, restored)
+		if batch := decodeBatch(d, now, elapsed); batch != nil {
+			batch.reported = true // perhaps by the earlier process
+			ds.restoreBatch(batch, restored)
 		}
 	}
 	ds.changes++

@@ -37,13 +37,13 @@ type debtReport struct {
 }
 
 // add adds a batch if there is room for it, and reports whether there was.
-func (r *debtReport) add(s *debtBatch, now algorithms.Instant) bool {
-	if r.entries > 0 && r.entries+len(s.entries) > debtsPerMessage {
+func (r *debtReport) add(batch *debtBatch, now algorithms.Instant) bool {
+	if r.entries > 0 && r.entries+len(batch.entries) > debtsPerMessage {
 		return false
 	}
-	s.reported = true
-	r.body = s.append(r.body, now)
-	r.batches, r.entries = append(r.batches, s), r.entries+len(s.entries)
+	batch.reported = true
+	r.body = batch.append(r.body, now)
+	r.batches, r.entries = append(r.batches, batch), r.entries+len(batch.entries)
 	return true
 }
 
@@ -74,11 +74,11 @@ func (k *Keeper) reportDebts() {
 		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {
 			k.debts.batchDebts(p, tooEarly)
 		}
-		for _, s := range k.debts.batches[p] {
+		for _, batch := range k.debts.batches[p] {
 			if reports[owner] == nil {
 				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
 			}
-			if !reports[owner].add(s, now) {
+			if !reports[owner].add(batch, now) {
 				break // a partition's batches are reported in order
 			}
 		}
@@ -140,11 +140,11 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 		return
 	}
 	firstEntry := 0
-	for i, s := range report.batches {
+	for i, batch := range report.batches {
 		if !refused[i] {
-			k.debts.acknowledge(s, func(j int) bool { return !noRoom[firstEntry+j] })
+			k.debts.acknowledge(batch, func(j int) bool { return !noRoom[firstEntry+j] })
 		}
-		firstEntry += len(s.entries)
+		firstEntry += len(batch.entries)
 	}
 }
 
@@ -169,13 +169,13 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
 	entries := 0
 	for i := 0; d.More(); i++ {
-		s := decodeBatch(d, now, 0)
+		batch := decodeBatch(d, now, 0)
 		if d.Failed() {
 			break
 		}
-		p, batchNoRoom := s.partition, []int(nil)
+		p, batchNoRoom := batch.partition, []int(nil)
 		if !refusedPartitions[p] {
-			batchNoRoom, debited[p] = k.debit(c.From.Node, s, now, merging)
+			batchNoRoom, debited[p] = k.debit(c.From.Node, batch, now, merging)
 		}
 		if !debited[p] || refusedPartitions[p] {
 			refusedPartitions[p], refused = true, append(refused, i) // noting a later batch would make this one count as debited
@@ -183,7 +183,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		for _, j := range batchNoRoom {
 			noRoom = append(noRoom, entries+j)
 		}
-		entries += len(s.entries)
+		entries += len(batch.entries)
 	}
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
@@ -208,15 +208,15 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 // debit debits a batch of node once. It reports false if this node is not the owner, or can't note the number. If
 // merging is true, an owner that still searches for its counters debits it, too.
-func (k *Keeper) debit(node ring.NodeID, s *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
+func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ph := k.parts[s.partition].phase; ph != owning && !(merging && ph == recovering) {
+	if ph := k.parts[batch.partition].phase; ph != owning && !(merging && ph == recovering) {
 		return nil, false
 	}
-	noRoom, err := k.debts.debit(node, s, now)
+	noRoom, err := k.debts.debit(node, batch, now)
 	return noRoom, err == nil
 }
 
@@ -228,10 +228,10 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	var reports []*debtReport
 	k.mu.Lock()
 	for _, p := range list {
-		for _, s := range k.debts.batches[p] {
-			if n := len(reports); n == 0 || !reports[n-1].add(s, now) {
+		for _, batch := range k.debts.batches[p] {
+			if n := len(reports); n == 0 || !reports[n-1].add(batch, now) {
 				next := &debtReport{body: k.appendHeader(nil, 0)}
-				next.add(s, now)
+				next.add(batch, now)
 				reports = append(reports, next)
 			}
 		}

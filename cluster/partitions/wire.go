@@ -106,10 +106,10 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 	return b, records[n:]
 }
 
-func appendVersion(b []byte, o version) []byte {
-	b = binary.LittleEndian.AppendUint64(b, o.lineage)
-	b = binary.AppendUvarint(b, o.tenure)
-	return binary.AppendUvarint(b, o.round)
+func appendVersion(b []byte, v version) []byte {
+	b = binary.LittleEndian.AppendUint64(b, v.lineage)
+	b = binary.AppendUvarint(b, v.tenure)
+	return binary.AppendUvarint(b, v.round)
 }
 
 func decodeVersion(d *wire.Decoder) version {

@@ -60,10 +60,10 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("%d findings", len(found))
 		}
 		d = wire.NewDecoder(b)
-		if s := decodeBatch(d, now(), 0); !d.Failed() {
-			for _, e := range s.entries {
-				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.bootIndex > maxBootIndex {
-					t.Errorf("a batch out of bounds: %+v", s)
+		if batch := decodeBatch(d, now(), 0); !d.Failed() {
+			for _, e := range batch.entries {
+				if e.key.Partition() != batch.partition || e.cost < 1 || len(batch.entries) > debtsPerMessage || batch.bootIndex > maxBootIndex {
+					t.Errorf("a batch out of bounds: %+v", batch)
 				}
 			}
 		}

@@ -119,7 +119,7 @@ func (p *process) forgetFollowers(old, a *agreed) {
 	}
 }
 
-// pushChanges sends changes to the followers, and complete copies to those that have none.
+// pushChanges sends changes to the nodes that get copies, and complete copies to those that have none.
 func (p *process) pushChanges() {
 	var records []counters.Record
 	all, left := p.lagging, false
