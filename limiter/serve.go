@@ -26,8 +26,8 @@ type Responder interface {
 	Fail(code peer.Code, detail string)
 }
 
-// exchange is a question from another node, with buffers for the answer. They are pooled; this node's own questions use
-// their buffers too.
+// exchange is a question from another node and the answer to it, with buffers for both. They are pooled; this node's own
+// questions use their buffers too.
 type exchange struct {
 	from     ring.NodeID
 	question question
@@ -35,7 +35,7 @@ type exchange struct {
 	out, key []byte
 }
 
-// maxPooledOps and maxPooledBytes bound the buffers of a exchange that goes back to the pool.
+// maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
 func (m *membership) newExchange() *exchange {

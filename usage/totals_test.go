@@ -87,7 +87,7 @@ func sumOf(rows []Row) (cost, checks int64) {
 
 var thisMonth = Query{Month: MonthOf(november.UnixNano())}
 
-func TestClusterSums(t *testing.T) {
+func TestTotalsSum(t *testing.T) {
 	w := newTestCluster(t, 3)
 	for i := range 9000 { // more than a page
 		w.node(i%3+1).meter.count(november, "tenant", []string{fmt.Sprintf("a rather long name of subject %d", i/2)}, "requests", int64(i))

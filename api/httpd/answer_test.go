@@ -77,14 +77,14 @@ func (f *fixed) refuse(i int, retry time.Duration) {
 	l.Allowed, l.Remaining, l.RetryAfter = false, 0, retry
 }
 
-// planeOf returns the data plane of a node that is ready.
-func planeOf(d api.Decider) *handlers {
+// handlersOf returns the data plane of a node that is ready.
+func handlersOf(d api.Decider) *handlers {
 	doors := &api.Doors{Config: api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler)}}
 	doors.Ready()
 	return newHandlers(doors, nil)
 }
 
-// planeWithTokens is like planeOf, with the tokens of the settings.
+// planeWithTokens is like handlersOf, with the tokens of the settings.
 func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *handlers {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
@@ -236,7 +236,7 @@ X-RateLimit-Reset: 36
 			if tt.change != nil {
 				tt.change(f)
 			}
-			status, headers, answer := ask(planeOf(f), tt.body)
+			status, headers, answer := ask(handlersOf(f), tt.body)
 			if status != tt.status {
 				t.Errorf("status: have %d, want %d", status, tt.status)
 			}
@@ -261,7 +261,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 			if refused {
 				f.refuse(1, time.Second)
 			}
-			p := planeOf(f)
+			p := handlersOf(f)
 			x := p.acquire() // once: under the race detector, a pool drops objects at random
 			n := testing.AllocsPerRun(1000, func() {
 				x.reset()
@@ -279,7 +279,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 func BenchmarkCheck(b *testing.B) {
 	for _, body := range []string{plainCheck, `{"attributes":{"ip":"198.51.100.7","tenant":"acme","api_key":"k1","endpoint":"/chat/completions"},"costs":{"tokens":900}}`} {
 		b.Run(fmt.Sprint(len(body), "B"), func(b *testing.B) {
-			p := planeOf(newFixed())
+			p := handlersOf(newFixed())
 			b.ReportAllocs()
 			for b.Loop() {
 				x := p.acquire()
@@ -294,7 +294,7 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkServer measures a check through the server library, without a connection.
 func BenchmarkServer(b *testing.B) {
-	s := &Server{handlers: planeOf(newFixed())}
+	s := &Server{handlers: handlersOf(newFixed())}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	body := strings.NewReader(plainCheck)
@@ -313,7 +313,7 @@ func BenchmarkServer(b *testing.B) {
 }
 
 func BenchmarkBatch(b *testing.B) {
-	p := planeOf(newFixed())
+	p := handlersOf(newFixed())
 	body := `{"checks":[` + strings.Repeat(plainCheck+",", 99) + plainCheck + `]}`
 	b.ReportAllocs()
 	for b.Loop() {

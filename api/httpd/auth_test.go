@@ -359,7 +359,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 			if refused {
 				f.refuse(1, time.Second)
 			}
-			p := planeOf(f)
+			p := handlersOf(f)
 			x := p.acquire()
 			header := headerMap{"X-Forwarded-Uri": {[]byte("/chat?x=y")}, "X-Api-Key": {[]byte("k1")}}
 			if forwarded != "" {
@@ -391,7 +391,7 @@ func BenchmarkServerAuth(b *testing.B) {
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		b.Fatal(err)
 	}
-	s := &Server{handlers: planeOf(f)}
+	s := &Server{handlers: handlersOf(f)}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	b.ReportAllocs()

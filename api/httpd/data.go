@@ -23,7 +23,7 @@ type handlers struct {
 	latency   api.Latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
-	replies   sync.Pool // of *reply, with buffers that api.Reuse keeps
+	replies   sync.Pool // of *largeReply, with buffers that api.Reuse keeps
 }
 
 func newHandlers(doors *api.Doors, tracer *tracing.Tracer) *handlers {

@@ -50,11 +50,11 @@ func (c *canned) SetWriteDeadline(t time.Time) error { return nil }
 
 // startData starts a data plane without a node.
 func startData(t testing.TB, d api.Decider) *Server {
-	return startPlane(t, planeOf(d))
+	return startHandlers(t, handlersOf(d))
 }
 
-// startPlane starts a server for plane without a node.
-func startPlane(t testing.TB, p *handlers) *Server {
+// startHandlers starts a server for plane without a node.
+func startHandlers(t testing.TB, p *handlers) *Server {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func startPlane(t testing.TB, p *handlers) *Server {
 }
 
 // serveBothWays serves reads with and without the fast path, and returns the answers and how many of them the fast path gave.
-func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
+func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, fast int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
 		one := s.wrap(track(t, s.conns, c))
@@ -84,13 +84,13 @@ func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without stri
 	s.fast = func(c *connection, b []byte) (bool, error) {
 		done, err := s.serveFast(c, b)
 		if done {
-			quick++
+			fast++
 		}
 		return done, err
 	}
 	with = serve()
 	s.fast = nil
-	return with, serve(), quick
+	return with, serve(), fast
 }
 
 var dates = regexp.MustCompile("Date: [^\r]* GMT")
@@ -173,12 +173,12 @@ func TestFastPath(t *testing.T) {
 	for _, f := range []*fixed{allowed, refused} {
 		s := startData(t, f)
 		for _, tt := range tests {
-			with, without, quick := serveBothWays(t, s, opening, tt.sent, opening)
+			with, without, fast := serveBothWays(t, s, opening, tt.sent, opening)
 			if with != without {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
-			if quick != tt.quick {
-				t.Errorf("%s: %d answers the fast path, want %d", tt.name, quick, tt.quick)
+			if fast != tt.quick {
+				t.Errorf("%s: %d answers the fast path, want %d", tt.name, fast, tt.quick)
 			}
 		}
 	}
@@ -189,16 +189,16 @@ func TestFastPathBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{fastPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
-			with, without, quick := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
-			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
-				t.Fatalf("cut at %d: %d answers the fast path, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+			with, without, fast := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
+			if with != without || fast != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
+				t.Fatalf("cut at %d: %d answers the fast path, want 2; have\n%s\nwant\n%s", cut, fast, with, without)
 			}
 		}
 	}
 }
 
 func TestFastPathAsksForTheToken(t *testing.T) {
-	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
+	s := startHandlers(t, planeWithTokens(t, newFixed(), "secret", ""))
 	for _, tt := range []struct {
 		lines  []string
 		status string
@@ -210,25 +210,25 @@ func TestFastPathAsksForTheToken(t *testing.T) {
 		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
 	} {
 		one := fastPost(plainCheck, tt.lines...)
-		with, without, quick := serveBothWays(t, s, opening, one, one, one)
-		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
-			t.Errorf("%q: %d answers the fast path, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
+		with, without, fast := serveBothWays(t, s, opening, one, one, one)
+		if with != without || fast != 3*tt.quick || !strings.Contains(with, tt.status) {
+			t.Errorf("%q: %d answers the fast path, want %d; have\n%s\nwant\n%s", tt.lines, fast, tt.quick, with, without)
 		}
 	}
 }
 
 // Remembering the head changes no answer, whether the length or the token differs.
 func TestFastPathOfOtherHeads(t *testing.T) {
-	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
+	s := startHandlers(t, planeWithTokens(t, newFixed(), "secret", ""))
 	right, wrong := fastPost(plainCheck, "Authorization: Bearer secret"), fastPost(plainCheck, "Authorization: Bearer secreT")
 	longer := fastPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := fastPost(plainCheck)
 	large := fastPost(plainCheck, "X: "+strings.Repeat("y", maxFastHead), "Authorization: Bearer secret")
 	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
 	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
-	with, without, quick := serveBothWays(t, s, reads...)
-	if with != without || quick != len(reads)-3 {
-		t.Errorf("%d answers the fast path, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
+	with, without, fast := serveBothWays(t, s, reads...)
+	if with != without || fast != len(reads)-3 {
+		t.Errorf("%d answers the fast path, want %d; have\n%s\nwant\n%s", fast, len(reads)-3, with, without)
 	}
 	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
 		t.Errorf("%d refusals, want 4", have)
@@ -237,9 +237,9 @@ func TestFastPathOfOtherHeads(t *testing.T) {
 
 func TestFastPathHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
-	with, without, quick := serveBothWays(t, s, opening, fastPost(plainCheck), opening)
-	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
-		t.Errorf("%d answers the fast path; have\n%s\nwant\n%s", quick, with, without)
+	with, without, fast := serveBothWays(t, s, opening, fastPost(plainCheck), opening)
+	if with != without || fast != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
+		t.Errorf("%d answers the fast path; have\n%s\nwant\n%s", fast, with, without)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 type largeReply struct {
 	bytes.Reader
 	api.Transfer
-	body  []byte
-	size  int64 // bytes charged to the budget for body
-	plane *handlers
+	body     []byte
+	size     int64 // bytes charged to the budget for body
+	handlers *handlers
 }
 
 // newLargeReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an
@@ -21,7 +21,7 @@ type largeReply struct {
 func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *largeReply, spare []byte) {
 	r, ok := h.replies.Get().(*largeReply)
 	if !ok {
-		r = &largeReply{plane: h}
+		r = &largeReply{handlers: h}
 	}
 	spare, r.body = r.body[:0], body
 	r.Reset(body)
@@ -32,11 +32,11 @@ func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *lar
 
 // Close releases the reply and its charge, whether it was sent or not.
 func (r *largeReply) Close() error {
-	p, size := r.plane, r.size
-	p.Budget.Finish(&r.Transfer)
+	h, size := r.handlers, r.size
+	h.Budget.Finish(&r.Transfer)
 	r.Reset(nil)
 	r.body = api.Reuse(r.body)
-	p.replies.Put(r)
-	p.Budget.Give(size)
+	h.replies.Put(r)
+	h.Budget.Give(size)
 	return nil
 }

@@ -44,14 +44,14 @@ func TestListensOnWithoutFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(planeOf(newFixed()), &failing{ln, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}}, 0)
+	s := start(handlersOf(newFixed()), &failing{ln, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}}, 0)
 	if status, _ := apitest.AskFrom(t, "127.0.0.1", ln.Addr().String(), opening); status != 200 {
 		t.Errorf("have %d", status)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	s = start(planeOf(newFixed()), &failing{ln, []error{errors.New("for a test")}}, 0)
+	s = start(handlersOf(newFixed()), &failing{ln, []error{errors.New("for a test")}}, 0)
 	if err := s.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "for a test") {
 		t.Errorf("have %v", err)
 	}

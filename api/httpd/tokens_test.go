@@ -173,10 +173,10 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 func TestFastPathForgetsTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
-		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
+		s := startHandlers(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
 		one := fastPost(plainCheck, "Authorization: Bearer x")
-		if with, without, quick := serveBothWays(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
-			t.Errorf("%d answers the fast path; have\n%s\nwant\n%s", quick, with, without)
+		if with, without, fast := serveBothWays(t, s, opening, one, one, one); with != without || fast != 3 || strings.Count(with, tt.status) < 3 {
+			t.Errorf("%d answers the fast path; have\n%s\nwant\n%s", fast, with, without)
 		}
 	}
 	file := apitest.TokensFile(t, apitest.TokenEntry("x", "x", "check"))

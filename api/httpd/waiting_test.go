@@ -172,7 +172,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	}
 }
 
-// A caller that hangs up frees its place; one that closes only its sending side gets its answer.
+// A caller that hangs up frees its slot; one that closes only its sending side gets its answer.
 func TestHangUpFreesTheSlot(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)

@@ -149,9 +149,9 @@ func (g *Granter) setLeading(lead bool) {
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Granter) Answer(ctx context.Context, r Request) Reply {
-	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(l *reignState, now time.Duration, s *agreement.State) Reply {
-		reply := l.grant(now, s, &r)
-		reply.Behind = l.behind
+	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
+		reply := rs.grant(now, s, &r)
+		reply.Behind = rs.behind
 		return reply
 	}})
 }
@@ -173,8 +173,8 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
 // a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.submit(ctx, &pendingRequest{buildReply: func(l *reignState, now time.Duration, _ *agreement.State) Reply {
-		return Reply{Granted: l.requireApplied(now, index)}
+	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
+		return Reply{Granted: rs.requireApplied(now, index)}
 	}}).Granted
 }
 

@@ -12,7 +12,7 @@ import (
 
 func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
-// desk is a ledger with a log and a clock that the test controls.
+// desk is a reignState with a log and a clock that the test controls.
 type desk struct {
 	t          *testing.T
 	reignState *reignState
@@ -82,7 +82,7 @@ func (d *desk) request(n byte) Request {
 	return q
 }
 
-// ask passes a request to the ledger and has it granted unless it is refused.
+// ask passes a request to the reignState and has it granted unless it is refused.
 func (d *desk) ask(q Request) Reply {
 	if r := d.reignState.handleRequest(d.now, d.state, &q); r.Reason != "" {
 		return r

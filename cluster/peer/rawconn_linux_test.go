@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// directPair returns the two ends of a TCP connection, of which the first is direct.
-func directPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
+// rawConnPair returns the two ends of a TCP connection, of which the first is direct.
+func rawConnPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -36,7 +36,7 @@ func directPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
 
 // TestRawConnMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
 func TestRawConnMovesAll(t *testing.T) {
-	a, b := directPair(t)
+	a, b := rawConnPair(t)
 	for _, size := range []int{0, 1, 14, rawCallSize - 1, rawCallSize, rawCallSize + 1, 1 << 20} {
 		want := bytes.Repeat([]byte("rlnode\x00"), size/7+1)[:size]
 		for name, way := range map[string][2]net.Conn{"out": {a, b}, "in": {b, a}} {
@@ -69,7 +69,7 @@ func TestRawConnMovesAll(t *testing.T) {
 
 // TestRawConnAllocatesNothing: reads and writes allocate nothing; only errors may.
 func TestRawConnAllocatesNothing(t *testing.T) {
-	a, b := directPair(t)
+	a, b := rawConnPair(t)
 	out, in := []byte("heartbeat"), make([]byte, readSize)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, err := a.Write(out); err != nil {
@@ -91,7 +91,7 @@ func TestRawConnAllocatesNothing(t *testing.T) {
 
 // TestRawConnErrors: errors are the same as those of any connection.
 func TestRawConnErrors(t *testing.T) {
-	a, b := directPair(t)
+	a, b := rawConnPair(t)
 	in := make([]byte, 10)
 	_ = a.SetReadDeadline(time.Now().Add(-time.Second))
 	if _, err := a.Read(in); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -108,7 +108,7 @@ func TestRawConnErrors(t *testing.T) {
 	if _, err := a.Read(in); err != io.EOF {
 		t.Errorf("after the other end has closed: have %v", err)
 	}
-	a, b = directPair(t)
+	a, b = rawConnPair(t)
 	_ = b.SetLinger(0)
 	_ = b.Close()
 	var failed *net.OpError

@@ -12,7 +12,7 @@ type Kind uint8
 const (
 	Gauge     Kind = iota // goes up and down
 	Counter               // only grows while the process lives
-	Histogram             // of observations: see [Figure.Bounds]
+	Histogram             // of observations: see [Metric.Bounds]
 	Summary               // the number of observations and their sum
 )
 
