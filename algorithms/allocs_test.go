@@ -40,11 +40,11 @@ func TestStatesAllocateNothing(t *testing.T) {
 		}
 		for what, used := range map[string]int64{"allowed": 0, "refused": 1000} {
 			now := At(time.Unix(1_800_000_000, 0))
-			s := l.Force(State{}, l.Taken(l.Advance(State{}, now), now), now, used)
+			s := l.Force(State{}, l.TakeRecord(l.Advance(State{}, now), now), now, used)
 			allocatesNothing(t, name+", "+what, func() {
 				now.Steady, now.Wall = now.Steady+1, now.Wall+1
 				next, ok := l.Take(s, now, 1)
-				from := l.Taken(next, now)
+				from := l.TakeRecord(next, now)
 				d := l.Describe(next, now, 1, ok)
 				if peeked := l.Peek(s, now, 1); peeked.Allowed != ok || d.Allowed != ok {
 					t.Errorf("have %v and %v, want %v", peeked, d, ok)
@@ -82,8 +82,8 @@ func TestLogsAllocateNothing(t *testing.T) {
 		}
 	})
 	allocatesNothing(t, "given back", func() {
-		g.Give(l, g.Taken(), now, 1)
-		g.Force(l, g.Taken(), now, 1)
+		g.Give(l, g.TakeRecord(), now, 1)
+		g.Force(l, g.TakeRecord(), now, 1)
 	})
 }
 

@@ -50,7 +50,7 @@ func (s State) drainPart(drained, window, t int64) State {
 
 // refilledSince reports whether even the fullest bucket drains completely between a Take and a later steady time, at the rate
 // of the Take or the present one.
-func (l *Limit) refilledSince(from Taken, to int64) bool {
+func (l *Limit) refilledSince(from TakeRecord, to int64) bool {
 	return l.refillsBetween(l.Amount, l.Burst, from.Steady, to) ||
 		from.Amount > 0 && l.refillsBetween(from.Amount, from.Burst, from.Steady, to)
 }
@@ -64,7 +64,7 @@ func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
 	return !less(refilledHi, refilledLo, fullHi, fullLo)
 }
 
-func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
+func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	d.Used = s.owed()
 	d.Remaining = max(0, l.Burst-d.Used)
 	if !s.Fresh() {

@@ -28,14 +28,14 @@ const maxAhead = int64(LongestDelay) + maxSkew
 
 // Window returns the number of the window that a windowed state is in.
 func (s State) Window() int64 {
-	if s.queued() {
+	if s.isQueued() {
 		return s.At - queueMark
 	}
 	return s.At
 }
 
-// queued reports whether a queue has put a windowed state ahead of the clock.
-func (s State) queued() bool { return s.At > queueMark/2 }
+// isQueued reports whether a queue has put a windowed state ahead of the clock.
+func (s State) isQueued() bool { return s.At > queueMark/2 }
 
 // usedQueued returns the usage of a window while its queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
@@ -49,7 +49,7 @@ func (l *Limit) isInQueueReach(n, wall int64) bool {
 }
 
 // takeLater is Take with MaxDelay, for a cost above 0. s must be up to date.
-func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
+func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 	if cost > l.Capacity() {
 		return s, false
 	}
@@ -72,7 +72,7 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	if wait > int64(l.MaxDelay) {
 		return s, false
 	}
-	next = l.Advance(s, Now{Steady: now.Steady + wait, Wall: now.Wall + wait})
+	next = l.Advance(s, Instant{Steady: now.Steady + wait, Wall: now.Wall + wait})
 	next.Count += cost
 	if next.At > l.windowNumber(now.Wall) {
 		next.At += queueMark
@@ -82,7 +82,7 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 
 // raiseOwed returns s, raised so that it owes at least cost when the check proceeds, after wait. Waits are rounded up, and a
 // bucket with nothing else to drain would idle for that fraction of a nanosecond.
-func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) State {
+func (l *Limit) raiseOwed(s State, now Instant, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
 	drainHi, drainLo := mul(int64(wait)-max(0, s.At-now.Steady), l.Amount)
@@ -98,7 +98,7 @@ func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) Stat
 
 // bucketDelay returns how long a check waits if its cost is already in s: until no more than the burst is owed, or, in a
 // leaky bucket, until its turn.
-func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
+func (l *Limit) bucketDelay(s State, now Instant, cost int64) time.Duration {
 	over := s.Count - l.Burst
 	if l.Kind == LeakyBucket {
 		over = s.Count - cost
@@ -111,7 +111,7 @@ func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 
 // bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed; with MaxDelay, that includes being
 // allowed after a delay.
-func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
+func (l *Limit) bucketRetry(s State, now Instant, cost int64) time.Duration {
 	ahead := max(0, s.At-now.Steady)
 	if l.MaxDelay == 0 {
 		return l.drainTime(s.Count+cost-l.Burst, s.Part, ahead)
@@ -165,8 +165,8 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 // retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is taken to be full.
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
-func (l *Limit) retreatQueue(s State, now Now) State {
-	if l.Kind.OnSteadyClock() || !s.queued() || !s.Fresh() {
+func (l *Limit) retreatQueue(s State, now Instant) State {
+	if l.Kind.OnSteadyClock() || !s.isQueued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}
@@ -186,7 +186,7 @@ func (l *Limit) previousWindow(n int64) int64 {
 
 // shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length, so there it drops the
 // whole queue unless n fits into the last window.
-func (l *Limit) shortenQueue(s State, now Now, n int64) State {
+func (l *Limit) shortenQueue(s State, now Instant, n int64) State {
 	if n < s.Count {
 		s.Count -= n
 		return s

@@ -15,7 +15,7 @@ type queueModel struct {
 	rng          *rand.Rand
 	limit        Limit
 	real         counter
-	now          Now
+	now          Instant
 	on           []admission
 	longestDelay time.Duration // the longest MaxDelay so far
 }
@@ -23,7 +23,7 @@ type queueModel struct {
 // admission is an allowed check, with the time at which it proceeds.
 type admission struct {
 	at, cost int64
-	from     Taken
+	from     TakeRecord
 }
 
 // allKinds are the kinds that may have a queue.
@@ -70,7 +70,9 @@ func (l *queueModel) passTime() {
 	l.now = l.at(max(0, by))
 }
 
-func (l *queueModel) at(d int64) Now { return Now{Steady: l.now.Steady + d, Wall: l.now.Wall + d} }
+func (l *queueModel) at(d int64) Instant {
+	return Instant{Steady: l.now.Steady + d, Wall: l.now.Wall + d}
+}
 
 func (l *queueModel) drawCost() int64 {
 	c := l.limit.Capacity()
@@ -102,9 +104,9 @@ func (l *queueModel) ask(cost int64) (Decision, string) {
 		return d, "delayed with some remaining"
 	case d.Allowed:
 		if cost > 0 {
-			from := l.limit.Taken(l.real.state, l.now)
+			from := l.limit.TakeRecord(l.real.state, l.now)
 			if l.limit.Kind == SlidingLog {
-				from = l.real.log.Taken()
+				from = l.real.log.TakeRecord()
 			}
 			l.on = append(l.on, admission{l.now.Wall + int64(d.Delay), cost, from})
 		}
@@ -198,7 +200,7 @@ func forEachQueue(t *testing.T, run func(*rand.Rand) string) {
 // checkAdmission compares one allowed check with the model.
 func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) string {
 	on := l.now.Wall + int64(d.Delay)
-	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
+	moment := func(wall int64) Instant { return Instant{Steady: wall, Wall: wall} }
 	if l.limit.Kind == LeakyBucket {
 		// Its turn comes once everything before it has drained.
 		b := m.(*bucketModel)
@@ -207,7 +209,7 @@ func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) strin
 		if wait.Div(wait, big.NewInt(l.limit.Amount)); wait.Cmp(big.NewInt(int64(d.Delay))) != 0 {
 			return fmt.Sprintf("its turn comes in %s", wait)
 		}
-		b.add(cost, Taken{})
+		b.add(cost, TakeRecord{})
 		return ""
 	}
 	if on < last {
@@ -281,7 +283,7 @@ func (l *queueModel) checkAll() string {
 	slices.SortStableFunc(l.on, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
 	m := l.newModel()
 	for i, p := range l.on {
-		m.advance(&l.limit, Now{Steady: p.at, Wall: p.at})
+		m.advance(&l.limit, Instant{Steady: p.at, Wall: p.at})
 		if !m.allows(p.cost) {
 			return fmt.Sprintf("the %d-th of %v goes on when %+v would refuse it", i, l.on, l.limit)
 		}
@@ -336,7 +338,7 @@ func TestQueueVectors(t *testing.T) {
 func TestQueueOverADay(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour, Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
-	at := func(day, hour int) Now { return At(time.Date(2026, 10, day, hour, 0, 0, 0, berlin)) }
+	at := func(day, hour int) Instant { return At(time.Date(2026, 10, day, hour, 0, 0, 0, berlin)) }
 	c := counter{l: l}
 	for i, want := range []time.Duration{0, 0, time.Hour, time.Hour, -1} {
 		if d := c.take(at(24, 23), 1); d.Allowed != (want >= 0) || d.Allowed && d.Delay != want || !d.Allowed && d.RetryAfter != 2*time.Hour {
@@ -345,7 +347,7 @@ func TestQueueOverADay(t *testing.T) {
 	}
 	// Give back one of the 25th, the last one there. The queue then ends on the 24th again.
 	for range 2 {
-		c.state = l.Give(c.state, l.Taken(c.state, at(24, 23)), at(24, 23), 1)
+		c.state = l.Give(c.state, l.TakeRecord(c.state, at(24, 23)), at(24, 23), 1)
 	}
 	if c.state.Fresh() {
 		t.Error("the state looks fresh, so it would be dropped although the 24th is full")
@@ -370,7 +372,7 @@ func TestQueueWhenTheClockIsSetBack(t *testing.T) {
 		for range 8 {
 			c.take(now, 1)
 		}
-		back := Now{Steady: now.Steady, Wall: now.Wall - int64(72*time.Hour)}
+		back := Instant{Steady: now.Steady, Wall: now.Wall - int64(72*time.Hour)}
 		l.MaxDelay = 0
 		if d := c.take(back, 2); d.Allowed || d.RetryAfter > 2*time.Hour {
 			t.Errorf("%s: have %+v", kind, d)
@@ -401,13 +403,13 @@ func TestRewardShortensAQueue(t *testing.T) {
 func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	l := Limit{Kind: SlidingWindow, Amount: 20, Window: time.Minute, MaxDelay: 5 * time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
-	take := func(s State, cost int64) (State, Taken) {
+	take := func(s State, cost int64) (State, TakeRecord) {
 		t.Helper()
 		s, ok := l.Take(s, now, cost)
 		if !ok {
 			t.Fatalf("a cost of %d is refused", cost)
 		}
-		return s, l.Taken(s, now)
+		return s, l.TakeRecord(s, now)
 	}
 	s, _ := take(State{}, 17)
 	s, ten := take(s, 10)

@@ -37,7 +37,7 @@ func FuzzDivision(f *testing.F) {
 				t.Fatalf("time to drain %d + %d/%d at %d: have %d, want %d", count, part, window, amount, have, want)
 			}
 			left := within(count, 0, amount)
-			if have, want := Level(left, amount), levelOf(left, amount); have != want {
+			if have, want := Fullness(left, amount), levelOf(left, amount); have != want {
 				t.Fatalf("level of %d of %d: have %d, want %d", left, amount, have, want)
 			}
 		}

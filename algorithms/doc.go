@@ -14,7 +14,7 @@
 //
 // Repeating a Take only costs quota. A Give must happen at most once; callers ensure that.
 //
-// Times are given as [Now], a reading of two clocks. Buckets, logs and windows that begin with their first hit use the steady
-// clock; other windows are aligned to the wall clock. A state never goes back in time: a reading older than the state counts
-// as the state's own time.
+// Times are given as [Instant], a reading of two clocks. Buckets, logs and windows that begin with their first hit use the
+// steady clock; other windows are aligned to the wall clock. A state never goes back in time: a reading older than the
+// state counts as the state's own time.
 package algorithms

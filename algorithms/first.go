@@ -21,7 +21,7 @@ func (l *Limit) windowPassed(from, to int64) bool {
 // forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts until a whole window has passed since it arose,
 // even if it arose before the window began. The counter can't tell whether such a cost is from an earlier window, or from
 // this one as another node saw it begin.
-func (l *Limit) forceFirst(s State, from Taken, now Now, cost int64) State {
+func (l *Limit) forceFirst(s State, from TakeRecord, now Instant, cost int64) State {
 	if cost == 0 || l.windowPassed(from.Steady, now.Steady) {
 		return s
 	}
@@ -32,7 +32,7 @@ func (l *Limit) forceFirst(s State, from Taken, now Now, cost int64) State {
 	return s
 }
 
-func (l *Limit) describeFirst(d *Decision, s State, now Now, cost int64) {
+func (l *Limit) describeFirst(d *Decision, s State, now Instant, cost int64) {
 	d.Used, d.Remaining = s.Count, max(0, l.Amount-s.Count)
 	if !s.Fresh() {
 		d.ResetAfter = time.Duration(s.At - now.Steady + int64(l.Window))

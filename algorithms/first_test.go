@@ -27,14 +27,14 @@ func TestFirstWindowSaysWhenItEnds(t *testing.T) {
 // A cost can be put back only into the window that it was taken in. A window from which everything is put back has not begun.
 func TestFirstWindowGivesBack(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
-	take := func(s State, at float64, cost int64) (State, Taken, time.Duration) {
+	take := func(s State, at float64, cost int64) (State, TakeRecord, time.Duration) {
 		t.Helper()
 		now := atSecond(at)
 		s, ok := l.Take(s, now, cost)
 		if !ok {
 			t.Fatalf("a cost of %d at %v s is refused", cost, at)
 		}
-		return s, l.Taken(s, now), l.Describe(s, now, cost, true).ResetAfter
+		return s, l.TakeRecord(s, now), l.Describe(s, now, cost, true).ResetAfter
 	}
 	s, first, firstEnds := take(State{}, 0, 4)
 	s, second, secondEnds := take(s, 59, 5)
@@ -47,7 +47,7 @@ func TestFirstWindowGivesBack(t *testing.T) {
 		t.Errorf("the next window ends after %v", ends)
 	}
 	for name, rest := range map[string]time.Duration{"here": secondEnds - time.Second/2, "by clocks that differ": secondEnds - time.Second*7/10} {
-		if have := l.Refund(s, Taken{}, rest, atSecond(59.5), 3); have.Count != 6 {
+		if have := l.Refund(s, TakeRecord{}, rest, atSecond(59.5), 3); have.Count != 6 {
 			t.Errorf("refunded %s: have %+v", name, have)
 		}
 	}
@@ -55,8 +55,8 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	s, third, _ := take(s, 60, 7)
 	for name, have := range map[string]State{
 		"given back":            l.Give(s, second, atSecond(60), 5),
-		"refunded":              l.Refund(s, Taken{}, secondEnds-time.Second, atSecond(60), 5),
-		"refunded what is over": l.Refund(s, Taken{}, firstEnds-90*time.Second, atSecond(90), 4),
+		"refunded":              l.Refund(s, TakeRecord{}, secondEnds-time.Second, atSecond(60), 5),
+		"refunded what is over": l.Refund(s, TakeRecord{}, firstEnds-90*time.Second, atSecond(90), 4),
 	} {
 		if have != s {
 			t.Errorf("%s in the next window: have %+v, want %+v", name, have, s)
@@ -86,13 +86,13 @@ func TestFirstWindowDebts(t *testing.T) {
 		{"arose before the window was known here", begun, 90, 120, State{Count: 22, At: at(100)}},
 		{"is older than a window", begun, 90, 150, begun},
 	} {
-		for name, force := range map[string]func(State, Taken, Now, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
-			if have := force(tt.have, Taken{Steady: at(tt.from)}, atSecond(tt.now), 20); have != tt.want {
+		for name, force := range map[string]func(State, TakeRecord, Instant, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
+			if have := force(tt.have, TakeRecord{Steady: at(tt.from)}, atSecond(tt.now), 20); have != tt.want {
 				t.Errorf("%s, a debt that %s: have %+v, want %+v", name, tt.name, have, tt.want)
 			}
 		}
 	}
-	if have := l.Force(State{}, Taken{Steady: at(100)}, atSecond(100), 0); !have.Fresh() {
+	if have := l.Force(State{}, TakeRecord{Steady: at(100)}, atSecond(100), 0); !have.Fresh() {
 		t.Errorf("a debt of nothing: have %+v", have)
 	}
 }
@@ -105,8 +105,8 @@ func TestFirstWindowAtTheBounds(t *testing.T) {
 			for _, used := range []int64{0, 1, MaxAmount, maxOwed} {
 				l := &Limit{Kind: FirstWindow, Amount: MaxAmount, Window: window}
 				s := State{Count: used, At: began}
-				s = l.Force(s, Taken{Steady: began}, now, MaxAmount)
-				s = l.Give(l.Refund(s, Taken{}, Forever, now, 1), Taken{Steady: math.MaxInt64}, now, 1)
+				s = l.Force(s, TakeRecord{Steady: began}, now, MaxAmount)
+				s = l.Give(l.Refund(s, TakeRecord{}, Forever, now, 1), TakeRecord{Steady: math.MaxInt64}, now, 1)
 				d := l.Peek(s, now, MaxAmount)
 				if d.Used < 0 || d.Used > maxOwed || d.ResetAfter < 0 || d.ResetAfter > window || !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > window) {
 					t.Errorf("%d used since %d in a window of %v: have %+v", used, began, window, d)

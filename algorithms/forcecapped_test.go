@@ -15,7 +15,7 @@ func TestForceCapped(t *testing.T) {
 			now := At(time.Unix(1000, rng.Int64N(1e9)))
 			s, _ := l.Take(State{}, At(time.Unix(999, rng.Int64N(1e9))), 1+rng.Int64N(100))
 			s, _ = l.Take(s, now, 1+rng.Int64N(100))
-			from := Taken{Steady: now.Steady - rng.Int64N(2e9), Window: 1000 - rng.Int64N(3)}
+			from := TakeRecord{Steady: now.Steady - rng.Int64N(2e9), Window: 1000 - rng.Int64N(3)}
 			cost := rng.Int64N(300)
 			before := l.Used(l.Advance(s, now), now)
 			forced := l.Used(l.Force(s, from, now, cost), now)

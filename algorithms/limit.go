@@ -99,7 +99,7 @@ func (l *Limit) Capacity() int64 {
 
 // WindowAt returns the length of the window at now: Window, or for calendar windows the true length of the current one (a day
 // of 23 hours, a month of 29 days).
-func (l *Limit) WindowAt(now Now) time.Duration {
+func (l *Limit) WindowAt(now Instant) time.Duration {
 	if l.Calendar == nil {
 		return l.Window
 	}
@@ -107,18 +107,18 @@ func (l *Limit) WindowAt(now Now) time.Duration {
 	return time.Duration(end-start) * time.Second
 }
 
-// Now is one reading of a node's two clocks, both in nanoseconds since the Unix epoch.
-type Now struct {
+// Instant is one reading of a node's two clocks, both in nanoseconds since the Unix epoch.
+type Instant struct {
 	Steady int64 // advances with real time and is never stepped; used for durations
 	Wall   int64 // follows the wall clock, but never goes back; used to align windows
 }
 
-// At returns the Now at which both clocks read t, for tests and virtual time.
-func At(t time.Time) Now { return Now{Steady: t.UnixNano(), Wall: t.UnixNano()} }
+// At returns the Instant at which both clocks read t, for tests and virtual time.
+func At(t time.Time) Instant { return Instant{Steady: t.UnixNano(), Wall: t.UnixNano()} }
 
-// Taken describes a Take: when, in which window and under which limit it took its cost. With it, a Give or a late Force
+// TakeRecord describes a Take: when, in which window and under which limit it took its cost. With it, a Give or a late Force
 // touches only what the cost came from.
-type Taken struct {
+type TakeRecord struct {
 	Steady int64 // steady time of the Take
 	Window int64 // number of the window it was counted in; unused by buckets and logs
 	Amount int64 // of the limit at the time; 0 if unknown. Used by buckets only
@@ -155,7 +155,7 @@ type State struct {
 func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
 
 // Advance brings s up to now without taking anything.
-func (l *Limit) Advance(s State, now Now) State {
+func (l *Limit) Advance(s State, now Instant) State {
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
 		return l.drain(s, now.Steady)
@@ -172,7 +172,7 @@ func (l *Limit) Advance(s State, now Now) State {
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
 // either case. A cost of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus
 // the check's Delay.
-func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
+func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
 		return s, true
@@ -187,30 +187,30 @@ func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
 	return s, true
 }
 
-func (l *Limit) allows(s State, now Now, cost int64) bool {
+func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
 		room := l.Burst - s.Count - cost
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
-		return s.Count <= l.Amount+s.Part-cost && !s.queued()
+		return s.Count <= l.Amount+s.Part-cost && !s.isQueued()
 	case SlidingWindow:
-		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
+		return !s.isQueued() && l.slidingAllows(s, now.Wall, cost)
 	case FirstWindow:
 		return s.Count <= l.Amount-cost
 	}
 	return false
 }
 
-// Taken describes a Take at now, for a later Give. s is the state that the Take returned.
-func (l *Limit) Taken(s State, now Now) Taken {
-	return Taken{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
+// TakeRecord describes a Take at now, for a later Give. s is the state that the Take returned.
+func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
+	return TakeRecord{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
 }
 
 // Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. Force drops a cost from a
 // window that the state no longer holds; a cost from a window that has yet to begin here counts in the current one. If a
 // FirstWindow has not begun, it begins when the cost arose.
-func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
+func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind == FirstWindow:
@@ -225,7 +225,7 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 
 // ForceCapped is Force, but never raises usage above the capacity. So a late debt never locks anybody out for longer than the
 // capacity takes to come back. A fixed window or FirstWindow takes all of the cost, because the debt ends with the window.
-func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
+func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow || l.Kind == FirstWindow {
 		return l.Force(s, from, now, cost)
@@ -245,7 +245,7 @@ func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 // A bucket can't tell what else was taken in the meantime. It puts back all of the cost, though part of it may have drained.
 // So the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains during the age of the costs
 // put back. Callers bound that age.
-func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
+func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind.Bucket():
@@ -265,10 +265,10 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 }
 
 // Reward lowers usage by n units, whatever they were taken for. It is for administrators, and no guarantee covers it.
-func (l *Limit) Reward(s State, now Now, n int64) State {
+func (l *Limit) Reward(s State, now Instant, n int64) State {
 	s = l.Advance(s, now)
 	switch {
-	case l.Kind == FixedWindow && s.queued():
+	case l.Kind == FixedWindow && s.isQueued():
 		return l.shortenQueue(s, now, n)
 	case l.Kind == FixedWindow:
 		s.Count = max(0, s.Count-n)
@@ -283,14 +283,14 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 }
 
 // Describe returns the Decision on a check of cost that was allowed or refused. s is the state that Take returned.
-func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) (d Decision) {
+func (l *Limit) Describe(s State, now Instant, cost int64, allowed bool) (d Decision) {
 	l.DescribeInto(&d, s, now, cost, allowed)
 	return d
 }
 
 // DescribeInto is Describe into an existing Decision. A struct with that many fields is returned in memory, and copying it
 // right away stalls the processor.
-func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed bool) {
+func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allowed bool) {
 	d.Allowed, d.RetryAfter, d.ResetAfter, d.Delay = allowed, 0, 0, 0
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
@@ -305,11 +305,11 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 }
 
 // Used returns the usage at now, rounded up; it exceeds the capacity in debt. s must be up to date.
-func (l *Limit) Used(s State, now Now) int64 {
+func (l *Limit) Used(s State, now Instant) int64 {
 	switch {
 	case l.Kind.OnSteadyClock():
 		return s.owed()
-	case s.queued():
+	case s.isQueued():
 		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:
 		return l.usedSliding(s, now.Wall)
@@ -318,22 +318,22 @@ func (l *Limit) Used(s State, now Now) int64 {
 }
 
 // Peek returns the Decision of a Take, but takes nothing.
-func (l *Limit) Peek(s State, now Now, cost int64) Decision {
+func (l *Limit) Peek(s State, now Instant, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)
 	return l.Describe(s, now, cost, ok)
 }
 
 // retryAboveCapacity returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a
 // share.
-func (l *Limit) retryAboveCapacity(now Now) time.Duration {
+func (l *Limit) retryAboveCapacity(now Instant) time.Duration {
 	if l.Capacity() > 0 {
 		return Never
 	}
 	return max(1, l.WindowLeft(now))
 }
 
-// Level returns how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
-func Level(remaining, capacity int64) uint8 {
+// Fullness returns how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
+func Fullness(remaining, capacity int64) uint8 {
 	used := capacity - remaining
 	switch {
 	case remaining <= 0:

@@ -16,7 +16,7 @@ func (l *Limit) Drained(d time.Duration) int64 {
 }
 
 // Widen allows n more units in the current window, because another region has lent them. It is for fixed windows only.
-func (l *Limit) Widen(s State, now Now, n int64) State {
+func (l *Limit) Widen(s State, now Instant, n int64) State {
 	s = l.Advance(s, now)
 	s.Part = addClamped(s.Part, n)
 	return s

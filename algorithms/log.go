@@ -53,7 +53,7 @@ func (log *Log) Used() int64 { return log.total }
 func (log *Log) Fresh() bool { return log.Len() == 0 }
 
 // Advance drops the entries that have left the window.
-func (log *Log) Advance(l *Limit, now Now) {
+func (log *Log) Advance(l *Limit, now Instant) {
 	log.advancedTo = max(log.advancedTo, now.Steady)
 	live := log.entries[log.head:]
 	gone := sort.Search(len(live), func(i int) bool { return live[i].At > log.advancedTo-int64(l.Window) })
@@ -70,7 +70,7 @@ func (log *Log) Advance(l *Limit, now Now) {
 }
 
 // Take debits cost if the limit allows it, and reports whether it did. A cost of 0 is always allowed.
-func (log *Log) Take(l *Limit, now Now, cost int64) bool {
+func (log *Log) Take(l *Limit, now Instant, cost int64) bool {
 	log.Advance(l, now)
 	if cost == 0 {
 		return true
@@ -86,7 +86,7 @@ func (log *Log) Take(l *Limit, now Now, cost int64) bool {
 }
 
 // fits reports whether cost, above 0, is allowed, and when it proceeds.
-func (log *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
+func (log *Log) fits(l *Limit, now Instant, cost int64) (at int64, ok bool) {
 	switch {
 	case log.total <= l.Amount-cost:
 		return log.advancedTo, true
@@ -118,7 +118,7 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 }
 
 // Force debits cost as of from, whether or not the limit allows it. It drops a cost that has already left the window.
-func (log *Log) Force(l *Limit, from Taken, now Now, cost int64) {
+func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if cost > 0 && from.Steady > log.advancedTo-int64(l.Window) {
 		log.add(from.Steady, min(cost, maxOwed-min(log.total, maxOwed)))
@@ -127,7 +127,7 @@ func (log *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 }
 
 // Give puts back cost taken at from, if it is still in the window.
-func (log *Log) Give(l *Limit, from Taken, now Now, cost int64) {
+func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {
 		return
@@ -139,7 +139,7 @@ func (log *Log) Give(l *Limit, from Taken, now Now, cost int64) {
 }
 
 // Reward lowers usage by n units, latest entries first.
-func (log *Log) Reward(l *Limit, now Now, n int64) {
+func (log *Log) Reward(l *Limit, now Instant, n int64) {
 	log.Advance(l, now)
 	for n > 0 && log.Len() > 0 {
 		n -= log.lower(len(log.entries)-1, n)
@@ -147,7 +147,7 @@ func (log *Log) Reward(l *Limit, now Now, n int64) {
 }
 
 // Describe returns the log's Decision on a check of cost that was allowed or refused.
-func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
+func (log *Log) Describe(l *Limit, now Instant, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed, Used: log.total, Remaining: max(0, l.Amount-log.total)}
 	live := log.entries[log.head:]
 	if len(live) > 0 {
@@ -167,7 +167,7 @@ func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 }
 
 // Peek returns the Decision of a Take, but takes nothing.
-func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
+func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	log.Advance(l, now)
 	if cost == 0 {
 		return log.Describe(l, now, 0, true)
@@ -186,15 +186,15 @@ func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	return d
 }
 
-// Taken describes the last Take, for a later Give.
-func (log *Log) Taken() Taken { return Taken{Steady: log.lastTaken} }
+// TakeRecord describes the last Take, for a later Give.
+func (log *Log) TakeRecord() TakeRecord { return TakeRecord{Steady: log.lastTaken} }
 
 // Clone returns a copy that shares nothing with log.
 func (log *Log) Clone() *Log {
 	return &Log{entries: log.Entries(), total: log.total, grain: log.grain, advancedTo: log.advancedTo, lastTaken: log.lastTaken}
 }
 
-func timeToLeave(e Entry, l *Limit, now Now) time.Duration {
+func timeToLeave(e Entry, l *Limit, now Instant) time.Duration {
 	return time.Duration(e.At + int64(l.Window) - now.Steady)
 }
 

@@ -16,13 +16,13 @@ var (
 
 // model is an algorithm implemented naively: it remembers everything, and performs the same operations as the real one.
 type model interface {
-	advance(l *Limit, now Now)
+	advance(l *Limit, now Instant)
 	allows(cost int64) bool
-	add(cost int64, from Taken)
-	sub(cost int64, from Taken)
+	add(cost int64, from TakeRecord)
+	sub(cost int64, from TakeRecord)
 	reward(n int64)
 	used() int64 // rounded up
-	taken() Taken
+	taken() TakeRecord
 }
 
 // Each algorithm agrees with its model over random histories of Take, Peek, Give, Force, Reward, time jumps, late clock
@@ -63,12 +63,12 @@ type history struct {
 	limit Limit
 	real  counter
 	model model
-	now   Now
+	now   Instant
 	takes []taken
 }
 
 type taken struct {
-	from Taken
+	from TakeRecord
 	cost int64
 }
 
@@ -207,7 +207,7 @@ func (h *history) checkRetry(d Decision, cost int64) string {
 	}
 	ask := func(after time.Duration) bool {
 		c := counter{l: h.real.l, state: h.real.state, log: *h.real.log.Clone()}
-		return c.take(Now{h.now.Steady + int64(after), h.now.Wall + int64(after)}, cost).Allowed
+		return c.take(Instant{h.now.Steady + int64(after), h.now.Wall + int64(after)}, cost).Allowed
 	}
 	if h.now.Steady > 1<<62-int64(d.RetryAfter) {
 		return "" // debts of centuries
@@ -241,7 +241,7 @@ func (h *history) compare(when string) string {
 	return ""
 }
 
-func (h *history) give(from Taken, cost int64) {
+func (h *history) give(from TakeRecord, cost int64) {
 	if h.limit.Kind == SlidingLog {
 		h.real.log.Give(&h.limit, from, h.now, cost)
 	} else {
@@ -249,7 +249,7 @@ func (h *history) give(from Taken, cost int64) {
 	}
 }
 
-func (h *history) force(from Taken, cost int64) {
+func (h *history) force(from TakeRecord, cost int64) {
 	if h.limit.Kind == SlidingLog {
 		h.real.log.Force(&h.limit, from, h.now, cost)
 	} else {
@@ -276,7 +276,7 @@ func (m *bucketModel) units(n int64) *big.Int {
 	return new(big.Int).Mul(big.NewInt(n), big.NewInt(int64(m.l.Window)))
 }
 
-func (m *bucketModel) advance(l *Limit, now Now) {
+func (m *bucketModel) advance(l *Limit, now Instant) {
 	m.l = l
 	if now.Steady > m.at {
 		back := new(big.Int).Mul(big.NewInt(l.Amount), new(big.Int).SetUint64(uint64(now.Steady-m.at)))
@@ -290,13 +290,13 @@ func (m *bucketModel) advance(l *Limit, now Now) {
 func (m *bucketModel) allows(cost int64) bool {
 	return new(big.Int).Add(&m.owed, m.units(cost)).Cmp(m.units(m.l.Burst)) <= 0
 }
-func (m *bucketModel) add(cost int64, _ Taken) {
+func (m *bucketModel) add(cost int64, _ TakeRecord) {
 	m.owed.Add(&m.owed, m.units(cost))
 	if top := m.units(maxOwed); m.owed.Cmp(top) > 0 {
 		m.owed.Set(top)
 	}
 }
-func (m *bucketModel) sub(cost int64, from Taken) {
+func (m *bucketModel) sub(cost int64, from TakeRecord) {
 	if m.at > from.Steady {
 		back := new(big.Int).Mul(big.NewInt(m.l.Amount), big.NewInt(m.at-from.Steady))
 		if back.Cmp(m.units(m.l.Burst)) >= 0 {
@@ -314,7 +314,7 @@ func (m *bucketModel) used() int64 {
 	up := new(big.Int).Add(&m.owed, big.NewInt(int64(m.l.Window)-1))
 	return up.Div(up, big.NewInt(int64(m.l.Window))).Int64()
 }
-func (m *bucketModel) taken() Taken { return Taken{Steady: m.at} }
+func (m *bucketModel) taken() TakeRecord { return TakeRecord{Steady: m.at} }
 
 // windowModel remembers the usage of every window ever.
 type windowModel struct {
@@ -324,20 +324,20 @@ type windowModel struct {
 	wall  int64
 }
 
-func (m *windowModel) advance(l *Limit, now Now) {
+func (m *windowModel) advance(l *Limit, now Instant) {
 	m.l, m.wall = l, now.Wall
 	m.n = max(m.n, floorDiv(now.Wall, int64(l.Window)))
 }
 func (m *windowModel) allows(cost int64) bool { return m.used_[m.n]+cost <= m.l.Amount }
-func (m *windowModel) add(cost int64, from Taken) {
+func (m *windowModel) add(cost int64, from TakeRecord) {
 	m.used_[from.Window] = addClamped(m.used_[from.Window], cost)
 }
-func (m *windowModel) sub(cost int64, from Taken) {
+func (m *windowModel) sub(cost int64, from TakeRecord) {
 	m.used_[from.Window] = max(0, m.used_[from.Window]-cost)
 }
-func (m *windowModel) reward(n int64) { m.used_[m.n] = max(0, m.used_[m.n]-n) }
-func (m *windowModel) used() int64    { return m.used_[m.n] }
-func (m *windowModel) taken() Taken   { return Taken{Window: m.n} }
+func (m *windowModel) reward(n int64)    { m.used_[m.n] = max(0, m.used_[m.n]-n) }
+func (m *windowModel) used() int64       { return m.used_[m.n] }
+func (m *windowModel) taken() TakeRecord { return TakeRecord{Window: m.n} }
 
 type slidingModel struct{ windowModel }
 
@@ -368,17 +368,17 @@ type logModel struct {
 	now  int64
 }
 
-func (m *logModel) advance(l *Limit, now Now) {
+func (m *logModel) advance(l *Limit, now Instant) {
 	m.l, m.now = l, max(m.now, now.Steady)
 	m.hits = slices.DeleteFunc(m.hits, func(e Entry) bool { return e.At+int64(l.Window) <= m.now })
 }
 func (m *logModel) allows(cost int64) bool { return m.used()+cost <= m.l.Amount }
-func (m *logModel) add(cost int64, from Taken) {
+func (m *logModel) add(cost int64, from TakeRecord) {
 	if from.Steady+int64(m.l.Window) > m.now {
 		m.hits = append(m.hits, Entry{from.Steady, min(cost, maxOwed-m.used())})
 	}
 }
-func (m *logModel) sub(cost int64, from Taken) {
+func (m *logModel) sub(cost int64, from TakeRecord) {
 	for i := range m.hits {
 		if m.hits[i].At == from.Steady {
 			n := min(cost, m.hits[i].N)
@@ -409,7 +409,7 @@ func (m *logModel) used() int64 {
 	}
 	return sum
 }
-func (m *logModel) taken() Taken { return Taken{Steady: m.now} }
+func (m *logModel) taken() TakeRecord { return TakeRecord{Steady: m.now} }
 
 // firstModel remembers the hits of the current window, which began with the first of them.
 type firstModel struct {
@@ -418,19 +418,19 @@ type firstModel struct {
 	now  int64
 }
 
-func (m *firstModel) advance(l *Limit, now Now) {
+func (m *firstModel) advance(l *Limit, now Instant) {
 	m.l, m.now = l, now.Steady
 	if len(m.hits) > 0 && m.hits[0].At+int64(l.Window) <= m.now {
 		m.hits = nil
 	}
 }
 func (m *firstModel) allows(cost int64) bool { return m.used()+cost <= m.l.Amount }
-func (m *firstModel) add(cost int64, from Taken) {
+func (m *firstModel) add(cost int64, from TakeRecord) {
 	if cost > 0 && from.Steady+int64(m.l.Window) > m.now {
 		m.hits = append(m.hits, Entry{min(from.Steady, m.now), min(cost, maxOwed-m.used())})
 	}
 }
-func (m *firstModel) sub(cost int64, from Taken) {
+func (m *firstModel) sub(cost int64, from TakeRecord) {
 	if len(m.hits) > 0 && from.Steady >= m.hits[0].At {
 		m.reward(cost)
 	}
@@ -452,4 +452,4 @@ func (m *firstModel) used() int64 {
 	}
 	return sum
 }
-func (m *firstModel) taken() Taken { return Taken{Steady: m.now} }
+func (m *firstModel) taken() TakeRecord { return TakeRecord{Steady: m.now} }

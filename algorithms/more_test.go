@@ -12,14 +12,14 @@ func TestMoreAfter(t *testing.T) {
 	known := 0
 	for range 20_000 {
 		l := &Limit{Kind: SlidingWindow, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
-		now, s := Now{Wall: 1_700_000_000_000_000_000 + r.Int64N(1e10)}, State{}
+		now, s := Instant{Wall: 1_700_000_000_000_000_000 + r.Int64N(1e10)}, State{}
 		for range r.IntN(40) {
 			now.Wall += r.Int64N(int64(l.Window) / 4)
 			s, _ = l.Take(s, now, r.Int64N(4))
 		}
 		s = l.Advance(s, now)
 		remaining := func(after time.Duration) int64 {
-			return l.Peek(s, Now{Wall: now.Wall + int64(after)}, 0).Remaining
+			return l.Peek(s, Instant{Wall: now.Wall + int64(after)}, 0).Remaining
 		}
 		before := remaining(0)
 		more := l.MoreAfter(s, now, before)

@@ -37,7 +37,7 @@ func TestAmountOfZero(t *testing.T) {
 		if _, ok := l.Take(State{}, now, 0); !ok {
 			t.Errorf("%s: a cost of 0 is refused", l.Kind)
 		}
-		if Level(d.Remaining, l.Capacity()) != 255 {
+		if Fullness(d.Remaining, l.Capacity()) != 255 {
 			t.Errorf("%s: the counter is not full", l.Kind)
 		}
 	}
@@ -68,7 +68,7 @@ func TestAmountBecomesZero(t *testing.T) {
 		none.Amount, none.Burst = 0, 0
 		s, g := State{}, &Log{}
 		now := At(time.Unix(1_000_000, 0))
-		var from Taken
+		var from TakeRecord
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			step := rapid.Int64Range(0, int64(l.Window)).Draw(t, "time")
 			now.Steady, now.Wall = now.Steady+step, now.Wall+step
@@ -99,12 +99,12 @@ func checkSane(t *rapid.T, l *Limit, d Decision) {
 	}
 }
 
-func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (State, bool) {
+func onState(t *rapid.T, s State, l *Limit, from *TakeRecord, now Instant, cost int64) (State, bool) {
 	switch rapid.IntRange(0, 5).Draw(t, "what") {
 	case 0:
 		return l.Give(s, *from, now, cost), false
 	case 1:
-		return l.Force(s, l.Taken(l.Advance(s, now), now), now, cost), false
+		return l.Force(s, l.TakeRecord(l.Advance(s, now), now), now, cost), false
 	case 2:
 		return l.ForceCapped(s, *from, now, cost), false
 	case 3:
@@ -119,18 +119,18 @@ func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (S
 	s, ok := l.Take(s, now, cost)
 	checkSane(t, l, l.Describe(s, now, cost, ok))
 	if ok {
-		*from = l.Taken(s, now)
+		*from = l.TakeRecord(s, now)
 	}
 	return s, ok
 }
 
-func onLog(t *rapid.T, g *Log, l *Limit, from *Taken, now Now, cost int64) bool {
+func onLog(t *rapid.T, g *Log, l *Limit, from *TakeRecord, now Instant, cost int64) bool {
 	switch rapid.IntRange(0, 4).Draw(t, "what") {
 	case 0:
 		g.Give(l, *from, now, cost)
 		return false
 	case 1:
-		g.Force(l, Taken{Steady: now.Steady}, now, cost)
+		g.Force(l, TakeRecord{Steady: now.Steady}, now, cost)
 		return false
 	case 2:
 		g.Reward(l, now, cost)
@@ -143,7 +143,7 @@ func onLog(t *rapid.T, g *Log, l *Limit, from *Taken, now Now, cost int64) bool 
 	ok := g.Take(l, now, cost)
 	checkSane(t, l, g.Describe(l, now, cost, ok))
 	if ok {
-		*from = g.Taken()
+		*from = g.TakeRecord()
 	}
 	return ok
 }

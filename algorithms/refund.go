@@ -10,7 +10,7 @@ import "time"
 // A bucket puts back no more than can still be undrained: had the real cost been taken instead, it would hold no more than
 // that. (Refund knows nothing of other refunds to the same bucket. Several overlapping refunds may put back cost that has
 // drained, but in total no more than they refund.) For numbered windows, Refund is Give.
-func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost int64) State {
+func (l *Limit) Refund(s State, from TakeRecord, rest time.Duration, now Instant, cost int64) State {
 	if !l.Kind.OnSteadyClock() {
 		return l.Give(s, from, now, cost)
 	}
@@ -27,7 +27,7 @@ func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost in
 
 // Refund puts back part of a cost that is still in the log. It removes the oldest hits first. They leave the window before
 // those taken with the cost, so the log never forgets early.
-func (log *Log) Refund(l *Limit, rest time.Duration, now Now, cost int64) {
+func (log *Log) Refund(l *Limit, rest time.Duration, now Instant, cost int64) {
 	log.Advance(l, now)
 	if rest <= 0 {
 		return

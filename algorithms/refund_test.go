@@ -21,7 +21,7 @@ func TestRefundOfBuckets(t *testing.T) {
 			cost := chance.Int64N(l.Burst/4 + 1)
 			var ok bool
 			if s, ok = l.Take(s, now, cost); ok {
-				ideal = l.Force(ideal, Taken{}, now, cost)
+				ideal = l.Force(ideal, TakeRecord{}, now, cost)
 			}
 		}
 		for range 30 {
@@ -33,14 +33,14 @@ func TestRefundOfBuckets(t *testing.T) {
 				other()
 				continue
 			}
-			ideal = l.Force(ideal, Taken{}, now, used)
+			ideal = l.Force(ideal, TakeRecord{}, now, used)
 			fresh, taken := l.Describe(s, now, reserved, true).ResetAfter, now.Steady
 			for range chance.IntN(4) {
 				step()
 				other()
 			}
 			step()
-			s = l.Refund(s, Taken{}, fresh-time.Duration(now.Steady-taken), now, reserved-used)
+			s = l.Refund(s, TakeRecord{}, fresh-time.Duration(now.Steady-taken), now, reserved-used)
 			ideal = l.Advance(ideal, now)
 			if s.Count < ideal.Count-1 {
 				t.Fatalf("seed %d: have %d owed, want at least %d", seed, s.Count, ideal.Count)
@@ -56,7 +56,7 @@ func TestRefundOfBucketsIsWhole(t *testing.T) {
 	s, _ = l.Take(s, now, 5_000)
 	fresh := l.Describe(s, now, 5_000, true).ResetAfter
 	now.Steady += int64(10 * time.Second)
-	s = l.Refund(s, Taken{}, fresh-10*time.Second, now, 4_200)
+	s = l.Refund(s, TakeRecord{}, fresh-10*time.Second, now, 4_200)
 	if want := int64(35_000 - 10_000 - 4_200); s.Count != want {
 		t.Errorf("have %d owed, want %d", s.Count, want)
 	}
@@ -66,7 +66,7 @@ func TestRefundOfBucketsIsWhole(t *testing.T) {
 func TestRefundOfLogs(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 100, Window: time.Minute}
 	var g Log
-	at := func(seconds int) Now { return At(time.Unix(1_800_000_000+int64(seconds), 0)) }
+	at := func(seconds int) Instant { return At(time.Unix(1_800_000_000+int64(seconds), 0)) }
 	g.Take(l, at(0), 10)
 	g.Take(l, at(30), 10)
 	g.Refund(l, time.Second, at(31), 12)

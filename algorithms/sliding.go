@@ -42,9 +42,9 @@ func (l *Limit) usedSliding(s State, wall int64) int64 {
 	return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
 }
 
-func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
+func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	w := int64(l.Window)
-	if s.queued() {
+	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	} else {
 		d.Used = l.usedSliding(s, now.Wall)
@@ -69,7 +69,7 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 
 // MoreAfter returns how long until a sliding window, if left alone, has more than remaining left, which is what it has left
 // now. It returns zero if nothing is used. s must be up to date.
-func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
+func (l *Limit) MoreAfter(s State, now Instant, remaining int64) time.Duration {
 	if remaining >= l.Amount {
 		return 0
 	}

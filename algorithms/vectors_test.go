@@ -28,9 +28,9 @@ func delayedStep(t float64, remaining int64, delay time.Duration) step {
 	return step{t: t, cost: 1, allowed: true, remaining: remaining, delay: delay}
 }
 
-func atSecond(t float64) Now {
+func atSecond(t float64) Instant {
 	ns := int64(t*1e9 + 0.5)
-	return Now{Steady: ns, Wall: ns}
+	return Instant{Steady: ns, Wall: ns}
 }
 
 // counter gives states and logs the same interface, as the table of counters does.
@@ -40,7 +40,7 @@ type counter struct {
 	log   Log
 }
 
-func (c *counter) take(now Now, cost int64) Decision {
+func (c *counter) take(now Instant, cost int64) Decision {
 	if c.l.Kind == SlidingLog {
 		peeked := c.log.Peek(c.l, now, cost)
 		ok := c.log.Take(c.l, now, cost)
@@ -141,7 +141,7 @@ func TestDebtOfTheLastWindowLeavesThisOneAlone(t *testing.T) {
 	l := &Limit{Kind: SlidingWindow, Amount: 100, Window: time.Minute}
 	before := atSecond(30)
 	s, _ := l.Take(State{}, before, 10)
-	from := l.Taken(s, before)
+	from := l.TakeRecord(s, before)
 	now := atSecond(60)
 	s = l.Force(s, from, now, 40)
 	if s.Count != 0 || s.Part != 50 {
@@ -191,9 +191,9 @@ func TestSettleIntoDebt(t *testing.T) {
 	}
 	s := take(State{}, 800, true)
 	s = take(s, 300, false)
-	s = l.Give(s, l.Taken(s, now), now, 300) // settled with 500
+	s = l.Give(s, l.TakeRecord(s, now), now, 300) // settled with 500
 	s = take(s, 500, true)
-	s = l.Force(s, l.Taken(s, now), now, 200) // settled with 700
+	s = l.Force(s, l.TakeRecord(s, now), now, 200) // settled with 700
 	if d := l.Peek(s, now, 1); d.Allowed || d.Remaining != 0 || l.Used(s, now) != 1200 {
 		t.Errorf("have %+v, %d used", d, l.Used(s, now))
 	}
@@ -208,7 +208,7 @@ func TestCoarseLogForgets(t *testing.T) {
 	g := &Log{}
 	const step = 66_667 // ns: 900,000 a minute, a tenth below the limit
 	for i := int64(0); i < 2_000_000; i++ {
-		now := Now{Steady: 1e18 + i*step}
+		now := Instant{Steady: 1e18 + i*step}
 		if !g.Take(l, now, 1) {
 			t.Fatalf("hit %d refused: %d used in %d entries", i, g.Used(), g.Len())
 		}
@@ -238,7 +238,7 @@ func TestStateAheadOfTheClock(t *testing.T) {
 		if have := l.Advance(s, soon); have != s {
 			t.Errorf("%s: a window that begins in half a second became %+v", kind, have)
 		}
-		if have := l.Force(State{}, Taken{Window: s.At}, soon, 3); l.Used(have, soon) != 3 {
+		if have := l.Force(State{}, TakeRecord{Window: s.At}, soon, 3); l.Used(have, soon) != 3 {
 			t.Errorf("%s: a debt from a window about to begin was dropped: %+v", kind, have)
 		}
 	}
@@ -267,7 +267,7 @@ func TestGiveAfterRefill(t *testing.T) {
 	fast := &Limit{Kind: TokenBucket, Amount: 1000, Burst: 1000, Window: time.Second}
 	slow := &Limit{Kind: TokenBucket, Amount: 1, Burst: 1000, Window: time.Second}
 	s, _ := fast.Take(State{}, atSecond(0), 1000)
-	from := fast.Taken(s, atSecond(0))
+	from := fast.TakeRecord(s, atSecond(0))
 	s, _ = fast.Take(s, atSecond(2), 1000)
 	if s = slow.Give(s, from, atSecond(2), 1000); s.Count != 1000 {
 		t.Errorf("Give put back what had drained at the old rate: %+v", s)

@@ -69,8 +69,8 @@ func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	switch {
 	case n == at:
 		s.At = n // the clock has caught up with a queue
-	case s.queued() && l.isInQueueReach(at, wall):
-	case s.queued() || !l.isWithinSkew(at, wall):
+	case s.isQueued() && l.isInQueueReach(at, wall):
+	case s.isQueued() || !l.isWithinSkew(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
 			s.Part = 0 // the loan belongs to one window only
@@ -79,7 +79,7 @@ func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	return s
 }
 
-func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
+func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	d.Used, d.Remaining = s.Count, max(0, l.Amount+s.Part-s.Count)
 	if s.Fresh() && d.Allowed {
 		return
@@ -87,7 +87,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	if !s.Fresh() {
 		d.ResetAfter = time.Duration(max(0, l.endOfWindow(s.Window())-now.Wall))
 	}
-	if s.queued() {
+	if s.isQueued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
 	}
 	switch {
@@ -102,7 +102,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 
 // WindowLeft returns how much is left of the window at now, by the wall clock. For limits without numbered windows it returns
 // Window.
-func (l *Limit) WindowLeft(now Now) time.Duration {
+func (l *Limit) WindowLeft(now Instant) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
 	}

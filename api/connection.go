@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 // Connections tracks the open connections of a listener, so that all can be closed and waited for.
 type Connections struct {
 	mu        sync.Mutex // guards the rest
-	places    places
+	slots     slots
 	open      map[*Connection]struct{}
 	closed    bool
 	closing   chan struct{}  // closed when closed becomes true
@@ -37,7 +37,7 @@ type Connections struct {
 
 // NewConnections returns an empty set of connections that serves at most that many at once; 0: no bound.
 func NewConnections(most int) *Connections {
-	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), closing: make(chan struct{})}
+	return &Connections{slots: newSlots(most), open: make(map[*Connection]struct{}), closing: make(chan struct{})}
 }
 
 // Listen wraps ln so that c tracks its connections.
@@ -90,8 +90,8 @@ func (c *Connections) add(conn net.Conn) *Connection {
 		tracked.once.Do(func() {})
 		return tracked
 	}
-	if !c.places.take(tracked) {
-		if displaced := c.places.takeSpare(tracked); displaced != nil {
+	if !c.slots.take(tracked) {
+		if displaced := c.slots.takeSpare(tracked); displaced != nil {
 			_ = displaced.Conn.Close() // as in CloseAll
 		}
 	}
@@ -100,10 +100,10 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	return tracked
 }
 
-// Figures reports how many connections of a door found no place.
-func (c *Connections) Figures(s figures.Sink, door string) {
+// Metrics reports how many connections of a door found no slot.
+func (c *Connections) Metrics(s metrics.Sink, door string) {
 	c.mu.Lock()
-	overflowed := c.places.overflowed
+	overflowed := c.slots.overflowed
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
 		"Connections beyond the bounds, in all or of one address, which are answered probes only.", overflowed, "door", door)
@@ -121,25 +121,25 @@ func (c *Connections) Count() (open, received int) {
 	return len(c.open), received
 }
 
-// Park frees the place of a connection while nothing serves it.
+// Park frees the slot of a connection while nothing serves it.
 func (c *Connections) Park(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places.release(conn)
+	c.slots.release(conn)
 }
 
-// Resume gives a parked connection a place again. It reports false if there is none.
+// Resume gives a parked connection a slot again. It reports false if there is none.
 func (c *Connections) Resume(conn *Connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.closed && c.places.take(conn)
+	return !c.closed && c.slots.take(conn)
 }
 
 func (c *Connections) remove(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, conn)
-	c.places.release(conn)
+	c.slots.release(conn)
 	c.stillOpen.Done()
 }
 
@@ -172,8 +172,8 @@ type Connection struct {
 	net.Conn
 	owner      *Connections
 	address    netip.Prefix // see addressOf
-	placed     bool         // holds a place; guarded by the owner's mutex
-	ProbesOnly bool         // holds a spare place, so that only one probe is answered
+	hasSlot    bool         // holds a slot; guarded by the owner's mutex
+	ProbesOnly bool         // holds a spare slot, so that only one probe is answered
 	input      atomic.Int32 // whether it has received something
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // Doors is the state that all doors of a node share. A door serves one protocol: it authorises callers by their tokens,
@@ -57,8 +57,8 @@ func (d *Doors) Ready() {
 // Close stops following the tokens file. The doors must already be closed.
 func (d *Doors) Close() { d.tokens.close() }
 
-// Figures reports the metrics that all doors share.
-func (d *Doors) Figures(s figures.Sink) {
+// Metrics reports the metrics that all doors share.
+func (d *Doors) Metrics(s metrics.Sink) {
 	if set := d.Decider.Rules(); set != nil {
 		s.Gauge("rules_version", "Version of the rules in force.", float64(set.Version))
 	}

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // latencyStripes is the number of copies of the counts. Requests on different processors then rarely write to the same cache
@@ -53,8 +53,8 @@ func (s *LatencyStripe) Observe(d time.Duration) {
 	s.sum.Add(int64(d))
 }
 
-// Figures reports the counts of a door. name is the name of the histogram.
-func (l *Latency) Figures(s figures.Sink, door, name, help string) {
+// Metrics reports the counts of a door. name is the name of the histogram.
+func (l *Latency) Metrics(s metrics.Sink, door, name, help string) {
 	counts := make([]int64, len(latencyBounds)+1) // by bucket
 	var nanos, requests int64
 	for i := range l.stripes {
@@ -66,5 +66,5 @@ func (l *Latency) Figures(s figures.Sink, door, name, help string) {
 		requests += stripe.requests.Load()
 	}
 	s.Count("requests_total", "Requests answered at a door, probes included.", requests, "door", door)
-	s.Histogram(name, help, figures.Seconds(latencyBounds[:]), counts, time.Duration(nanos).Seconds())
+	s.Histogram(name, help, metrics.Seconds(latencyBounds[:]), counts, time.Duration(nanos).Seconds())
 }

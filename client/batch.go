@@ -168,10 +168,10 @@ func (c *Client) checkSingle(ctx context.Context, q *call) {
 }
 
 // setAnswer sets q's decision and error from the answer to a request of its own.
-func (q *call) setAnswer(r *reply) {
+func (c *call) setAnswer(r *reply) {
 	var a answer
-	if q.decision, q.err = r.decision(&a, q.countMode); q.err == nil && q.headers {
-		q.decision.headers = headersOf(r.header)
+	if c.decision, c.err = r.decision(&a, c.countMode); c.err == nil && c.headers {
+		c.decision.headers = headersOf(r.header)
 	}
 }
 

@@ -155,19 +155,19 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 }
 
 // isTighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
-func (a *localOp) isTighter(b *localOp) bool {
+func (op *localOp) isTighter(b *localOp) bool {
 	switch {
-	case a.fits != b.fits:
+	case op.fits != b.fits:
 		return b.fits
-	case !a.fits && (a.cost > a.capacity) != (b.cost > b.capacity):
-		return a.cost > a.capacity
-	case !a.fits:
-		return a.window.ends > b.window.ends
+	case !op.fits && (op.cost > op.capacity) != (b.cost > b.capacity):
+		return op.cost > op.capacity
+	case !op.fits:
+		return op.window.ends > b.window.ends
 	}
 	share := func(x, y *localOp) *big.Int {
 		return new(big.Int).Mul(big.NewInt(max(0, x.capacity-x.window.used)), big.NewInt(y.capacity))
 	}
-	return share(a, b).Cmp(share(b, a)) < 0
+	return share(op, b).Cmp(share(b, op)) < 0
 }
 
 func (op *localOp) unit() string {

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,10 +30,10 @@ const (
 // Cluster is this node's part in the cluster.
 type Cluster struct {
 	*core
-	founder    *founder
-	crew       *crew
-	reconciler *reconciler
-	governor   *governor
+	founder     *founder
+	tracker     *nodeTracker
+	reconciler  *reconciler
+	sharedRules *sharedRules
 
 	closeOnce sync.Once
 	closeErr  error
@@ -55,16 +56,16 @@ func New(cfg Config) (*Cluster, error) {
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { signal(core.stateApplied) })
+	core.machine = newMachine(cfg.Build, func() { wake.Signal(core.stateApplied) })
 	core.memory.noMajority = make(chan struct{}, 1)
 	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
 		core: core, founder: &founder{core: core},
-		crew:     &crew{core: core, lastReports: map[ring.NodeID]nodeReport{}, removing: map[ring.NodeID]pendingRemoval{}},
-		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
+		tracker:     &nodeTracker{core: core, lastReports: map[ring.NodeID]nodeReport{}, removing: map[ring.NodeID]pendingRemoval{}},
+		sharedRules: &sharedRules{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
-	c.crew.withoutAuthority.Store(&[]ring.NodeID{})
-	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
+	c.tracker.behind.Store(&[]ring.NodeID{})
+	c.reconciler = &reconciler{core: core, tracker: c.tracker, sharedRules: c.sharedRules, changing: make(chan struct{}, 1)}
 	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (c *Cluster) Start() error {
 	c.updateAddresses()
 	for _, loop := range []func(){
 		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
-		c.crew.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.governor.informRegions, c.governor.governRegions,
+		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.sharedRules.informRegions, c.sharedRules.runRegionsLoop,
 	} {
 		c.loops.Go(loop)
 	}
@@ -116,7 +117,7 @@ func (c *Cluster) startGossip(empty bool) error {
 	g, self := c.cfg.Gossip, c.cfg.Self
 	g.Self = gossip.Member{
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
-		Cluster: c.identity.Load().Cluster, Expect: c.cfg.Expect, Empty: empty, Version: settingsVersion,
+		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.cfg.BootstrapExpect, Empty: empty, Version: settingsVersion,
 		Level: uint32(c.cfg.Build.Level),
 	}
 	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.cfg.Logger)
@@ -185,13 +186,13 @@ func (c *Cluster) updateAddresses() {
 	c.nodeAddresses.Store(&known)
 	c.cfg.Peers.SetNodes(known)
 	if c.cfg.OnAddresses != nil {
-		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
-			c.crew.remembered = addresses
+		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.tracker.remembered) {
+			c.tracker.remembered = addresses
 			c.cfg.OnAddresses(addresses)
 		}
 	}
-	signal(c.gossipChanged)
-	signal(c.reconcileNeeded)
+	wake.Signal(c.gossipChanged)
+	wake.Signal(c.reconcileNeeded)
 }
 
 // memberAddress returns the address at which a member accepts calls.

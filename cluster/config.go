@@ -88,8 +88,8 @@ type Build = agreement.Build
 
 // Config configures a Cluster.
 type Config struct {
-	Self   Node
-	Expect int // on the first start, found a cluster of this many nodes; 0: join an existing one
+	Self            Node
+	BootstrapExpect int // on the first start, found a cluster of this many nodes; 0: join an existing one
 
 	// Build describes which data this build can read. A Level of 0 means agreement.Newest.
 	Build Build
@@ -119,9 +119,9 @@ type Config struct {
 	Boottime func() time.Duration
 	// OnAddresses receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
 	OnAddresses func(addresses []string)
-	// AppliedNote records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
+	// AppliedStore records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
 	// reach the other nodes. nil: nothing is recorded.
-	AppliedNote AppliedNote
+	AppliedStore AppliedStore
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
 	SnapshotBytes   int64  // or after this many bytes of entries
@@ -177,7 +177,7 @@ func (c *Config) Validate() error {
 	need(c.Self.Boot != 0, "Self.Boot is zero")
 	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
-	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
+	need(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
 	need(c.Store != nil, "Store is nil")
 	need(c.Peers != nil, "Peers is nil")
 	need(c.Boottime != nil, "Boottime is nil")
@@ -197,4 +197,4 @@ func (c *Config) Validate() error {
 }
 
 // foundsAlone reports whether this node founds a cluster by itself, without looking for others.
-func (c *Config) foundsAlone() bool { return c.Expect == 1 && len(c.Gossip.Join) == 0 }
+func (c *Config) foundsAlone() bool { return c.BootstrapExpect == 1 && len(c.Gossip.Join) == 0 }

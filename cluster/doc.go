@@ -13,9 +13,9 @@
 // A Cluster has four parts over one core, which holds Raft, the agreed state and the calls between nodes:
 //
 //   - The founder founds the cluster on its first start, and decides which cluster this node belongs to.
-//   - The crew tracks the other nodes (see census) and asks for authority. On the leader, it answers such requests.
+//   - The nodeTracker tracks the other nodes (see listMembers) and asks for authority. On the leader, it answers such requests.
 //   - The reconciler, on the leader, makes Raft's configuration and the feature level match the members.
-//   - The governor writes rules and shares them with other regions.
+//   - sharedRules writes rules and shares them with other regions.
 //
 // Each region is a cluster. Rules are written in one region, the primary ([Config.Primary]). Write forwards changes to it,
 // and the leaders of the other regions copy its rules. They reach it through [OtherRegions].

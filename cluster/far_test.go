@@ -47,7 +47,7 @@ type far struct {
 	members int
 }
 
-func (f *far) SetEntry(yes bool) {
+func (f *far) SetEntryNode(yes bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.entry = yes

@@ -279,7 +279,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		for i := range 8 {
 			before := w.aLeader()
-			before.c.Load().crew.transferLead(t.Context())
+			before.c.Load().tracker.transferLead(t.Context())
 			var next *node
 			w.until(500*time.Millisecond, "another leader", func() bool {
 				next = w.leader()

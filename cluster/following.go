@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // rulesPosition identifies the rules and the agreed regions that a region has applied.
@@ -24,12 +25,12 @@ func positionOf(s *agreement.State) rulesPosition {
 }
 
 // sameTerm reports whether s and o have the same world and term. Only then are their version numbers comparable.
-func (s rulesPosition) sameTerm(o rulesPosition) bool { return s.World == o.World && s.Term == o.Term }
+func (p rulesPosition) sameTerm(o rulesPosition) bool { return p.World == o.World && p.Term == o.Term }
 
 // isBefore reports whether s is older than o, in the same world.
-func (s rulesPosition) isBefore(o rulesPosition) bool {
-	return s.World == o.World &&
-		cmp.Or(cmp.Compare(s.Term, o.Term), cmp.Compare(s.Version, o.Version), cmp.Compare(s.Revision, o.Revision)) < 0
+func (p rulesPosition) isBefore(o rulesPosition) bool {
+	return p.World == o.World &&
+		cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0
 }
 
 // followRequest is a region leader's report to the primary. It asks for anything newer.
@@ -52,10 +53,10 @@ const (
 
 // followPrimary, on the leader of a secondary region, asks the primary for news and adopts it in this region. It then asks
 // again at once, which also reports the progress.
-func (g *governor) followPrimary(ctx context.Context) error {
+func (sr *sharedRules) followPrimary(ctx context.Context) error {
 	for {
-		more, err := g.followOnce(ctx)
-		g.noteFollowOutcome(err)
+		more, err := sr.followOnce(ctx)
+		sr.noteFollowOutcome(err)
 		if err != nil || !more {
 			return err
 		}
@@ -64,15 +65,15 @@ func (g *governor) followPrimary(ctx context.Context) error {
 
 // followOnce makes one exchange with the primary. more means that this region has adopted something new, and has yet to
 // report that to the primary.
-func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
-	s, honoured := g.updateHonoured(ctx)
+func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
+	s, honoured := sr.updateHonoured(ctx)
 	b, err := json.Marshal(followRequest{
-		Region: g.cfg.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: sr.cfg.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
 	}
-	if b, err = g.callFar(ctx, MethodFollow, b); err != nil {
+	if b, err = sr.callFar(ctx, MethodFollow, b); err != nil {
 		return false, err
 	}
 	if len(b) == 0 {
@@ -82,32 +83,32 @@ func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
 	case followUpToDate:
 		return false, nil
 	case followState:
-		return true, g.adoptRules(ctx, b)
+		return true, sr.adoptRules(ctx, b)
 	case followNotPrimary:
-		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, g.cfg.Primary, b)
+		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.cfg.Primary, b)
 	}
 	return false, errBadCall
 }
 
 // adoptRules makes this region agree on the primary's reply.
-func (g *governor) adoptRules(ctx context.Context, b []byte) error {
+func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 	e, err := agreement.ParseAdopt(b)
 	if err != nil {
 		return fmt.Errorf("parse the primary region's state: %w", err)
 	}
-	before := g.State()
-	r, err := g.propose(ctx, e)
+	before := sr.State()
+	r, err := sr.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("follow the primary region: %w", err)
 	}
-	now := g.State()
+	now := sr.State()
 	version := rulesVersion(now)
 	switch world := before.Regions.World; {
 	case !world.IsZero() && world != now.Regions.World:
-		g.cfg.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
+		sr.cfg.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
-		g.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
+		sr.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
 	}
 	return nil
 }
@@ -116,24 +117,24 @@ func (g *governor) adoptRules(ctx context.Context, b []byte) error {
 const followPatience = 3 * time.Second
 
 // noteFollowOutcome records the outcome of an exchange with the primary, and logs a lasting change.
-func (g *governor) noteFollowOutcome(err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (sr *sharedRules) noteFollowOutcome(err error) {
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
 	now := time.Now()
 	if err == nil {
-		if g.failureLogged || g.primaryAnsweredAt.IsZero() {
-			g.cfg.Logger.Info("this region follows the primary region", "primary", g.cfg.Primary)
+		if sr.failureLogged || sr.primaryAnsweredAt.IsZero() {
+			sr.cfg.Logger.Info("this region follows the primary region", "primary", sr.cfg.Primary)
 		}
-		g.primaryAnsweredAt, g.primaryFailingSince, g.failureLogged = now, time.Time{}, false
+		sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = now, time.Time{}, false
 		return
 	}
-	if g.primaryFailingSince.IsZero() {
-		g.primaryFailingSince = now
+	if sr.primaryFailingSince.IsZero() {
+		sr.primaryFailingSince = now
 	}
-	if now.Sub(g.primaryFailingSince) >= followPatience && !g.failureLogged {
-		g.failureLogged = true
-		g.cfg.Logger.Warn("can't follow the primary region: this region keeps its current rules",
-			"primary", g.cfg.Primary, "error", err)
+	if now.Sub(sr.primaryFailingSince) >= followPatience && !sr.failureLogged {
+		sr.failureLogged = true
+		sr.cfg.Logger.Warn("can't follow the primary region: this region keeps its current rules",
+			"primary", sr.cfg.Primary, "error", err)
 	}
 }
 
@@ -148,10 +149,10 @@ type Following struct {
 // Following describes how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
 	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
-	g := c.governor
+	g := c.sharedRules
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.secondary() && !g.leadingSince.IsZero() {
+	if c.isSecondary() && !g.leadingSince.IsZero() {
 		at := g.primaryAnsweredAt
 		if at.IsZero() {
 			at = g.leadingSince
@@ -172,19 +173,19 @@ func recordedVersion(s *agreement.State) (version int64) {
 }
 
 // serveFollow, on the leader of the primary, records another region's report and answers it.
-func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
+func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
-	own, s := g.cfg.Self.Region, g.State()
-	switch err := g.requirePrimaryLeader(); {
-	case !g.leads():
+	own, s := sr.cfg.Self.Region, sr.State()
+	switch err := sr.requirePrimaryLeader(); {
+	case !sr.leads():
 		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
-	case g.secondary():
-		return append([]byte{byte(followNotPrimary)}, g.cfg.Primary...), nil
+	case sr.isSecondary():
+		return append([]byte{byte(followNotPrimary)}, sr.cfg.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:
@@ -194,16 +195,16 @@ func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 			ErrRefused, q.Region, q.Level, s.Level)
 	}
 	mine, theirs := positionOf(s), q.rulesPosition
-	g.mu.Lock()
-	noted := g.reports.add(q.Region, q.report(time.Now()))
+	sr.mu.Lock()
+	noted := sr.reports.add(q.Region, q.report(time.Now()))
 	if mine.isBefore(theirs) {
-		g.regionAhead = theirs
+		sr.regionAhead = theirs
 	}
-	g.mu.Unlock()
+	sr.mu.Unlock()
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
-	signal(g.wake)
+	wake.Signal(sr.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
 		return []byte{byte(followUpToDate)}, nil
 	}

@@ -118,7 +118,7 @@ func (f *founder) foundCluster() {
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferTimeout || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
+		case time.Since(deferred) < deferTimeout || f.cfg.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
 		lower, err := f.foundOnce()
@@ -145,7 +145,7 @@ func (f *founder) foundCluster() {
 // node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
 	self := f.cfg.Self.ID
-	out := newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members())
+	out := newFoundingView(self, f.cfg.BootstrapExpect, f.gossip.Load().Members())
 	expectErr := f.checkExpect()
 	if expectErr != nil {
 		out.set = nil
@@ -174,7 +174,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	if expectErr != nil {
 		return false, expectErr
 	}
-	return false, waitError(f.cfg.Expect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
+	return false, waitError(f.cfg.BootstrapExpect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
 }
 
 // waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
@@ -183,11 +183,11 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	found, others := 0, ""
 	for _, m := range members {
 		switch {
-		case m.State != gossip.Alive || m.Expect == 0:
-		case m.Expect == expect:
+		case m.State != gossip.Alive || m.BootstrapExpect == 0:
+		case m.BootstrapExpect == expect:
 			found++
 		default:
-			others += fmt.Sprintf("; %s has --bootstrap-expect %d", m.Name, m.Expect)
+			others += fmt.Sprintf("; %s has --bootstrap-expect %d", m.Name, m.BootstrapExpect)
 		}
 	}
 	who := strings.Join(missing, ", ")
@@ -205,26 +205,26 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 // checkExpect returns an error if this node must not found a cluster, because at least twice as many nodes as
 // --bootstrap-expect are about to start: if the network split now, they would found two clusters.
 func (f *founder) checkExpect() error {
-	return checkExpect(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
+	return checkExpect(f.cfg.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
 // checkExpect is the same check as a function of the values of --bootstrap-expect, the number of nodes that --join names
 // (0 while unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
-func checkExpect(expect, named int, members []gossip.Member) error {
+func checkExpect(expect, joinCount int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
-		if m.Expect > 0 && m.State != gossip.Left {
+		if m.BootstrapExpect > 0 && m.State != gossip.Left {
 			known[memberAddress(m)] = true
 		}
 	}
-	n, by := named, "--join names"
+	n, by := joinCount, "--join names"
 	if len(known) > n {
 		n, by = len(known), "gossip knows of"
 	}
 	switch {
 	case expect < 1:
 		return nil
-	case named == 0:
+	case joinCount == 0:
 		return errors.New("the names in --join are still being resolved")
 	case n >= 2*expect:
 		return fmt.Errorf("%w to found a cluster: --bootstrap-expect %d is not more than half of the %d nodes that %s, "+
@@ -246,13 +246,13 @@ func (f *founder) setPromiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and withdraws the promise if
-// not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
+// checkPromise asks the proposer that holds this node's promise whether its attempt is still valid, and withdraws the
+// promise if not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
 	var stands bool
-	if err := f.callJSON(ctx, p.Proposer, MethodStands, p.Attempt, &stands); err != nil {
+	if err := f.callJSON(ctx, p.Proposer, MethodIsAttemptValid, p.Attempt, &stands); err != nil {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
 	if stands {
@@ -294,10 +294,10 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.promise; !now.stands(self, p.Attempt) {
+	if now := f.promise; !now.isStillValid(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
-	if newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members()).clusterExists {
+	if newFoundingView(self, f.cfg.BootstrapExpect, f.gossip.Load().Members()).clusterExists {
 		return false, errors.New("a cluster already exists")
 	}
 	if err := f.checkExpect(); err != nil {
@@ -318,7 +318,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 func (f *founder) giveUp(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.promise.stands(f.cfg.Self.ID, p.Attempt) {
+	if !f.promise.isStillValid(f.cfg.Self.ID, p.Attempt) {
 		return nil
 	}
 	return f.setPromiseLocked(f.promise.withdrawn())
@@ -340,7 +340,7 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
-		newFoundingView(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).clusterExists
+		newFoundingView(f.cfg.Self.ID, f.cfg.BootstrapExpect, f.gossip.Load().Members()).clusterExists
 	next, reply := f.promise.answer(f.cfg.Self.ID, ask, inCluster)
 	if err := f.setPromiseLocked(next); err != nil {
 		return nil, err
@@ -348,11 +348,11 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	return json.Marshal(reply)
 }
 
-// serveStands reports whether this node's own attempt with the given number stands.
-func (f *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
+// serveIsAttemptValid reports whether this node's own attempt with the given number is still valid.
+func (f *founder) serveIsAttemptValid(_ context.Context, attempt uint64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.promise.stands(f.cfg.Self.ID, attempt), nil
+	return f.promise.isStillValid(f.cfg.Self.ID, attempt), nil
 }
 
 // invitation is a call that the leader makes before it adds a node, to check that the node is reachable and willing.

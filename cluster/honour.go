@@ -50,15 +50,15 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 func (h *honourProgress) markReached() { h.honoured, h.next, h.index = h.next, rulesPosition{}, 0 }
 
 // updateHonoured returns the current state and the newest version of its rules that this region honours, or 0 if there is none.
-// Only governRegions calls it.
+// Only runRegionsLoop calls it.
 //
 // It reads the index after the state, so that the index is not older than the entry with the version. The result stays true
 // under the next leader: see [authority.Granter.RequireApplied].
-func (g *governor) updateHonoured(ctx context.Context) (*agreement.State, int64) {
-	h := &g.progress
-	s := g.State()
-	h.waitFor(positionOf(s), g.machine.rulesIndex.Load())
-	if h.next.Version > 0 && g.granter.RequireApplied(ctx, h.index) {
+func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, int64) {
+	h := &sr.progress
+	s := sr.State()
+	h.waitFor(positionOf(s), sr.machine.rulesIndex.Load())
+	if h.next.Version > 0 && sr.granter.RequireApplied(ctx, h.index) {
 		h.markReached()
 	}
 	return s, h.honoured.Version
@@ -118,65 +118,65 @@ func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, 
 	return clock, true
 }
 
-// oversee is one round on the primary's leader: it adds regions that have begun to follow, checks which version of the rules
-// this region honours, and records versions that all regions honour.
-func (g *governor) oversee(ctx context.Context) error {
-	if err := g.requirePrimaryLeader(); err != nil {
+// runPrimaryRound is one round on the primary's leader: it adds regions that have begun to follow, checks which version of
+// the rules this region honours, and records versions that all regions honour.
+func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
+	if err := sr.requirePrimaryLeader(); err != nil {
 		return err
 	}
-	if err := g.overtakeRegionAhead(ctx); err != nil {
+	if err := sr.overtakeRegionAhead(ctx); err != nil {
 		return err
 	}
-	s, honoured := g.updateHonoured(ctx)
+	s, honoured := sr.updateHonoured(ctx)
 	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
-	g.mu.Lock()
-	g.reports.add(g.cfg.Self.Region, own.report(time.Now()))
-	for name, report := range g.reports {
+	sr.mu.Lock()
+	sr.reports.add(sr.cfg.Self.Region, own.report(time.Now()))
+	for name, report := range sr.reports {
 		if report.isFresh(time.Now()) {
 			list = append(list, name)
 		}
 	}
-	g.mu.Unlock()
-	if list = g.uncommitted(list); len(list) > 0 {
-		if err := g.addRegionsExclusively(ctx, list); err != nil {
+	sr.mu.Unlock()
+	if list = sr.uncommitted(list); len(list) > 0 {
+		if err := sr.addRegionsExclusively(ctx, list); err != nil {
 			return err
 		}
 	}
-	return g.recordVersions(ctx)
+	return sr.recordVersions(ctx)
 }
 
 // overtakeRegionAhead begins a new term if a region is ahead of this one, because another region was the primary in the
 // meantime, or because this region has lost data. All regions then follow the new term, even if they have newer rules.
-func (g *governor) overtakeRegionAhead(ctx context.Context) error {
-	g.mu.Lock()
-	theirs := g.regionAhead
-	g.regionAhead = rulesPosition{}
-	g.mu.Unlock()
+func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
+	sr.mu.Lock()
+	theirs := sr.regionAhead
+	sr.regionAhead = rulesPosition{}
+	sr.mu.Unlock()
 	if theirs == (rulesPosition{}) {
 		return nil
 	}
 	// A deposed leader, or one that has not applied everything yet, only seems to be behind. Applying an entry rules that out.
-	if _, err := g.propose(ctx, agreement.Empty{}); err != nil {
+	if _, err := sr.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
-	mine := positionOf(g.State())
+	mine := positionOf(sr.State())
 	if !mine.isBefore(theirs) {
 		return nil
 	}
-	g.cfg.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
+	sr.cfg.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
-	return g.becomePrimary(ctx, theirs.Term+1)
+	return sr.becomePrimary(ctx, theirs.Term+1)
 }
 
 // prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
-// added by oversee.
-func (g *governor) prospectiveFollowers() (list []string) {
-	if g.cfg.OtherRegions == nil {
+// added by runPrimaryRound.
+func (sr *sharedRules) prospectiveFollowers() (list []string) {
+	if sr.cfg.OtherRegions == nil {
 		return nil
 	}
-	for _, r := range g.cfg.OtherRegions.Regions() {
-		if r.Reachable && r.Follows == g.cfg.Self.Region {
+	for _, r := range sr.cfg.OtherRegions.Regions() {
+		if r.Reachable && r.Follows == sr.cfg.Self.Region {
 			list = append(list, r.Name)
 		}
 	}
@@ -184,17 +184,17 @@ func (g *governor) prospectiveFollowers() (list []string) {
 }
 
 // uncommitted returns list without the regions that are committed.
-func (g *governor) uncommitted(list []string) []string {
-	names := g.State().Regions.Names
+func (sr *sharedRules) uncommitted(list []string) []string {
+	names := sr.State().Regions.Names
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
 // addRegionsExclusively takes the writing token and calls addRegions.
-func (g *governor) addRegionsExclusively(ctx context.Context, list []string) error {
+func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string) error {
 	select {
-	case g.writing <- struct{}{}:
-		defer func() { <-g.writing }()
-		return g.addRegions(ctx, list)
+	case sr.writing <- struct{}{}:
+		defer func() { <-sr.writing }()
+		return sr.addRegions(ctx, list)
 	case <-ctx.Done():
 		return fmt.Errorf("add regions: %w", ctx.Err())
 	}
@@ -202,16 +202,16 @@ func (g *governor) addRegionsExclusively(ctx context.Context, list []string) err
 
 // addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of the
 // primary, with the writing token held.
-func (g *governor) addRegions(ctx context.Context, list []string) error {
-	for _, name := range g.uncommitted(list) {
-		if len(g.State().Regions.Names) >= agreement.MaxRegions {
+func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
+	for _, name := range sr.uncommitted(list) {
+		if len(sr.State().Regions.Names) >= agreement.MaxRegions {
 			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name, agreement.MaxRegions)
 		}
-		r, err := g.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
+		r, err := sr.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
-		g.cfg.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(g.State()))
+		sr.cfg.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(sr.State()))
 	}
 	return nil
 }
@@ -219,31 +219,31 @@ func (g *governor) addRegions(ctx context.Context, list []string) error {
 // recordVersions takes the next steps towards recording the version in force. A candidate is recorded once all regions honour it.
 // Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their windows
 // end.
-func (g *governor) recordVersions(ctx context.Context) error {
+func (sr *sharedRules) recordVersions(ctx context.Context) error {
 	for range maxMarksPerRound {
-		r := g.State().Regions
-		m, ok := g.nextMark(r)
+		r := sr.State().Regions
+		m, ok := sr.nextMark(r)
 		if !ok || r.Refuses(m) != nil {
 			return nil // not yet
 		}
-		result, err := g.propose(ctx, m)
+		result, err := sr.propose(ctx, m)
 		if err = errors.Join(err, result.Err); err != nil {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			g.cfg.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			sr.cfg.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil
 }
 
 // nextMark returns the mark to propose now, if there is one.
-func (g *governor) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
+func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
 	for _, held := range r.Held {
 		if held.Candidate {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			clock, all := g.reports.allHonour(r.Names, rulesPosition{World: r.World, Term: r.Term, Version: held.Version})
+			sr.mu.Lock()
+			defer sr.mu.Unlock()
+			clock, all := sr.reports.allHonour(r.Names, rulesPosition{World: r.World, Term: r.Term, Version: held.Version})
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,8 +30,8 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.Stuck() == nil { // a stuck node can't hand anything over: its standbys take over once it is ended
 		c.leavingRing.Store(true)
 		// Transfer the lead first, to spare the other nodes an election at the end.
-		c.crew.transferLead(ctx)
-		c.holder.Poke()
+		c.tracker.transferLead(ctx)
+		c.holder.AskNow()
 		self := c.cfg.Self.ID
 		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
 		if err != nil {
@@ -54,34 +55,34 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 }
 
 // transferLead tries to transfer the lead to another voter, if this node leads. If that fails, a later election decides.
-func (c *crew) transferLead(ctx context.Context) {
-	heirs := c.transferTargets()
+func (nt *nodeTracker) transferLead(ctx context.Context) {
+	heirs := nt.transferTargets()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
-		r := c.raft.Load()
+		r := nt.raft.Load()
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
+		err := nt.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
 		if err != nil {
-			c.cfg.Logger.Debug("leadership was not transferred", "error", err)
+			nt.cfg.Logger.Debug("leadership was not transferred", "error", err)
 		}
 	}
 }
 
 // hasOtherVoter reports whether another voter is alive and not known to be unfit.
-func (c *crew) hasOtherVoter() bool { return len(c.transferTargets()) > 0 }
+func (nt *nodeTracker) hasOtherVoter() bool { return len(nt.transferTargets()) > 0 }
 
 // transferTargets returns, in random order, the other voters that are alive and have not recently reported to this leader
 // that they are unfit. If some of them have caught up, it returns only those: Raft proposes nothing while it transfers the
 // lead, and it may try forever to transfer it to a node that stores nothing.
-func (c *crew) transferTargets() []member {
+func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
-	index := c.State().Index
-	for _, m := range c.census(c.State()) {
-		if !m.Voter || m.ID == c.cfg.Self.ID || !m.alive() {
+	index := nt.State().Index
+	for _, m := range nt.listMembers(nt.State()) {
+		if !m.Voter || m.ID == nt.cfg.Self.ID || !m.isAlive() {
 			continue
 		}
-		switch h := c.lastReport(m.ID); {
+		switch h := nt.lastReport(m.ID); {
 		case h.unfitToLead && time.Since(h.at) < nodeReportTTL:
 		case h.isCaughtUp(index):
 			well = append(well, m)
@@ -98,10 +99,10 @@ func (c *crew) transferTargets() []member {
 }
 
 // lastReport returns what a node last reported with a request for authority.
-func (c *crew) lastReport(id ring.NodeID) nodeReport {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lastReports[id]
+func (nt *nodeTracker) lastReport(id ring.NodeID) nodeReport {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	return nt.lastReports[id]
 }
 
 // LeaveCluster removes this node from Raft, the members and gossip for good. Call it after LeaveRing. The data directory is
@@ -112,7 +113,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 		return nil
 	}
 	c.leavingCluster.Store(true)
-	c.crew.transferLead(ctx)
+	c.tracker.transferLead(ctx)
 	if err := c.requestRemoval(ctx, removalRequest{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
@@ -137,14 +138,14 @@ type removalRequest struct {
 }
 
 // requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveTimeout.
-func (c *Cluster) requestRemoval(ctx context.Context, d removalRequest) error {
+func (c *Cluster) requestRemoval(ctx context.Context, r removalRequest) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, serveTimeout)
 		defer cancel()
 	}
 	return c.retry(ctx, func(unknown bool) error {
-		err := c.callJSON(ctx, toLeader, MethodRemove, d, &noBody{})
+		err := c.callJSON(ctx, toLeader, MethodRemove, r, &noBody{})
 		if unknown && errors.Is(err, ErrNotFound) {
 			return nil // an earlier attempt removed it, and the reply was lost
 		}
@@ -153,49 +154,49 @@ func (c *Cluster) requestRemoval(ctx context.Context, d removalRequest) error {
 }
 
 // serveRemove removes a node on the leader.
-func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, error) {
-	if d.Leaves && d.Node.IsZero() {
+func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, error) {
+	if r.Leaves && r.Node.IsZero() {
 		return noBody{}, errBadCall
 	}
 	if !c.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	m, err := c.crew.findMember(d)
+	m, err := c.tracker.findMember(r)
 	if err != nil {
 		return noBody{}, err
 	}
 	switch {
 	case m.ID == c.cfg.Self.ID:
-		if d.Leaves {
+		if r.Leaves {
 			return noBody{}, fmt.Errorf("%w: this node still leads", ErrLeaderUnavailable)
 		}
-		if d.Force {
-			c.crew.transferLead(ctx)
+		if r.Force {
+			c.tracker.transferLead(ctx)
 			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
 		}
 		return noBody{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
-	case m.State == gossip.Alive && !d.Leaves && !d.Force:
+	case m.State == gossip.Alive && !r.Leaves && !r.Force:
 		return noBody{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
-	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
+	case r.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
 		return noBody{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.crew.markRemoving(m, d.Force)
-	if !d.Leaves {
-		defer c.crew.unmarkRemoving(m.ID)
+	c.tracker.markRemoving(m, r.Force)
+	if !r.Leaves {
+		defer c.tracker.unmarkRemoving(m.ID)
 	}
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
-	signal(c.reconcileNeeded)
+	wake.Signal(c.reconcileNeeded)
 	for c.leads() {
-		now, err := c.crew.findMember(removalRequest{Node: m.ID})
-		if err != nil || !now.inRaft && (d.Leaves || !now.inState) {
+		now, err := c.tracker.findMember(removalRequest{Node: m.ID})
+		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
 			return noBody{}, nil
 		}
-		if now.alive() && !d.Leaves && !d.Force {
+		if now.isAlive() && !r.Leaves && !r.Force {
 			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
 		case <-time.After(retryPause):
-			signal(c.reconcileNeeded)
+			wake.Signal(c.reconcileNeeded)
 		case <-ctx.Done():
 			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}
@@ -204,14 +205,14 @@ func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, er
 }
 
 // markRemoving marks the node's process as being removed, so that the reconcile loop does not add it again.
-func (c *crew) markRemoving(m member, force bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.removing[m.ID] = pendingRemoval{m.boot, force}
+func (nt *nodeTracker) markRemoving(m member, force bool) {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	nt.removing[m.ID] = pendingRemoval{m.boot, force}
 }
 
-func (c *crew) unmarkRemoving(id ring.NodeID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.removing, id)
+func (nt *nodeTracker) unmarkRemoving(id ring.NodeID) {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	delete(nt.removing, id)
 }

@@ -28,13 +28,13 @@ type MemberLevel struct {
 }
 
 // Levels returns the feature levels as this node knows them.
-func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
+func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
 
-func (c *crew) levels(s *agreement.State) Levels {
+func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
-	for _, m := range c.census(s) {
-		if b := s.Boots[m.ID]; m.inRaft || m.inState {
-			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
+	for _, m := range nt.listMembers(s) {
+		if p := s.Processes[m.ID]; m.inRaft || m.inState {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: p.Release, Zones: p.Zones})
 		}
 	}
 	for i, m := range l.Members {
@@ -74,7 +74,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if _, err := rc.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
-	l := rc.crew.levels(rc.State())
+	l := rc.tracker.levels(rc.State())
 	switch {
 	case to == 0:
 		to = l.Highest
@@ -107,11 +107,11 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 				ErrRefused, m.Name, m.Knows, to, m.Release)
 		}
 	}
-	if rc.secondary() {
+	if rc.isSecondary() {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {
-		if r, fresh := rc.governor.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
+		if r, fresh := rc.sharedRules.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
@@ -128,7 +128,7 @@ type pendingRaise struct {
 // raiseWhenDue raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
 // back to an older release.
 func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
-	l := rc.crew.levels(rc.State())
+	l := rc.tracker.levels(rc.State())
 	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {
 		*r = pendingRaise{}
 		return

@@ -2,185 +2,110 @@ package cluster
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
+	"net"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
-const (
-	// caughtUpMargin is how many entries a node may lag behind and still count as caught up.
-	caughtUpMargin = 32
-	// nodeReportTTL is how long the report in a node's request for authority stays valid.
-	nodeReportTTL = 3 * time.Second
-	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
-	changeTimeout = 5 * time.Second
-)
-
-// reconciler, on the leader, makes Raft's configuration and the feature level match the members.
-type reconciler struct {
-	*core
-	crew     *crew
-	governor *governor
-	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
-	// know the level being agreed on.
-	changing chan struct{}
+// Member is a node of the cluster as this node sees it.
+type Member struct {
+	Name       string       `json:"name"`
+	ID         ring.NodeID  `json:"id"`
+	Address    string       `json:"address"`
+	Region     string       `json:"region"`
+	Zone       string       `json:"zone"`
+	State      gossip.State `json:"state"` // Failed if gossip has not seen it
+	Voter      bool         `json:"voter"`
+	Leader     bool         `json:"leader"`
+	InRing     bool         `json:"in_ring"`
+	Behind     bool         `json:"behind"`     // the leader's last answer said that it refuses this node authority
+	Partitions int          `json:"partitions"` // owned after the current move; only set in a View
 }
 
-// reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
-func (rc *reconciler) reconcileMembers() {
-	var records map[ring.NodeID]nodeHealth
-	outsiders := map[ring.NodeID]time.Time{}
-	var rising pendingRaise
-	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
-		rc.dropOutsiders(outsiders)
-		rc.noteMostVoters(0)
-		if !rc.leads() || rc.State().Cluster.IsZero() {
-			records, rising = nil, pendingRaise{}
-			return false
+// member is a Member with everything else that the leader needs for its decisions.
+type member struct {
+	Member
+	peerAddress     string     // host:port from gossip; empty if gossip has not seen the node
+	boot            uint64     // boot of the process that gossip has seen
+	settingsVersion uint8      // version of the ring's settings, from gossip
+	inGossip        bool       // gossip has seen the node
+	inState         bool       // in the agreed state
+	inRaft          bool       // in Raft's configuration
+	raftAddress     string     // address in Raft's configuration
+	removing        bool       // an operator is removing the process that gossip has seen
+	forced          bool       // the operator removes it even if it is alive
+	health          nodeHealth // used by the reconcile loop
+}
+
+// isAlive reports whether gossip considers the node alive.
+func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
+
+// listMembers lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come
+// from gossip if possible, since it has the newest ones.
+func (nt *nodeTracker) listMembers(s *agreement.State) []member {
+	all := map[ring.NodeID]member{}
+	for id, m := range s.Members {
+		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
+	}
+	for _, g := range nt.gossipMembers() {
+		all[g.ID] = member{
+			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.Version, peerAddress: memberAddress(g),
+			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
-		rc.raiseWhenDue(&rising)
-		if records == nil {
-			records = map[ring.NodeID]nodeHealth{}
-		}
-		for rc.leads() && rc.ctx.Err() == nil {
-			p, index := rc.plan(records)
-			next := p.next()
-			if next.kind == noChange {
-				break
+	}
+	conf, _ := nt.configuration()
+	remembered := nt.memory.state.Load() // has the names of nodes not heard of since this node started
+	for _, server := range conf.Servers {
+		id := nodeID(server.ID)
+		m, listed := all[id]
+		if !listed {
+			m.Member = Member{ID: id, Name: id.String(), Address: hostOf(string(server.Address)), State: gossip.Failed}
+			if remembered != nil && remembered.Members[id].Name != "" {
+				m.Name, m.Region, m.Zone = remembered.Members[id].Name, remembered.Members[id].Region, remembered.Members[id].Zone
 			}
-			if err := rc.carryOut(next, index); err != nil {
-				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
-				r := records[next.node.ID]
-				r.changeFailedAt = time.Now()
-				records[next.node.ID] = r
-				break
-			}
 		}
-		return false
+		m.inRaft, m.raftAddress, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
+		all[id] = m
+	}
+	leader, behind := nt.Leader(), *nt.behind.Load()
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	list := make([]member, 0, len(all))
+	for id, m := range all {
+		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
+		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
+			m.removing, m.forced = true, r.forced
+		}
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
+	return list
+}
+
+// findMember returns the node that a removal request refers to.
+func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
+	found := slices.DeleteFunc(nt.listMembers(nt.State()), func(m member) bool {
+		return m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
 	})
+	switch {
+	case len(found) == 0:
+		return member{}, fmt.Errorf("%w: %q", ErrNotFound, r.Name)
+	case len(found) > 1:
+		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), r.Name)
+	}
+	return found[0], nil
 }
 
-// plan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
-func (rc *reconciler) plan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
-	_, index := rc.configuration()
-	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.crew.census(state)}
-	present := map[ring.NodeID]bool{}
-	rc.crew.mu.Lock()
-	defer rc.crew.mu.Unlock()
-	for i := range p.members {
-		m := &p.members[i]
-		caughtUp := rc.crew.lastReports[m.ID].isCaughtUp(state.Index)
-		m.removing = m.removing || state.WasRemoved(m.boot)
-		m.health = records[m.ID].updated(p.now, m, caughtUp)
-		records[m.ID], present[m.ID] = m.health, true
+// hostOf returns an address without its port.
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
 	}
-	for id := range records {
-		if !present[id] {
-			delete(records, id)
-			delete(rc.crew.lastReports, id)
-			delete(rc.crew.removing, id)
-		}
-	}
-	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
-	return p, index
-}
-
-// carryOut makes a change. Raft refuses it if the configuration has changed since index.
-func (rc *reconciler) carryOut(ch change, index uint64) error {
-	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
-	defer cancel()
-	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
-	r := rc.raft.Load()
-	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
-	select {
-	case rc.changing <- struct{}{}:
-		defer func() { <-rc.changing }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	switch ch.kind {
-	case addNode:
-		if err := rc.invite(ctx, ch.node); err != nil {
-			return err
-		}
-		log.Info("adding a node")
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
-	case moveNode:
-		if ch.node.ID != rc.cfg.Self.ID {
-			if err := rc.invite(ctx, ch.node); err != nil {
-				return err
-			}
-		}
-		log.Info("changing a node's address", "before", ch.node.raftAddress)
-		if ch.node.Voter {
-			return rc.await(ctx, r.AddVoter(id, address, index, changeTimeout))
-		}
-		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
-	case promoteNode:
-		log.Info("making a node a voter")
-		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
-	case demoteNode:
-		log.Info("demoting a voter")
-		return rc.await(ctx, r.DemoteVoter(id, index, changeTimeout))
-	case removeNode:
-		log.Info("removing a node")
-		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
-	case forgetNode:
-		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
-		return cmp.Or(err, r.Err)
-	}
-	return nil
-}
-
-// invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because
-// it belongs to another cluster, say.
-func (rc *reconciler) invite(ctx context.Context, m member) error {
-	s := rc.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.noteMostVoters(0)}
-	conf, _ := rc.configuration()
-	for _, s := range conf.Servers {
-		in.Servers = append(in.Servers, nodeID(s.ID))
-	}
-	b, _ := json.Marshal(in) // texts and numbers
-	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
-	if err != nil {
-		return fmt.Errorf("invite node %s: %w", m.ID, err)
-	}
-	if remote.Node != m.ID {
-		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
-	}
-	return nil
-}
-
-// outsiderGrace is how long gossip keeps a dead node that is neither in Raft's configuration nor in the agreed state.
-const outsiderGrace = time.Minute
-
-// dropOutsiders makes gossip forget dead nodes that were removed from the cluster, or never admitted. since holds when each
-// of them was first seen in that state.
-func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
-	gone := map[ring.NodeID]bool{}
-	for _, m := range rc.crew.census(rc.State()) {
-		if !m.inGossip || m.inRaft || m.inState || m.alive() || m.ID == rc.cfg.Self.ID {
-			continue
-		}
-		gone[m.ID] = true
-		if first, noted := since[m.ID]; !noted {
-			since[m.ID] = time.Now()
-		} else if time.Since(first) >= outsiderGrace {
-			rc.gossip.Load().Forget(m.ID)
-		}
-	}
-	for id := range since {
-		if !gone[id] {
-			delete(since, id)
-		}
-	}
+	return address
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // Raft applies nothing until it hears from a leader, because it can't tell which of its entries are committed. A node that
@@ -28,9 +29,9 @@ const (
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote stores how far a node has applied entries: the index, and the cluster's ID, so that the note is not mistaken
-// for another cluster's. *persist.Note implements it.
-type AppliedNote interface {
+// AppliedStore stores how far a node has applied entries: the index, and the cluster's ID, so that the note is not mistaken
+// for another cluster's. *persist.SmallFile implements it.
+type AppliedStore interface {
 	// Read returns the content last written, or nil if there is none.
 	Read() ([]byte, error)
 	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more when the
@@ -59,10 +60,10 @@ func (c *core) Last() *agreement.State {
 // recallState loads the remembered state. It must be called before Raft runs. It discards a state without rules, and one
 // whose ring lacks this node.
 func (c *Cluster) recallState() {
-	if c.cfg.AppliedNote == nil {
+	if c.cfg.AppliedStore == nil {
 		return
 	}
-	b, err := c.cfg.AppliedNote.Read()
+	b, err := c.cfg.AppliedStore.Read()
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
 		if err != nil {
@@ -116,7 +117,7 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 
 // recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
 func (c *Cluster) recordApplied() {
-	if c.cfg.AppliedNote == nil {
+	if c.cfg.AppliedStore == nil {
 		return
 	}
 	t := time.NewTicker(recordInterval)
@@ -133,7 +134,7 @@ func (c *Cluster) recordApplied() {
 		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
-		err := c.cfg.AppliedNote.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
+		err := c.cfg.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
 			c.cfg.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
 		}
@@ -157,7 +158,7 @@ func (c *Cluster) watchContact() {
 			// A leader may be elected soon. If this node decided alone until then, a healthy cluster would exceed limits.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
-			signal(c.memory.noMajority)
+			wake.Signal(c.memory.noMajority)
 			return true
 		}
 		return false

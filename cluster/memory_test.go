@@ -38,7 +38,7 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	for _, n := range nodes {
 		note := &slate{}
 		n.adjust = func(c *Config) {
-			c.AppliedNote, c.SnapshotBytes, c.TrailingEntries, c.Timings.Snapshot = note, snapshotBytes, 4, 2*time.Second
+			c.AppliedStore, c.SnapshotBytes, c.TrailingEntries, c.Timings.Snapshot = note, snapshotBytes, 4, 2*time.Second
 			last := int64(0)
 			c.OnRules = func(s *rules.Set) {
 				if s.Version < last {

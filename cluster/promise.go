@@ -50,8 +50,8 @@ func (p promise) newAttempt(self ring.NodeID, set []ring.NodeID) promise {
 	return promise{Proposer: self, Attempt: p.Used + 1, Set: set, Used: p.Used + 1}
 }
 
-// stands reports whether an attempt by self may still found a cluster, or has founded one.
-func (p promise) stands(self ring.NodeID, attempt uint64) bool {
+// isStillValid reports whether an attempt by self may still found a cluster, or has founded one.
+func (p promise) isStillValid(self ring.NodeID, attempt uint64) bool {
 	return p.isBy(self) && p.Attempt == attempt
 }
 
@@ -68,7 +68,7 @@ func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foun
 		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.Empty) {
 			return foundingView{clusterExists: true}
 		}
-		if m.State == gossip.Alive && m.Expect == expect && m.Empty && expect > 0 {
+		if m.State == gossip.Alive && m.BootstrapExpect == expect && m.Empty && expect > 0 {
 			out.set = append(out.set, m.ID)
 		}
 	}
@@ -86,7 +86,7 @@ type foundingStep uint8
 
 const (
 	stepWait   foundingStep = iota
-	stepCheck               // ask the proposer that holds this node's promise whether its attempt stands
+	stepCheck               // ask the proposer that holds this node's promise whether its attempt is still valid
 	stepGiveUp              // withdraw this node's own attempt
 	stepAsk                 // ask the set for promises
 )

@@ -25,7 +25,7 @@ func ids(ns ...byte) []ring.NodeID {
 }
 
 func TestFoundingView(t *testing.T) {
-	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), Expect: 3, Empty: true} }
+	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), BootstrapExpect: 3, Empty: true} }
 	with := func(m gossip.Member, change func(*gossip.Member)) gossip.Member {
 		change(&m)
 		return m
@@ -39,8 +39,8 @@ func TestFoundingView(t *testing.T) {
 		{"enough", []gossip.Member{fresh(3), fresh(1), fresh(2)}, foundingView{set: ids(1, 2, 3)}},
 		{"the lowest", []gossip.Member{fresh(4), fresh(3), fresh(5), fresh(2)}, foundingView{set: ids(2, 3, 4)}},
 		{"one is gone", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })}, foundingView{}},
-		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 5 })}, foundingView{}},
-		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 0 })}, foundingView{}},
+		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 5 })}, foundingView{}},
+		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.BootstrapExpect = 0 })}, foundingView{}},
 		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, foundingView{clusterExists: true}},
 		{"a cluster that failed", []gossip.Member{fresh(1), fresh(2), fresh(3),
 			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, foundingView{clusterExists: true}},
@@ -123,13 +123,13 @@ func TestAnswerToAProposer(t *testing.T) {
 
 func TestTooManyForOneFounding(t *testing.T) {
 	node := func(n byte, change ...func(*gossip.Member)) gossip.Member {
-		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, Expect: 2, Empty: true}
+		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, BootstrapExpect: 2, Empty: true}
 		for _, c := range change {
 			c(&m)
 		}
 		return m
 	}
-	joins := func(m *gossip.Member) { m.Expect = 0 }
+	joins := func(m *gossip.Member) { m.BootstrapExpect = 0 }
 	failed := func(m *gossip.Member) { m.State = gossip.Failed }
 	left := func(m *gossip.Member) { m.State = gossip.Left }
 	three := []gossip.Member{node(1), node(2), node(3)}
@@ -177,14 +177,14 @@ func TestNoTwoFoundings(t *testing.T) {
 			var seen []gossip.Member
 			for n := range byte(nodes) {
 				if other := id(n + 1); other == self || chance.IntN(3) > 0 {
-					seen = append(seen, gossip.Member{ID: other, Expect: expect, Empty: true})
+					seen = append(seen, gossip.Member{ID: other, BootstrapExpect: expect, Empty: true})
 				}
 			}
 			p, step := promises[self].nextStep(self, newFoundingView(self, expect, seen))
 			promises[self] = p
 			switch {
 			case chance.IntN(4) == 0: // lost, or a crash
-			case step == stepCheck && !promises[p.Proposer].stands(p.Proposer, p.Attempt):
+			case step == stepCheck && !promises[p.Proposer].isStillValid(p.Proposer, p.Attempt):
 				promises[self] = p.withdrawn()
 			case step == stepAsk:
 				if p = collect(chance, promises, self, p); p.Decided {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -98,8 +99,8 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 // isVoter reports whether this node is a voter.
 func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
 
-// Entries returns the other reachable voters of this region, through which other regions can be called.
-func (c *core) Entries() []ring.NodeID {
+// EntryNodes returns the other reachable voters of this region, through which other regions can be called.
+func (c *core) EntryNodes() []ring.NodeID {
 	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.cfg.Self.ID || !c.cfg.Peers.Reachable(id) })
 }
 
@@ -286,15 +287,15 @@ func (c *Cluster) followLeadership() {
 		case leads := <-c.raft.Load().LeaderCh():
 			c.leaderChanges.Add(1)
 			if leads {
-				c.granter.Lead()
-				signal(c.leadChanged)
-				signal(c.reconcileNeeded)
+				c.granter.StartLeading()
+				wake.Signal(c.leadChanged)
+				wake.Signal(c.reconcileNeeded)
 			} else {
-				c.granter.Follow()
+				c.granter.StopLeading()
 			}
-			signal(c.governor.wake)
+			wake.Signal(c.sharedRules.wake)
 			c.cfg.Logger.Debug("leadership changed", "leads", leads)
-			c.holder.Poke()
+			c.holder.AskNow()
 		case <-c.ctx.Done():
 			return
 		}

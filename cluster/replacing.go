@@ -45,7 +45,7 @@ func (c *core) noteMostVoters(reported int) int {
 	voters := len(c.voterIDs())
 	for {
 		old := c.mostVoters.Load()
-		most := max(old, int64(min(max(reported, voters, c.cfg.Expect), maxVoters)))
+		most := max(old, int64(min(max(reported, voters, c.cfg.BootstrapExpect), maxVoters)))
 		if c.mostVoters.CompareAndSwap(old, most) {
 			return int(most)
 		}

@@ -15,16 +15,16 @@ import (
 
 // Methods of this package's calls between nodes, from 1 to 31. This package also serves those of package authority.
 const (
-	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
-	MethodStands                              // attempt → bool
-	MethodInvite                              // invitation → nothing
-	MethodPropose                             // an entry → agreement.Result; also from other regions
-	MethodRemove                              // removalRequest → nothing
-	MethodFollow                              // followRequest → followKind and its data; from other regions
-	MethodGoverns                             // nothing → nothing; fails unless the node leads the primary; from other regions
-	MethodRemoveRegion                        // a region's name → agreement.Result; also from other regions
-	MethodFollowNow                           // nothing → nothing
-	MethodRaise                               // a feature level → the agreed level
+	MethodPromise        peer.Method = 1 + iota // promiseRequest → promiseReply
+	MethodIsAttemptValid                        // attempt → bool
+	MethodInvite                                // invitation → nothing
+	MethodPropose                               // an entry → agreement.Result; also from other regions
+	MethodRemove                                // removalRequest → nothing
+	MethodFollow                                // followRequest → followKind and its data; from other regions
+	MethodProbePrimary                          // nothing → nothing; fails unless the node leads the primary; from other regions
+	MethodRemoveRegion                          // a region's name → agreement.Result; also from other regions
+	MethodFollowNow                             // nothing → nothing
+	MethodRaise                                 // a feature level → the agreed level
 )
 
 // Codes of failed calls. All but codeUnknown mean that nothing was changed.
@@ -52,7 +52,7 @@ var kindsByCode = []struct {
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
-var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose, MethodRemoveRegion}
 
 // serveTimeout bounds the work on one call; removing a node waits until its authority expires.
 const serveTimeout = 30 * time.Second
@@ -88,16 +88,16 @@ type noBody struct{}
 func (c *Cluster) localHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
-		MethodStands:              jsonHandler(c.founder.serveStands),
+		MethodIsAttemptValid:      jsonHandler(c.founder.serveIsAttemptValid),
 		MethodInvite:              jsonHandler(c.founder.serveInvitation),
-		MethodPropose:             c.governor.servePropose,
+		MethodPropose:             c.sharedRules.servePropose,
 		MethodRemove:              jsonHandler(c.serveRemove),
-		MethodFollow:              c.governor.serveFollow,
-		MethodGoverns:             c.governor.serveGoverns,
-		MethodRemoveRegion:        c.governor.serveRemoveRegion,
-		MethodFollowNow:           jsonHandler(c.governor.serveFollowNow),
+		MethodFollow:              c.sharedRules.serveFollow,
+		MethodProbePrimary:        c.sharedRules.serveProbe,
+		MethodRemoveRegion:        c.sharedRules.serveRemoveRegion,
+		MethodFollowNow:           jsonHandler(c.sharedRules.serveFollowNow),
 		MethodRaise:               jsonHandler(c.reconciler.raise),
-		authority.MethodAsk:       jsonHandler(c.crew.answerRequest),
+		authority.MethodAsk:       jsonHandler(c.tracker.answerRequest),
 		authority.MethodCommitted: jsonHandler(c.serveCommitted),
 	}
 }

@@ -21,13 +21,13 @@ func TestBeforeStart(t *testing.T) {
 		c := n.c.Load()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if v := c.View(); len(v.Members) > 0 || v.Connected || c.Authority() || !c.Leader().IsZero() || len(c.Entries()) > 0 {
+		if v := c.View(); len(v.Members) > 0 || v.Connected || c.Authority() || !c.Leader().IsZero() || len(c.EntryNodes()) > 0 {
 			t.Errorf("have %+v", v)
 		}
 		if err := c.Ready(); err == nil {
 			t.Error("it is ready")
 		}
-		if c.Await(ctx, 1, 1) || c.crew.Behind() || c.crew.Split() || c.Condition() != nil || c.Replacing() != nil {
+		if c.Await(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.Degraded() != nil || c.Replacing() != nil {
 			t.Error("it reports something that it can't know")
 		}
 		if err := c.CatchUp(ctx); !errors.Is(err, ErrLeaderUnavailable) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -42,8 +43,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		close(waiter)
 	}
 	if now.History != before.History || now.Regions != before.Regions {
-		signal(c.governor.wake)
-		c.holder.Poke() // the leader waits until a majority has reported the new rules
+		wake.Signal(c.sharedRules.wake)
+		c.holder.AskNow() // the leader waits until a majority has reported the new rules
 	}
 	if !ringChanged(before, now) {
 		return
@@ -53,8 +54,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.cfg.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
 		c.holder.Revoke()
 	}
-	c.holder.Poke()
-	signal(c.reconcileNeeded)
+	c.holder.AskNow()
+	wake.Signal(c.reconcileNeeded)
 }
 
 // publishRules passes the state's rules on if they are new. Only the loop calls it.
@@ -126,12 +127,4 @@ func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	return c.awaitState(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version
 	}) == nil
-}
-
-// signal sends to a channel of capacity 1 without blocking.
-func signal(ch chan<- struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }

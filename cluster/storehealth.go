@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected, because it
@@ -67,13 +69,13 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 // setFailed records whether an operation failed, signals if that has changed, and returns err.
 func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
-		signal(w.changed)
+		wake.Signal(w.changed)
 	}
 	return err
 }
 
-// failing reports whether the last write or the last probe failed.
-func (w *watchedLogs) failing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
+// isFailing reports whether the last write or the last probe failed.
+func (w *watchedLogs) isFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
 
 // probeStore is the loop that checks whether the store responds.
 func (c *Cluster) probeStore() {
@@ -86,57 +88,57 @@ func (c *Cluster) probeStore() {
 // deferElections is the loop that keeps this node from leading while its store fails or it is stuck, if another voter could
 // lead. If it leads, it hands over the lead. A failing store recovers with the next successful write and probe. A stuck node
 // stays stuck.
-func (c *crew) deferElections() {
-	t := time.NewTicker(c.cfg.Timings.Reconcile)
+func (nt *nodeTracker) deferElections() {
+	t := time.NewTicker(nt.cfg.Timings.Reconcile)
 	defer t.Stop()
-	stopped := c.machine.stopped
+	stopped := nt.machine.stopped
 	deferred := false
 	for {
 		select {
-		case <-c.logs.changed:
+		case <-nt.logs.changed:
 		case <-stopped:
 			stopped = nil
-			c.noteStuck()
+			nt.noteStuck()
 		case <-t.C: // other voters may have appeared
-		case <-c.ctx.Done():
+		case <-nt.ctx.Done():
 			return
 		}
-		fails := c.machine.stuck.Load() != nil || c.logs.failing()
-		if want := fails && c.hasOtherVoter(); want != deferred && c.setElectionTimeouts(want) {
+		fails := nt.machine.stuck.Load() != nil || nt.logs.isFailing()
+		if want := fails && nt.hasOtherVoter(); want != deferred && nt.setElectionTimeouts(want) {
 			deferred = want
 		}
 		if fails {
-			c.transferLead(c.ctx)
+			nt.transferLead(nt.ctx)
 		}
 	}
 }
 
 // setElectionTimeouts sets this node's election timeouts, either delayed or normal. It reports whether that succeeded.
-func (c *crew) setElectionTimeouts(late bool) bool {
-	r := c.raft.Load()
+func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
+	r := nt.raft.Load()
 	rc := r.ReloadableConfig()
-	rc.HeartbeatTimeout, rc.ElectionTimeout = c.cfg.Timings.Heartbeat, c.cfg.Timings.Election
+	rc.HeartbeatTimeout, rc.ElectionTimeout = nt.cfg.Timings.Heartbeat, nt.cfg.Timings.Election
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
-		rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
+		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.cfg.Timings.Election)
 	}
 	if err := r.ReloadConfig(rc); err != nil {
-		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
+		nt.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
 	message := "this node no longer stands for election late"
 	if late {
 		message = "this node stands for election late: its store fails, or it is stuck"
 	}
-	c.cfg.Logger.Warn(message, "fails", c.logs.failing(), "stuck", c.machine.stuck.Load() != nil,
+	nt.cfg.Logger.Warn(message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }
 
 // noteStuck logs that this node is stuck, and revokes its authority at once.
-func (c *crew) noteStuck() {
-	c.holder.Revoke()
-	c.cfg.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", c.machine.stuck.Load())
+func (nt *nodeTracker) noteStuck() {
+	nt.holder.Revoke()
+	nt.cfg.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", nt.machine.stuck.Load())
 }
 
 // Stuck returns why this node no longer applies entries, or nil if it still does.

@@ -107,7 +107,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 			if _, err := odd.c.Load().propose(t.Context(), agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
 				t.Errorf("have %v", err)
 			}
-			odd.c.Load().crew.transferLead(t.Context())
+			odd.c.Load().tracker.transferLead(t.Context())
 			w.until(20*time.Second, "another leader", func() bool { l := w.leader(); return l != nil && l != odd })
 		}
 		w.leader().mustWrite(8)

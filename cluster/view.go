@@ -11,7 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // View is the cluster as this node sees it.
@@ -28,7 +28,7 @@ type View struct {
 func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
-	for _, m := range c.crew.census(s) {
+	for _, m := range c.tracker.listMembers(s) {
 		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
 		if m.Leader {
@@ -38,12 +38,12 @@ func (c *Cluster) View() View {
 	return v
 }
 
-// Condition returns why callers should not send checks to this node although it could decide them, or nil.
-func (c *Cluster) Condition() error {
+// Degraded returns why callers should not send checks to this node although it could decide them, or nil.
+func (c *Cluster) Degraded() error {
 	switch {
-	case c.crew.removed.Load():
+	case c.tracker.removed.Load():
 		return errRemoved
-	case c.crew.Behind():
+	case c.tracker.Behind():
 		return errBehind
 	}
 	return nil
@@ -51,15 +51,15 @@ func (c *Cluster) Condition() error {
 
 // Behind reports whether this node asks for authority but can't be granted it, because it lags behind the agreed state. If
 // that holds for most nodes, Behind is false on all of them, because some node must be ready.
-func (c *crew) Behind() bool {
-	list := *c.withoutAuthority.Load()
+func (nt *nodeTracker) Behind() bool {
+	list := *nt.behind.Load()
 	nodes := len(list)
-	for _, id := range c.State().To.Members() {
+	for _, id := range nt.State().To.Members() {
 		if !slices.Contains(list, id) {
 			nodes++
 		}
 	}
-	return 2*len(list) <= nodes && slices.Contains(list, c.cfg.Self.ID)
+	return 2*len(list) <= nodes && slices.Contains(list, nt.cfg.Self.ID)
 }
 
 // Reasons for not being ready.
@@ -100,29 +100,29 @@ func (c *Cluster) Ready() error {
 	case !c.holder.EverValid():
 		return errNoAuthority
 	}
-	return c.Condition()
+	return c.Degraded()
 }
 
 // Suspended returns how many live nodes were taken out of the ring within the last hour.
 func (c *Cluster) Suspended() (n int) {
-	for _, b := range c.Last().Boots {
-		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
+	for _, p := range c.Last().Processes {
+		if s := p.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
 		}
 	}
 	return n
 }
 
-// Figures reports metrics of this node's part in the cluster.
-func (c *Cluster) Figures(s figures.Sink) {
+// Metrics reports metrics of this node's part in the cluster.
+func (c *Cluster) Metrics(s metrics.Sink) {
 	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
 	s.Flag("stuck", "1 while this node can't apply what the cluster agrees on, because that needs another release, else 0.", c.Stuck() != nil)
 	s.Flag("states_differ",
-		"1 on a leader that has seen nodes reach different states after the same entries, without a majority for any, else 0.", c.crew.Split())
+		"1 on a leader that has seen nodes reach different states after the same entries, without a majority for any, else 0.", c.tracker.Split())
 	s.Flag("behind",
-		"1 while this node asks for authority but can't be granted it, because it is behind the agreed state, else 0.", c.crew.Behind())
+		"1 while this node asks for authority but can't be granted it, because it is behind the agreed state, else 0.", c.tracker.Behind())
 	s.Level("suspended", "Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.", c.Suspended())
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
@@ -146,7 +146,7 @@ func (c *Cluster) Figures(s figures.Sink) {
 }
 
 // showRaft reports Raft's metrics. Raft must have started.
-func (c *core) showRaft(s figures.Sink) {
+func (c *core) showRaft(s metrics.Sink) {
 	r := c.raft.Load()
 	now := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {

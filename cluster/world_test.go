@@ -132,7 +132,7 @@ func (n *node) run() *node {
 	}
 	n.store = &store{disk: n.disk, dieAt: n.dieAt, onDeath: func() { w.net.Crash(n.ip) }}
 	cfg := DefaultConfig()
-	cfg.Self, cfg.Expect, cfg.Store, cfg.Peers, cfg.Logger = self, n.expect, n.store, peers, log
+	cfg.Self, cfg.BootstrapExpect, cfg.Store, cfg.Peers, cfg.Logger = self, n.expect, n.store, peers, log
 	cfg.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
 	cfg.InitialRules = func() ([]byte, string) { return []byte(firstRules), n.name }
 	cfg.OnState = func(s *agreement.State) { n.state.Store(s) }

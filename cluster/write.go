@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -54,12 +55,12 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.secondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
+	if c.isSecondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
 		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
 	var result agreement.Result
 	if err := c.retry(ctx, func(bool) (err error) {
-		result, err = parseResult(c.governor.callPrimary(ctx, MethodPropose, b))
+		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodPropose, b))
 		return err
 	}); err != nil {
 		return 0, c.primaryError(err)
@@ -67,7 +68,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if result.Err != nil {
 		return 0, result.Err
 	}
-	if c.secondary() {
+	if c.isSecondary() {
 		c.awaitPrimaryVersion(ctx, result.Version)
 		return result.Version, nil
 	}
@@ -88,7 +89,7 @@ func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.C
 // primaryError adds the primary region's name to the error of a call to it.
 func (c *core) primaryError(err error) error {
 	switch {
-	case !c.secondary():
+	case !c.isSecondary():
 	case errors.Is(err, ErrOutcomeUnknown):
 		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.cfg.Primary, err)
 	case errors.Is(err, ErrLeaderUnavailable):
@@ -104,7 +105,7 @@ func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primar
 func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
-	if c.secondary() { // otherwise this region's own leader has agreed on it
+	if c.isSecondary() { // otherwise this region's own leader has agreed on it
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 			c.cfg.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}
@@ -116,46 +117,46 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 }
 
 // serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
-func (g *governor) serveFollowNow(context.Context, noBody) (noBody, error) {
-	if !g.leads() {
+func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
+	if !sr.leads() {
 		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	signal(g.wake)
+	wake.Signal(sr.wake)
 	return noBody{}, nil
 }
 
 // servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
 // would block Raft's goroutine, which authority depends on.
-func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timings.Write)
+func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, sr.cfg.Timings.Write)
 	defer cancel()
-	e, err := g.cfg.Build.Decode(r.body)
+	e, err := sr.cfg.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := g.requirePrimaryLeader(); err != nil {
+	if err := sr.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	select {
-	case g.writing <- struct{}{}:
-		defer func() { <-g.writing }()
+	case sr.writing <- struct{}{}:
+		defer func() { <-sr.writing }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
-	if !g.granter.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
+	if !sr.granter.AwaitMajority(ctx, sr.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
 	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
-		if err := g.addRegions(ctx, g.prospectiveFollowers()); err != nil {
-			g.cfg.Logger.Info("can't add a region before a write", "error", err)
+		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
+			sr.cfg.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
-	result, err := g.propose(ctx, write)
+	result, err := sr.propose(ctx, write)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +236,7 @@ func (c *Cluster) initClusterOnce() error {
 		return err
 	}
 	if c.State().Cluster.IsZero() {
-		e := agreement.Found{Secret: make([]byte, 32)}
+		e := agreement.FoundCluster{Secret: make([]byte, 32)}
 		e.Level = c.foundingLevel()
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)
@@ -243,7 +244,7 @@ func (c *Cluster) initClusterOnce() error {
 			return err
 		}
 	}
-	if err := c.governor.claimPrimary(ctx); err != nil {
+	if err := c.sharedRules.claimPrimary(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.InitialRules == nil {

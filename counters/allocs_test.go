@@ -39,7 +39,7 @@ func hotChecks() map[string][]Op {
 	checks["a shadow"] = []Op{{Key: key(200), Limit: perMinute(algorithms.TokenBucket, 10), Cost: 1, Shadow: true}}
 	checks["a block"] = []Op{
 		{Key: key(300), Limit: perMinute(algorithms.FixedWindow, 1000), Cost: 1},
-		{Key: Key{Hi: key(300).Hi, Lo: 1}, Limit: perMinute(algorithms.TokenBucket, 1), Block: true},
+		{Key: Key{Subject: key(300).Subject, Counter: 1}, Limit: perMinute(algorithms.TokenBucket, 1), Block: true},
 	}
 	return checks
 }
@@ -76,7 +76,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 		table.Take(epoch, ops)
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
-			from := ops[0].Taken(epoch)
+			from := ops[0].TakeRecord(epoch)
 			if table.Give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
 				t.Error("the change was lost")
 			}

@@ -4,7 +4,7 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
 // op.state is then as if the block began now.
-func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
+func (op *Op) decideBlock(now algorithms.Instant, allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
 		return
@@ -14,10 +14,10 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 
 // beginBlocks begins each block of ops whose subject another op refuses, and puts it into the check's decision. It does not
 // extend a block already in force. The caller must hold the shards.
-func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
+func (t *Table) beginBlocks(now algorithms.Instant, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
-		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Hi) {
+		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Subject) {
 			continue
 		}
 		d := op.Limit.Peek(op.state, now, 1)
@@ -27,10 +27,10 @@ func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	}
 }
 
-// isSubjectRefused reports whether a limit of the subject hi refuses. A refusal for lack of room does not count.
-func isSubjectRefused(ops []Op, hi uint64) bool {
+// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count.
+func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
-		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
+		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.Decision.Allowed && !op.Full {
 			return true
 		}
 	}
@@ -39,15 +39,15 @@ func isSubjectRefused(ops []Op, hi uint64) bool {
 
 // storeBlock stores a block that begins. It returns false if there is no room for it; the check is then refused without a
 // block.
-func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, ops []Op) bool {
+func (t *Table) storeBlock(now algorithms.Instant, op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
-	p := s.find(op.Key)
-	if !p.found() {
+	loc := s.find(op.Key)
+	if !loc.found() {
 		if !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops), ops) {
 			return false
 		}
-		p = s.insert(op.Key)
+		loc = s.insert(op.Key)
 	}
-	s.store(p, op.Limit, op.state, refusedLevel, freshAt(now, op.Limit, d.ResetAfter))
+	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(now, op.Limit, d.ResetAfter))
 	return true
 }

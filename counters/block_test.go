@@ -13,7 +13,7 @@ var blockLimit = &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burs
 func withBlock(n uint64, cost int64) []Op {
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Minute}
 	k := key(n)
-	return []Op{{Key: k, Limit: limit, Cost: cost}, {Key: Key{Hi: k.Hi, Lo: k.Lo ^ 1}, Limit: blockLimit, Block: true}}
+	return []Op{{Key: k, Limit: limit, Cost: cost}, {Key: Key{Subject: k.Subject, Counter: k.Counter ^ 1}, Limit: blockLimit, Block: true}}
 }
 
 // A block reaches checkpoints and replicas like any counter, and can be restored from them.

@@ -13,18 +13,18 @@ type edit struct {
 }
 
 // penalty debits cost now, whether or not the limit allows it.
-func penalty(l *algorithms.Limit, now algorithms.Now, cost int64) edit {
+func penalty(l *algorithms.Limit, now algorithms.Instant, cost int64) edit {
 	return edit{
 		func(s algorithms.State) algorithms.State {
 			s = l.Advance(s, now)
-			return l.Force(s, l.Taken(s, now), now, cost)
+			return l.Force(s, l.TakeRecord(s, now), now, cost)
 		},
-		func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, algorithms.TakeRecord{Steady: now.Steady}, now, cost) },
 	}
 }
 
 // reward lowers usage by n units.
-func reward(l *algorithms.Limit, now algorithms.Now, n int64) edit {
+func reward(l *algorithms.Limit, now algorithms.Instant, n int64) edit {
 	return edit{
 		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
 		func(g *algorithms.Log) { g.Reward(l, now, n) },
@@ -32,7 +32,7 @@ func reward(l *algorithms.Limit, now algorithms.Now, n int64) edit {
 }
 
 // refund puts back part of a cost; see [algorithms.Limit.Refund].
-func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now algorithms.Now, cost int64) edit {
+func refund(l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, now algorithms.Instant, cost int64) edit {
 	return edit{
 		func(s algorithms.State) algorithms.State { return l.Refund(s, from, rest, now, cost) },
 		func(g *algorithms.Log) { g.Refund(l, rest, now, cost) },
@@ -42,7 +42,7 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 // ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
 // takes all of the cost. It does not check the gate, because a standby uses it to change its copy. If it fails with ErrFull,
 // nothing changes.
-func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,12 +53,12 @@ func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from
 }
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
-func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
+func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l, penalty(l, now, cost))
 }
 
 // Give puts back cost taken at from. If it fails with ErrShut, nothing changes.
-func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+func (t *Table) Give(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Give(l, from, now, cost) },
@@ -67,14 +67,14 @@ func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algori
 
 // Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails with ErrShut,
 // nothing changes.
-func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
+func (t *Table) Refund(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64) error {
 	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
 // too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
 // is no room to record the reset. The caller must hold the shard.
-func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
+func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
@@ -82,19 +82,19 @@ func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) 
 		t.changeLog(s, k, now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
 		return nil
 	}
-	p := s.find(k)
-	if !p.found() {
+	loc := s.find(k)
+	if !loc.found() {
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
-		p = s.insert(k)
+		loc = s.insert(k)
 	}
-	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, 0))
+	s.store(loc, l, algorithms.State{}, 0, freshAt(now, l, 0))
 	return nil
 }
 
 // change changes one counter, unless the gate of its partition is shut.
-func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
+func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) e
 }
 
 // changeHeld is change without the gate check. The caller must hold the shard.
-func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
+func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
 			var fresh algorithms.Log
@@ -119,19 +119,19 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 		t.changeLog(s, k, now, l, e.log)
 		return nil
 	}
-	p := s.find(k)
-	next := e.state(p.state())
-	if !p.found() {
+	loc := s.find(k)
+	next := e.state(loc.state())
+	if !loc.found() {
 		if next.Fresh() {
 			return nil
 		}
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
-		p = s.insert(k)
+		loc = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, levelAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
+	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 
@@ -156,26 +156,26 @@ func (sub *subtable) putLog(k Key, e *logSlot) {
 	sub.logs[k] = e
 }
 
-// levelAfterChange returns a counter's level after a change other than a check. If nothing is left, the counter counts as
+// fullnessAfterChange returns a counter's fullness after a change other than a check. If nothing is left, the counter counts as
 // refusing.
-func levelAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
-		return refusedLevel
+		return refusedFullness
 	}
-	return levelAfterCheck(l, d)
+	return fullnessAfterCheck(l, d)
 }
 
 // changeLog changes k's log, creating it if needed, and updates the entry counts. While the total of log entries is at its
 // bound, a log that grows beyond its fair share becomes coarser; it then forgets late, never early. Logs that don't grow may
 // keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
-func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
+func (t *Table) changeLog(s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log)) {
 	e := t.ensureLog(s, k)
 	before := e.log.Len()
 	change(&e.log)
 	t.updateEntryCount(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
-	e.kindLevel = packKindLevel(algorithms.SlidingLog, levelAfterChange(l, &d))
+	e.kindFullness = packKindFullness(algorithms.SlidingLog, fullnessAfterChange(l, &d))
 	s.markLogDirty(k, e, allReaders)
 }
 
@@ -210,26 +210,26 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOps returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
+// InlineOps returns an op for each inline counter in use of subject, at most most of them. The op's limit has the
 // counter's kind, but placeholders for amount and window, which the counter does not store. InlineOps locks the shard for one
 // subtable at a time.
-func (t *Table) InlineOps(hi uint64, most int) (ops []Op) {
+func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < most {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
-	t.shardOf(Key{Hi: hi}).forEach(func(sub *subtable) {
+	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot := range g.records {
-				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.isInlineCounter() && !e.state.Fresh() {
-					add(e.key, g.kindLevels[slot].kind())
+				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Subject == subject && e.key.isInlineCounter() && !e.state.Fresh() {
+					add(e.key, g.kindFullnesses[slot].kind())
 				}
 			}
 		}
 		for k, e := range sub.logs {
-			if k.Hi == hi && k.isInlineCounter() && !e.log.Fresh() {
+			if k.Subject == subject && k.isInlineCounter() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}
 		}
@@ -239,7 +239,7 @@ func (t *Table) InlineOps(hi uint64, most int) (ops []Op) {
 
 // Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
 // when the counter is in debt.
-func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
+func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +248,7 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 }
 
 // usageHeld is Usage for a caller that holds the shard.
-func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) algorithms.Decision {
+func (t *Table) usageHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log
 		if e := s.log(k); e != nil {

@@ -11,7 +11,7 @@ import (
 const changedBatch = 16 << 10
 
 // Changed yields every counter that changed since the last call, in batches of some ten thousand; it reuses the slice. A
-// record with Level 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
+// record with Fullness 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
 // all later ones still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
@@ -40,7 +40,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				batch = append(batch, g.record(slot))
-				s.markClean(sub.placeAt(i, slot), checkpoints)
+				s.markClean(sub.locationAt(i, slot), checkpoints)
 			}
 		}
 		for k, e := range sub.logs {
@@ -62,8 +62,8 @@ func (t *Table) markChanged(batch []Record, by readers) {
 		if e := s.log(k); e != nil {
 			s.markLogDirty(k, e, by)
 		}
-		if p := s.find(k); p.found() {
-			s.markDirty(p, by)
+		if loc := s.find(k); loc.found() {
+			s.markDirty(loc, by)
 		}
 		s.mu.Unlock()
 	}
@@ -79,7 +79,7 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 			for i := range sub.groups {
 				for slot, tag := range sub.groups[i].tags {
 					if tag >= tagUsed {
-						s.markDirty(sub.placeAt(i, slot), checkpoints)
+						s.markDirty(sub.locationAt(i, slot), checkpoints)
 					}
 				}
 			}
@@ -98,7 +98,7 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 // Restore puts back records read from disk and marks them as unchanged. It skips counters that the table already has, and
 // records that have expired. If a counter has several records, the first counts. Restore returns how many records it put
 // back, and how many it dropped for lack of room.
-func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
+func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noRoom int) {
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
 		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
@@ -118,7 +118,7 @@ func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom 
 		needed[n] = 0
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
-		case t.putHeld(s, place{index: -1}, now, r, log, noReaders):
+		case t.putHeld(s, location{index: -1}, now, r, log, noReaders):
 			restored++
 		default:
 			noRoom++

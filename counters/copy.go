@@ -53,20 +53,20 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 // Put sets a counter of the standby's copy to r, the state of the owner's counter. The counter then counts as changed for
 // Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
 // was no room for the counter.
-func (t *Table) Put(now algorithms.Now, r Record) bool {
+func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
-		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
+		r.State, r.Log, r.Fullness = algorithms.State{}, nil, 0
 	}
 	log := r.asLog() // slow, so before taking the lock
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := t.placeFor(s, r.Key, r.Kind)
-	if expired && !p.found() {
+	loc := t.placeFor(s, r.Key, r.Kind)
+	if expired && !loc.found() {
 		return true
 	}
-	return t.putHeld(s, p, now, &r, log, checkpoints)
+	return t.putHeld(s, loc, now, &r, log, checkpoints)
 }
 
 // asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
@@ -79,42 +79,42 @@ func (r *Record) asLog() *algorithms.Log {
 
 // placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
 // placeFor drops it.
-func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
-	p := s.find(k)
+func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) location {
+	loc := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
 		if e != nil {
 			t.dropLog(s, k)
 		}
-		return p
+		return loc
 	}
-	if p.found() {
-		s.remove(p)
+	if loc.found() {
+		s.remove(loc)
 	}
-	return place{index: -1, log: e}
+	return location{index: -1, log: e}
 }
 
 // putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
-func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
-	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
+func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
+	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		e.log, e.kindLevel, e.freshAt = *log, packKindLevel(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
+		e.log, e.kindFullness, e.freshAt = *log, packKindFullness(r.Kind, r.Fullness), max(e.freshAt, freshAt) // see store
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
 	}
-	if !p.found() {
-		p = s.insert(r.Key)
+	if !loc.found() {
+		loc = s.insert(r.Key)
 	}
-	g := p.group()
-	g.records[p.slot()].state, g.kindLevels[p.slot()] = r.State, packKindLevel(r.Kind, r.Level)
-	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, by)
+	g := loc.group()
+	g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = r.State, packKindFullness(r.Kind, r.Fullness)
+	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	s.markDirty(loc, by)
 	return true
 }
 
@@ -151,7 +151,7 @@ func (t *Table) dropFrom(s *shard, p int) {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(sub.placeAt(i, slot))
+					s.remove(sub.locationAt(i, slot))
 				}
 			}
 		}

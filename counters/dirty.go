@@ -31,38 +31,38 @@ type dirtyList struct {
 }
 
 // addGroup adds group i of the n groups.
-func (t *dirtyList) addGroup(i, n int) {
-	if t.incomplete = t.incomplete || len(t.groups) >= min(maxDirtyList, n/8+8); !t.incomplete {
-		t.groups = append(t.groups, uint32(i))
+func (l *dirtyList) addGroup(i, n int) {
+	if l.incomplete = l.incomplete || len(l.groups) >= min(maxDirtyList, n/8+8); !l.incomplete {
+		l.groups = append(l.groups, uint32(i))
 	}
 }
 
-func (t *dirtyList) addLog(k Key) {
-	if t.incomplete = t.incomplete || len(t.logs) >= maxDirtyList; !t.incomplete {
-		t.logs = append(t.logs, k)
+func (l *dirtyList) addLog(k Key) {
+	if l.incomplete = l.incomplete || len(l.logs) >= maxDirtyList; !l.incomplete {
+		l.logs = append(l.logs, k)
 	}
 }
 
 // markDirty marks a record as changed.
-func (s *shard) markDirty(p place, by readers) {
-	g := p.group()
-	added := uint64(by) << p.slot() &^ g.dirty
+func (s *shard) markDirty(loc location, by readers) {
+	g := loc.group()
+	added := uint64(by) << loc.slot() &^ g.dirty
 	if added == 0 {
 		return
 	}
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
-		p.subtable.unsentList.addGroup(p.groupIndex(), len(p.subtable.groups))
+		loc.subtable.unsentList.addGroup(loc.groupIndex(), len(loc.subtable.groups))
 	}
 	g.dirty |= added
-	s.adjustUnread(readers(added>>p.slot()), 1)
+	s.adjustUnread(readers(added>>loc.slot()), 1)
 }
 
 // markClean marks a record as unchanged.
-func (s *shard) markClean(p place, by readers) {
-	g := p.group()
-	gone := uint64(by) << p.slot() & g.dirty
+func (s *shard) markClean(loc location, by readers) {
+	g := loc.group()
+	gone := uint64(by) << loc.slot() & g.dirty
 	g.dirty &^= gone
-	s.adjustUnread(readers(gone>>p.slot()), -1)
+	s.adjustUnread(readers(gone>>loc.slot()), -1)
 }
 
 // markLogDirty marks a log as changed.
@@ -102,8 +102,8 @@ func (t *Table) activeReaders() readers {
 // record returns a slot as a Record.
 func (g *group) record(slot int) Record {
 	return Record{
-		Key: g.records[slot].key, Kind: g.kindLevels[slot].kind(), State: g.records[slot].state,
-		Level: g.kindLevels[slot].recordLevel(), FreshAt: int64(g.freshAt[slot]),
+		Key: g.records[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.records[slot].state,
+		Fullness: g.kindFullnesses[slot].recordFullness(), FreshAt: int64(g.freshAt[slot]),
 	}
 }
 
@@ -111,7 +111,7 @@ func (g *group) record(slot int) Record {
 func (l *logSlot) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
-		Level: l.kindLevel.recordLevel(), FreshAt: int64(l.freshAt),
+		Fullness: l.kindFullness.recordFullness(), FreshAt: int64(l.freshAt),
 	}
 }
 

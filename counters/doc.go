@@ -1,8 +1,8 @@
 // Package counters implements a node's counter table: sharded, bounded and free of pointers.
 //
-// A 128-bit [Key] identifies a counter. Key.Hi is the hash of rule and subject. It selects the shard, so all limits of one
-// rule and subject share one lock. Key.Lo tells the limits apart. The table does not store the names of subjects. The hash is
-// keyed (see package rules), so nobody can choose names that collide.
+// A 128-bit [Key] identifies a counter. Key.Subject is the hash of rule and subject. It selects the shard, so all limits of
+// one rule and subject share one lock. Key.Counter tells the limits apart. The table does not store the names of subjects.
+// The hash is keyed (see package rules), so nobody can choose names that collide.
 //
 // [Table.Take] decides a whole check atomically: it locks the shards of all counters involved, in order, and debits all of
 // the counters or none. The table drops a counter once it equals a fresh one. At its bound, the table evicts the counters

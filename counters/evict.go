@@ -14,22 +14,22 @@ var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_0
 
 // victim is a candidate for eviction. The candidate with the lowest rank is evicted.
 type victim struct {
-	place
+	location
 	key    Key
 	rank   uint64 // how far from fresh; 0 means expired
 	chosen bool
 }
 
-// consider keeps the counter if it is a better candidate. Its rank is its level, as of its last change, times the order of
+// consider keeps the counter if it is a better candidate. Its rank is its fullness, as of its last change, times the order of
 // magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
 // a bucket that is full again in a second goes before the latter.
-func (v *victim) consider(p place, k Key, m kindLevel, freshAt uint32, second int64) {
+func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
-		rank = (1+uint64(m.level()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
+		rank = (1+uint64(packed.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
 	if !v.chosen || rank < v.rank {
-		*v = victim{place: p, key: k, rank: rank, chosen: true}
+		*v = victim{location: loc, key: k, rank: rank, chosen: true}
 	}
 }
 
@@ -68,7 +68,7 @@ func (t *Table) drawRoom(s *shard) bool {
 
 // evict drops one counter of sub, a subtable of shard s, for a newcomer of class c. The caller must hold s.
 func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) bool {
-	if !s.searchable(sub, c, steady) {
+	if !s.isSearchable(sub, c, steady) {
 		return false
 	}
 	v := sub.pickVictim(c, steady, ops, t.activeReaders())
@@ -88,13 +88,13 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	if v.log != nil {
 		t.dropLog(s, v.key)
 	} else {
-		s.remove(v.place)
+		s.remove(v.location)
 	}
 	return true
 }
 
-// searchable reports whether it makes sense to search sub, a subtable of s, for a victim.
-func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
+// isSearchable reports whether it makes sense to search sub, a subtable of s, for a victim.
+func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
@@ -149,7 +149,7 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 		o.searchTurn++
 		sub = o.subtables.list[o.searchTurn%uint64(len(o.subtables.list))]
 	}
-	if !o.searchable(sub, c, steady) {
+	if !o.isSearchable(sub, c, steady) {
 		return 0, false
 	}
 	if !t.evict(o, sub, c, steady, ops) {
@@ -174,10 +174,10 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
-			if g.kindLevels[slot].level() == packedRefused && int64(g.freshAt[slot]) > second {
+			if g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second {
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
 			} else if k := g.records[slot].key; !isKeyOf(k, ops) && !g.isUnreadReset(slot, readers) {
-				v.consider(sub.placeAt(sub.clockHand, slot), k, g.kindLevels[slot], g.freshAt[slot], second)
+				v.consider(sub.locationAt(sub.clockHand, slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
 			}
 		}
 	}
@@ -189,10 +189,10 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 		if looked++; v.chosen && looked > evictionSample*groupSlots {
 			break
 		}
-		if e.kindLevel.level() == packedRefused && int64(e.freshAt) > second {
+		if e.kindFullness.fullness() == packedRefused && int64(e.freshAt) > second {
 			freeAt = min(freeAt, int64(e.freshAt))
 		} else if !isKeyOf(k, ops) && !(e.dirty&readers != 0 && e.log.Fresh()) {
-			v.consider(place{index: -1, log: e}, k, e.kindLevel, e.freshAt, second)
+			v.consider(location{index: -1, log: e}, k, e.kindFullness, e.freshAt, second)
 		}
 	}
 	sub.full[c].freeAt = freeAt

@@ -31,15 +31,15 @@ type firstProcess struct {
 type firstTake struct {
 	home int
 	time int64
-	from algorithms.Taken
+	from algorithms.TakeRecord
 	cost int64
 	ends time.Duration
 }
 
-var firstKey = Key{Hi: 7 << 52, Lo: 9}
+var firstKey = Key{Subject: 7 << 52, Counter: 9}
 
-func (r *firstRun) now(home int) algorithms.Now {
-	return algorithms.Now{Steady: epoch.Steady + r.time + r.procs[home].offset, Wall: epoch.Wall + r.time + r.wall}
+func (r *firstRun) now(home int) algorithms.Instant {
+	return algorithms.Instant{Steady: epoch.Steady + r.time + r.procs[home].offset, Wall: epoch.Wall + r.time + r.wall}
 }
 
 func (r *firstRun) used() (n int64) {
@@ -85,7 +85,7 @@ func (r *firstRun) take() {
 	}
 	if want && cost > 0 {
 		r.hit(r.time, cost)
-		r.takes = append(r.takes, firstTake{r.home, r.time, ops[0].Taken(now), cost, ops[0].Decision.ResetAfter})
+		r.takes = append(r.takes, firstTake{r.home, r.time, ops[0].TakeRecord(now), cost, ops[0].Decision.ResetAfter})
 	}
 	r.judge(ops[0].Decision, cost)
 }
@@ -121,7 +121,7 @@ func (r *firstRun) putBack() {
 	var err error
 	if rapid.Bool().Draw(r.t, "refund") || x.home != r.home {
 		rest := x.ends - time.Duration(r.time-x.time)
-		held, err = rest > 0, table.Refund(now, firstKey, &r.limit, algorithms.Taken{}, rest, x.cost)
+		held, err = rest > 0, table.Refund(now, firstKey, &r.limit, algorithms.TakeRecord{}, rest, x.cost)
 	} else {
 		held = len(r.hits) > 0 && x.time >= r.hits[0].At
 		err = table.Give(now, firstKey, &r.limit, x.from, x.cost)
@@ -139,7 +139,7 @@ func (r *firstRun) owe() {
 	cost, age := r.draw("debt", 1, 9), r.draw("age", 0, int64(r.limit.Window)*5/4)
 	var err error
 	if rapid.Bool().Draw(r.t, "late") {
-		err = table.ForceCapped(now, firstKey, &r.limit, algorithms.Taken{Steady: now.Steady - age}, cost)
+		err = table.ForceCapped(now, firstKey, &r.limit, algorithms.TakeRecord{Steady: now.Steady - age}, cost)
 	} else {
 		age, err = 0, table.Penalize(now, firstKey, &r.limit, cost)
 	}

@@ -36,7 +36,7 @@ func verdictOf(admitted bool) Verdict {
 }
 
 // Partition returns the partition of k.
-func (k Key) Partition() int { return ring.PartitionOf(k.Hi) }
+func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
 
 // gates has one bit per partition, set while its gate is shut. Decisions check it while they hold the shards of their keys.
 // So once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still
@@ -96,5 +96,5 @@ func (s *shard) waitForHolders() {
 func (t *Table) shardsOf(p int) []shard {
 	begin := uint64(p) << (64 - ring.PartitionBits)
 	end := begin + (1<<(64-ring.PartitionBits) - 1)
-	return t.shards[t.shardIndex(Key{Hi: begin}) : t.shardIndex(Key{Hi: end})+1]
+	return t.shards[t.shardIndex(Key{Subject: begin}) : t.shardIndex(Key{Subject: end})+1]
 }

@@ -11,12 +11,12 @@ import (
 
 // TestGolden: the encoding of counters has not changed.
 func TestGolden(t *testing.T) {
-	now := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
+	now := algorithms.Instant{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}
 	records := map[string]Record{
-		"0-fixed-window":   {Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Level: 255},
+		"0-fixed-window":   {Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Fullness: 255},
 		"1-widened":        {Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, Part: 7, At: 29_000_000}},
-		"2-sliding-window": {Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}, Level: 9},
+		"2-sliding-window": {Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}, Fullness: 9},
 		"3-token-bucket":   {Kind: algorithms.TokenBucket, State: state},
 		"4-leaky-bucket":   {Kind: algorithms.LeakyBucket, State: state},
 		"5-sliding-log":    {Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady + 5, N: 1}}},
@@ -26,7 +26,7 @@ func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	for _, name := range slices.Sorted(maps.Keys(records)) {
 		r := records[name]
-		r.Key, r.FreshAt = Key{Hi: 1 << 63, Lo: 5}, 5063
+		r.Key, r.FreshAt = Key{Subject: 1 << 63, Counter: 5}, 5063
 		lines = append(lines, golden.Line{Name: name, Bytes: AppendRecord(nil, &r, now)})
 	}
 	for i, b := range golden.Check(t, "testdata/records.txt", lines...) {

@@ -16,7 +16,7 @@ var inlineKeys = flag.Int("inline-keys", 300_000, "inline subjects of a flood; m
 // inlineKey is key with the tag of inline counters.
 func inlineKey(n uint64) Key { return tagged(key(n)) }
 
-func tagged(k Key) Key { return Key{Hi: k.Hi, Lo: InlineLo(k.Lo)} }
+func tagged(k Key) Key { return Key{Subject: k.Subject, Counter: InlineCounter(k.Counter)} }
 
 // yearly refuses from its second hit on, for the longest possible time.
 var yearly = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: algorithms.MaxWindow}
@@ -233,7 +233,7 @@ func TestSmallTablesHoldInlineCounters(t *testing.T) {
 func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	const bound = 1000
 	record := func(i uint64, kind algorithms.Kind) Record {
-		r := Record{Key: inlineKey(i), Kind: kind, Level: 255, FreshAt: epoch.Steady/1e9 + 3600}
+		r := Record{Key: inlineKey(i), Kind: kind, Fullness: 255, FreshAt: epoch.Steady/1e9 + 3600}
 		if kind == algorithms.SlidingLog {
 			r.Log = []algorithms.Entry{{At: epoch.Steady, N: 1}}
 		} else {
@@ -318,9 +318,9 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 				var ops []Op
 				subject := inShard(rng.Uint64N(4), rng.Uint64N(20_000))
 				for lo := range 1 + rng.Uint64N(3) {
-					k := Key{Hi: subject.Hi, Lo: subject.Lo + lo<<60}
+					k := Key{Subject: subject.Subject, Counter: subject.Counter + lo<<60}
 					if rng.IntN(4) > 0 {
-						k.Lo = InlineLo(k.Lo)
+						k.Counter = InlineCounter(k.Counter)
 					}
 					kind := allKinds[rng.IntN(5)] // it may change
 					ops = append(ops, Op{Key: k, Limit: perMinute(kind, 3), Cost: rng.Int64N(3)})
@@ -329,10 +329,10 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 				case 0:
 					_ = table.makeFresh(now, k, ops[0].Limit)
 				case 1:
-					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: Key{Hi: k.Hi, Lo: k.Lo + 1<<55}, Until: now.Steady/1e9 + 10},
+					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: Key{Subject: k.Subject, Counter: k.Counter + 1<<55}, Until: now.Steady/1e9 + 10},
 						Answer: func(*Amendment) []byte { return make([]byte, 40) }})
 				case 2:
-					s := settled(now, algorithms.Taken{}, Key{Hi: k.Hi, Lo: k.Lo + 1<<54})
+					s := settled(now, algorithms.TakeRecord{}, Key{Subject: k.Subject, Counter: k.Counter + 1<<54})
 					_, _, _ = table.Settle(now, s)
 				case 3:
 					r := Record{Key: k, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)}, FreshAt: now.Steady/1e9 + 30}

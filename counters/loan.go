@@ -21,10 +21,10 @@ const (
 )
 
 // LentKey is the key of the companion that records what k lent.
-func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentBits} }
+func (k Key) LentKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^ lentBits} }
 
 // BorrowedKey is the key of the companion that records what k borrowed.
-func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedBits} }
+func (k Key) BorrowedKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^ borrowedBits} }
 
 // Loans describes a counter and its loans, in units of the limit.
 type Loans struct {
@@ -42,7 +42,7 @@ type Loans struct {
 func (l *Loans) OwnUse() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
 
 // Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
-func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
+func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) Loans {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
 }
 
 // loansHeld is Loans for a caller that holds the shard.
-func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (out Loans) {
+func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out Loans) {
 	d := t.usageHeld(s, now, k, l)
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
@@ -69,7 +69,7 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 // buckets). It lends at most half of what is unused, rounded up, and only while the counter's own region has used less than
 // half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
 // ErrShut, ErrOtherWindow or ErrFull, nothing changes.
-func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
+func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 // Unlend puts back a loan that was never reported to its borrower. If the counter has moved to another window, or this node
 // no longer decides it, nothing happens and the loan is lost. sameLineage reports whether the counters here are still those
 // that made the loan. No partition comes or goes during that call.
-func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
+func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,14 +110,14 @@ func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	}
 	give := edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
-		return l.Give(state, l.Taken(state, now), now, n)
+		return l.Give(state, l.TakeRecord(state, now), now, n)
 	}}
 	_ = t.changeHeld(s, now, k, l, give) // can't fail: it only lowers existing counters
 	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
 // loansInWindow returns the counter's loans. It fails unless the counter may take part in a loan for window.
-func (t *Table) loansInWindow(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
+func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64) (Loans, error) {
 	if t.gates.isShut(k.Partition()) {
 		return Loans{}, ErrShut
 	}
@@ -133,7 +133,7 @@ func (t *Table) loansInWindow(s *shard, now algorithms.Now, k Key, l *algorithms
 // lost. Borrow returns how much it credited. sameLineage reports whether the counters here are still those that borrowed. No
 // partition comes or goes during that call. If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Borrow(
-	now algorithms.Now, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool,
+	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool,
 ) (int64, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -157,7 +157,7 @@ func (t *Table) Borrow(
 	}
 	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
-		state = l.Give(state, l.Taken(state, now), now, back)
+		state = l.Give(state, l.TakeRecord(state, now), now, back)
 		if excess > 0 {
 			state = l.Widen(state, now, excess)
 		}
@@ -174,13 +174,13 @@ func (t *Table) Borrow(
 func (l *Loans) Room(outstanding int64) int64 { return max(0, l.wholeUnits-max(0, outstanding)) }
 
 // makeRoomForLoan makes room for two counters without evicting those of the loan. The caller must hold the shard.
-func (t *Table) makeRoomForLoan(s *shard, now algorithms.Now, k Key) bool {
+func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
 	return t.makeRoomFor(s, k, now, 2, spared[:])
 }
 
 // noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.
-func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
+func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
 	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
 		return err
 	}
@@ -191,8 +191,8 @@ func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 // protect keeps a counter that is not a log from being evicted, until it is fresh or a check uses it. The caller must hold
 // the shard.
 func (s *shard) protect(k Key) {
-	if p := s.find(k); p.found() {
-		m := &p.group().kindLevels[p.slot()]
-		*m = packKindLevel(m.kind(), refusedLevel)
+	if loc := s.find(k); loc.found() {
+		packed := &loc.group().kindFullnesses[loc.slot()]
+		*packed = packKindFullness(packed.kind(), refusedFullness)
 	}
 }

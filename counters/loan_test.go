@@ -42,7 +42,7 @@ type loanModel struct {
 	key    Key
 	tables []*Table
 	limits []*algorithms.Limit
-	now    algorithms.Now
+	now    algorithms.Instant
 	flying []flyingLoan
 	taken  []takenCost
 	turned int // windows that turned in the last step
@@ -58,12 +58,12 @@ type flyingLoan struct {
 
 type takenCost struct {
 	at   int
-	from algorithms.Taken
+	from algorithms.TakeRecord
 	cost int64
 }
 
 func newLoanModel(kind algorithms.Kind, shares []int64) *loanModel {
-	m := &loanModel{key: Key{Hi: 3 << 52, Lo: 7}, now: algorithms.At(time.Unix(1_800_000_000, 0))}
+	m := &loanModel{key: Key{Subject: 3 << 52, Counter: 7}, now: algorithms.At(time.Unix(1_800_000_000, 0))}
 	for _, share := range shares {
 		l := &algorithms.Limit{Kind: kind, Amount: share, Window: time.Minute}
 		if kind.Bucket() {
@@ -122,7 +122,7 @@ func (m *loanModel) step(t *rapid.T) {
 }
 
 // copied returns a table with another table's counters, encoded and decoded as between nodes.
-func copied(from *Table, p int, now algorithms.Now) *Table {
+func copied(from *Table, p int, now algorithms.Instant) *Table {
 	to := New(1000)
 	_ = from.Copy(p, func(records []Record) error {
 		for i := range records {
@@ -142,7 +142,7 @@ func (m *loanModel) take(i int, cost int64) {
 	ops := []Op{{Key: m.key, Limit: m.limits[i], Cost: cost}}
 	if m.tables[i].Take(m.now, ops) == Admitted {
 		m.admitted[i] += cost
-		m.taken = append(m.taken, takenCost{i, ops[0].Taken(m.now), cost})
+		m.taken = append(m.taken, takenCost{i, ops[0].TakeRecord(m.now), cost})
 	}
 }
 
@@ -243,7 +243,7 @@ func (m *loanModel) check(t *rapid.T) {
 func TestLoanToNoShare(t *testing.T) {
 	table := New(1000)
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 0, Window: time.Minute}
-	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1, Lo: 2}
+	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1, Counter: 2}
 	window := table.Loans(now, k, l).Window
 	if n, err := table.Borrow(now, k, l, window, 100, 0, always); n != 100 || err != nil {
 		t.Fatalf("have %d, %v", n, err)
@@ -276,7 +276,7 @@ func TestLendHalf(t *testing.T) {
 	for own, want := range map[int64]int64{0: 300, 1: 299, 149: 151, 150: 0, 300: 0} {
 		table := New(1000)
 		l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 300, Window: time.Minute}
-		now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1, Lo: 2}
+		now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1, Counter: 2}
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: own}})
 		lent := int64(0)
 		for {
@@ -300,7 +300,7 @@ func TestLendHalf(t *testing.T) {
 func TestLoanRefused(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
-	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Hi: 1 << 60, Lo: 2}
+	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1 << 60, Counter: 2}
 	fixed := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 300, Window: time.Minute}
 	sliding := &algorithms.Limit{Kind: algorithms.SlidingWindow, Amount: 300, Window: time.Minute}
 	window := table.Loans(now, k, fixed).Window
@@ -340,11 +340,11 @@ func TestLoanWithoutRoom(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Hour}
 	for table.Stats().Counters < 64 {
-		k := Key{Hi: rand.Uint64(), Lo: rand.Uint64()}
+		k := Key{Subject: rand.Uint64(), Counter: rand.Uint64()}
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 2}})
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 	}
-	used := Key{Hi: rand.Uint64(), Lo: 1}
+	used := Key{Subject: rand.Uint64(), Counter: 1}
 	if n, _, err := table.Lend(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrFull) {
 		t.Errorf("have %d, %v, want ErrFull", n, err)
 	}

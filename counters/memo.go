@@ -31,11 +31,11 @@ type Memo struct {
 
 // memoKey returns the key of the i-th note of a memo.
 func memoKey(k Key, i int) Key {
-	lo := k.Lo + uint64(i)*0x9e3779b97f4a7c15
+	counter := k.Counter + uint64(i)*0x9e3779b97f4a7c15
 	if k.IsInline() {
-		lo = InlineNoteLo(lo)
+		counter = InlineNote(counter)
 	}
-	return Key{Hi: k.Hi, Lo: lo}
+	return Key{Subject: k.Subject, Counter: counter}
 }
 
 // memoNotes returns how many notes a memo with an answer of n bytes takes.
@@ -43,7 +43,7 @@ func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
 
 // Recall reads m by its key and reports whether it exists. It fails with ErrShut, or with ErrRequestIDReused if the memo
 // belongs to a request with another body.
-func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
+func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
 }
 
 // recallHeld is Recall for a caller that holds the shard. It does not check the gate.
-func (s *shard) recallHeld(now algorithms.Now, m *Memo) (found bool, err error) {
+func (s *shard) recallHeld(now algorithms.Instant, m *Memo) (found bool, err error) {
 	head := [...]Note{{Key: m.Key}}
 	if !s.readNotes(head[:], now) {
 		return false, nil
@@ -81,7 +81,7 @@ func (s *shard) recallHeld(now algorithms.Now, m *Memo) (found bool, err error) 
 }
 
 // Remember stores m. If it fails with ErrShut or ErrFull, nothing changes.
-func (t *Table) Remember(now algorithms.Now, m *Memo) error {
+func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 }
 
 // makeRoomFor makes room for n more counters in s, without evicting those of ops. The caller must hold s.
-func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
+func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Instant, n int, ops []Op) bool {
 	for i := range n {
 		if !t.makeRoom(s, k, now.Steady, i, ops) {
 			return false
@@ -121,7 +121,7 @@ func (s *shard) rememberHeld(m *Memo) {
 }
 
 // Forget removes a memo before it expires. It does nothing if there is no such memo or if the gate of its partition is shut.
-func (t *Table) Forget(now algorithms.Now, k Key) {
+func (t *Table) Forget(now algorithms.Instant, k Key) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,11 +130,11 @@ func (t *Table) Forget(now algorithms.Now, k Key) {
 		return
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
-		if p := s.find(memoKey(k, i)); p.found() {
+		if loc := s.find(memoKey(k, i)); loc.found() {
 			// As after a reset, the note stays until it has replaced its copies.
-			g := p.group()
-			g.records[p.slot()].state, g.kindLevels[p.slot()] = algorithms.State{}, packKindLevel(noteKind, 0)
-			s.markDirty(p, allReaders)
+			g := loc.group()
+			g.records[loc.slot()].state, g.kindFullnesses[loc.slot()] = algorithms.State{}, packKindFullness(noteKind, 0)
+			s.markDirty(loc, allReaders)
 		}
 	}
 }
@@ -159,7 +159,7 @@ type Amendment struct {
 }
 
 // Amend changes counters of one subject. If it fails with ErrShut, ErrFull or ErrRequestIDReused, nothing changes.
-func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
+func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	k := a.Ops[0].Key
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -202,7 +202,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 const maxAnswerPerOp = 64
 
 // amend changes one counter. The caller must hold the shard and have made room.
-func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {
+func (t *Table) amend(s *shard, now algorithms.Instant, op *Op, reset bool) error {
 	switch {
 	case reset:
 		return t.reset(s, now, op.Key, op.Limit)

@@ -10,10 +10,10 @@ import (
 )
 
 // amendment adds cost to a counter, at most once; its answer has n bytes.
-func amendment(now algorithms.Now, cost int64, body uint64, n int) *Amendment {
+func amendment(now algorithms.Instant, cost int64, body uint64, n int) *Amendment {
 	return &Amendment{
-		Ops:    []Op{{Key: Key{Hi: 7 << 52, Lo: 1}, Limit: tokenLimit, Cost: cost}},
-		Memo:   &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, ContentHash: body, Until: now.Steady/1e9 + 60},
+		Ops:    []Op{{Key: Key{Subject: 7 << 52, Counter: 1}, Limit: tokenLimit, Cost: cost}},
+		Memo:   &Memo{Key: Key{Subject: 7 << 52, Counter: 2}, ContentHash: body, Until: now.Steady/1e9 + 60},
 		Answer: func(*Amendment) []byte { return bytes.Repeat([]byte{9, 0, 255}, n)[:n] },
 	}
 }
@@ -24,7 +24,7 @@ func TestAmendOnce(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	k := amendment(now, 1, 1, 1).Ops[0].Key
 	const size = 50 // of the answer: four notes
-	expect := func(what string, table *Table, now algorithms.Now, a *Amendment, repeated bool, want error, used int64) {
+	expect := func(what string, table *Table, now algorithms.Instant, a *Amendment, repeated bool, want error, used int64) {
 		t.Helper()
 		if err := table.Amend(now, a); !errors.Is(err, want) || a.Repeated != repeated {
 			t.Errorf("%s: have %v, repeated %v; want %v, %v", what, err, a.Repeated, want, repeated)
@@ -63,10 +63,10 @@ func TestAmendOnce(t *testing.T) {
 
 	late := algorithms.At(time.Unix(1_800_000_061, 0))
 	expect("a minute later", table, late, amendment(late, 5, 78, size), false, nil, 10)
-	table.Forget(late, Key{Hi: 7 << 52, Lo: 2})
+	table.Forget(late, Key{Subject: 7 << 52, Counter: 2})
 	expect("forgotten", table, late, amendment(late, -3, 79, size), false, nil, 7)
 	reset := amendment(late, 0, 80, size)
-	reset.Reset, reset.Memo.Key.Lo = true, 3
+	reset.Reset, reset.Memo.Key.Counter = true, 3
 	expect("reset", table, late, reset, false, nil, 0)
 }
 
@@ -128,7 +128,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	full := false
 	for i := range uint64(1 << 20) {
-		ops := []Op{{Key: Key{Hi: i << 40, Lo: i}, Limit: &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}, Cost: 1}}
+		ops := []Op{{Key: Key{Subject: i << 40, Counter: i}, Limit: &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}, Cost: 1}}
 		table.Take(now, ops)
 		if table.Take(now, ops); ops[0].Full {
 			full = true
@@ -141,10 +141,10 @@ func TestAmendWithoutRoom(t *testing.T) {
 	if err := table.Amend(now, amendment(now, 5, 77, 50)); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v", err)
 	}
-	if used, _ := table.Usage(now, Key{Hi: 7 << 52, Lo: 1}, tokenLimit); used != 0 {
+	if used, _ := table.Usage(now, Key{Subject: 7 << 52, Counter: 1}, tokenLimit); used != 0 {
 		t.Errorf("have %d used", used)
 	}
-	memo := &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, ContentHash: 77, Answer: make([]byte, MaxMemo+1)}
+	memo := &Memo{Key: Key{Subject: 7 << 52, Counter: 2}, ContentHash: 77, Answer: make([]byte, MaxMemo+1)}
 	if err := table.Remember(now, memo); !errors.Is(err, ErrFull) {
 		t.Errorf("an answer beyond MaxMemo: have %v", err)
 	}
@@ -156,12 +156,12 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	t.Cleanup(table.Close)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}
 	for lo := range uint64(2) {
-		if err := table.Penalize(now, Key{Hi: 1, Lo: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
+		if err := table.Penalize(now, Key{Subject: 1, Counter: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
 			t.Fatal(err)
 		}
 	}
 	amend := func(reset bool, lo uint64) error {
-		return table.Amend(now, &Amendment{Ops: []Op{{Key: Key{Hi: 1, Lo: lo}, Limit: limit, Cost: 1}}, Reset: reset})
+		return table.Amend(now, &Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
 	}
 	if err := amend(false, 7); !errors.Is(err, ErrFull) {
 		t.Errorf("another counter: have %v", err)
@@ -172,7 +172,7 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	if err := amend(true, 1); err != nil {
 		t.Errorf("a reset: have %v", err)
 	}
-	if used, _ := table.Usage(now, Key{Hi: 1, Lo: 0}, limit); used != 6 {
+	if used, _ := table.Usage(now, Key{Subject: 1, Counter: 0}, limit); used != 6 {
 		t.Errorf("have %d used, want 6", used)
 	}
 }

@@ -12,8 +12,8 @@ import (
 //
 // The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that becomes fresh later
 // counts as the more used.
-func (t *Table) Merge(now algorithms.Now, r Record) bool {
-	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
+func (t *Table) Merge(now algorithms.Instant, r Record) bool {
+	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
 	log := r.asLog()
@@ -37,20 +37,20 @@ func (s *shard) readStored(k Key) storedCounter {
 	if e := s.log(k); e != nil {
 		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
 	}
-	if p := s.find(k); p.found() {
-		return storedCounter{Record: p.group().record(p.slot())}
+	if loc := s.find(k); loc.found() {
+		return storedCounter{Record: loc.group().record(loc.slot())}
 	}
 	return storedCounter{}
 }
 
-func (o *storedCounter) fresh() bool {
-	if o.log != nil {
-		return o.log.Fresh()
+func (s *storedCounter) isFresh() bool {
+	if s.log != nil {
+		return s.log.Fresh()
 	}
-	return o.State.Fresh()
+	return s.State.Fresh()
 }
 
-func (r *Record) fresh() bool {
+func (r *Record) isFresh() bool {
 	if r.Kind == algorithms.SlidingLog {
 		return len(r.Log) == 0
 	}
@@ -59,7 +59,7 @@ func (r *Record) fresh() bool {
 
 // mergeStored merges have into r, whose log is log, and reports whether the result is more used than have.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
-	if have.fresh() {
+	if have.isFresh() {
 		return true
 	}
 	if r.Kind != have.Kind {
@@ -75,9 +75,9 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
 	}
 	switch {
 	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window():
-		r.Level = max(r.Level, have.Level)
+		r.Fullness = max(r.Fullness, have.Fullness)
 	case r.State.Window() < have.State.Window():
-		r.Level = have.Level
+		r.Fullness = have.Fullness
 	}
 	r.State = mergeWindows(r.Kind, r.State, have.State)
 	r.FreshAt = max(r.FreshAt, have.FreshAt)

@@ -13,11 +13,11 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 	defer table.Close()
 	limit := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 3, Window: time.Hour}
 	now := algorithms.At(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC))
-	for name, at := range map[string]algorithms.Now{
+	for name, at := range map[string]algorithms.Instant{
 		"now":                          now,
 		"after the clock was set back": {Steady: now.Steady + 1, Wall: now.Wall - int64(3*time.Hour)},
 	} {
-		counted, other := Key{Hi: uint64(len(name)), Lo: 1}, Key{Hi: uint64(len(name)), Lo: 2}
+		counted, other := Key{Subject: uint64(len(name)), Counter: 1}, Key{Subject: uint64(len(name)), Counter: 2}
 		fill := []Op{{Key: counted, Limit: &limit, Cost: 3}}
 		if v := table.Take(now, fill); v != Admitted {
 			t.Fatalf("%s: have %v", name, v)

@@ -32,10 +32,12 @@ type model struct {
 	shut       map[int]bool
 	limits     map[algorithms.Kind]*algorithms.Limit
 	replicated bool
-	now        algorithms.Now
+	now        algorithms.Instant
 }
 
-func (m *model) limit(k Key) *algorithms.Limit { return m.limits[allKinds[k.Lo%uint64(len(allKinds))]] }
+func (m *model) limit(k Key) *algorithms.Limit {
+	return m.limits[allKinds[k.Counter%uint64(len(allKinds))]]
+}
 
 // peek returns what the counter of k would be after a check, brought up to date.
 func (m *model) peek(k Key, cost int64) (next counter, d algorithms.Decision) {
@@ -75,7 +77,7 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 		}
 		switch {
 		case !ds[i].Allowed && c != nil:
-			c.Level = refusedLevel
+			c.Fullness = refusedFullness
 			c.unsaved = c.unsaved || c.log == nil && fresh > c.FreshAt
 			c.unsent = c.unsent || c.log == nil && fresh > c.FreshAt
 			c.FreshAt = max(c.FreshAt, fresh)
@@ -88,14 +90,14 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 
 func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 	if c.log != nil {
-		return levelAfterChange(l, &d)
+		return fullnessAfterChange(l, &d)
 	}
-	return levelAfterCheck(l, &d)
+	return fullnessAfterCheck(l, &d)
 }
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindLevel(c.Kind, level).recordLevel(), true, true
+	c.FreshAt, c.Fullness, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindFullness(c.Kind, level).recordFullness(), true, true
 	m.all[c.Key] = c
 }
 
@@ -107,13 +109,13 @@ func (m *model) penalize(k Key, n int64) error {
 	next, _ := m.peek(k, 0)
 	var d algorithms.Decision
 	if next.log != nil {
-		next.log.Force(l, algorithms.Taken{Steady: m.now.Steady}, m.now, n)
+		next.log.Force(l, algorithms.TakeRecord{Steady: m.now.Steady}, m.now, n)
 		d = next.log.Describe(l, m.now, 0, true)
 	} else {
-		next.State = l.Force(next.State, l.Taken(next.State, m.now), m.now, n)
+		next.State = l.Force(next.State, l.TakeRecord(next.State, m.now), m.now, n)
 		d = l.Describe(next.State, m.now, 0, true)
 	}
-	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelAfterChange(l, &d))
+	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), fullnessAfterChange(l, &d))
 	return nil
 }
 
@@ -136,14 +138,14 @@ func (m *model) put(r Record) {
 		if c == nil {
 			return
 		}
-		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
+		r.State, r.Log, r.Fullness = algorithms.State{}, nil, 0
 	}
 	if c == nil {
 		c = &counter{}
 		m.all[r.Key] = c
 	}
 	r.FreshAt = max(r.FreshAt, c.FreshAt)
-	r.Level = packKindLevel(r.Kind, r.Level).recordLevel()
+	r.Fullness = packKindFullness(r.Kind, r.Fullness).recordFullness()
 	c.Record, c.unsaved = r, true
 	if r.Kind == algorithms.SlidingLog {
 		c.log = algorithms.NewLog(r.Log)
@@ -205,9 +207,9 @@ func modelKeys() (keys []Key) {
 			if i == 9 {
 				low = 1<<52 - 1
 			}
-			k := Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15}
+			k := Key{Subject: p<<52 | low, Counter: i * 0x9e3779b97f4a7c15}
 			if i%3 == 2 {
-				k.Lo = InlineLo(k.Lo)
+				k.Counter = InlineCounter(k.Counter)
 			}
 			keys = append(keys, k)
 		}
@@ -264,7 +266,7 @@ func (r *run) changeOne() {
 
 func (r *run) put() {
 	k := r.key()
-	rec := Record{Key: k, Kind: r.m.limit(k).Kind, Level: uint8(rapid.IntRange(0, 255).Draw(r.t, "level")),
+	rec := Record{Key: k, Kind: r.m.limit(k).Kind, Fullness: uint8(rapid.IntRange(0, 255).Draw(r.t, "level")),
 		FreshAt: r.m.now.Steady/1e9 + rapid.Int64Range(-2, 90).Draw(r.t, "fresh in")}
 	n := rapid.Int64Range(0, 12).Draw(r.t, "used")
 	switch {

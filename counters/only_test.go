@@ -14,17 +14,17 @@ func randomCheck(rng *rand.Rand) []Op {
 	var ops []Op
 	first := rng.Uint64N(6)
 	for subject := range 1 + rng.Uint64N(3) {
-		hi, shadow := key((first+subject)%6).Hi, rng.IntN(8) == 0
+		hi, shadow := key((first+subject)%6).Subject, rng.IntN(8) == 0
 		for lo := range 1 + rng.Uint64N(3) {
 			kind := allKinds[(hi+lo)%uint64(len(allKinds))] // each key keeps its kind
 			limit := &algorithms.Limit{Kind: kind, Amount: 3, Burst: 5, Window: time.Minute}
 			if lo == 2 && mayQueue(kind) {
 				limit.MaxDelay = time.Second
 			}
-			ops = append(ops, Op{Key: Key{Hi: hi, Lo: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})
+			ops = append(ops, Op{Key: Key{Subject: hi, Counter: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})
 		}
 		if rng.IntN(3) == 0 {
-			ops = append(ops, Op{Key: Key{Hi: hi, Lo: 1}, Limit: blockLimit, Block: true, Shadow: shadow})
+			ops = append(ops, Op{Key: Key{Subject: hi, Counter: 1}, Limit: blockLimit, Block: true, Shadow: shadow})
 		}
 	}
 	return ops

@@ -8,12 +8,12 @@ import (
 
 // Key identifies one counter.
 type Key struct {
-	Hi uint64 // hash of rule and subject; selects partition and shard
-	Lo uint64 // the hash of rule and subject, mixed with the identity of the limit
+	Subject uint64 // hash of rule and subject; selects partition and shard
+	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Lo of an inline counter, whose limit came with a call, in the bits of inlineMask. One in 2^32 other
-// keys has it by chance. The identity of an inline limit uses none of these bits.
+// InlineTag marks the Key.Counter of an inline counter, whose limit came with a call, in the bits of inlineMask. One in
+// 2^32 other keys has it by chance. The identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
@@ -21,16 +21,16 @@ const (
 	noteBit = 1 << 15
 )
 
-// InlineLo returns lo with the tag of inline counters. InlineNoteLo returns it with the tag of their notes, which
-// count as inline counters.
-func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
-func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
+// InlineCounter returns counter with the tag of inline counters. InlineNote returns it with the tag of their notes,
+// which count as inline counters.
+func InlineCounter(counter uint64) uint64 { return counter&^(inlineMask|noteBit) | InlineTag }
+func InlineNote(counter uint64) uint64    { return InlineCounter(counter) | noteBit }
 
 // IsInline reports whether k is the key of an inline counter.
-func (k Key) IsInline() bool { return k.Lo&inlineMask == InlineTag }
+func (k Key) IsInline() bool { return k.Counter&inlineMask == InlineTag }
 
 // isInlineCounter reports whether k is the key of an inline counter and not of a note.
-func (k Key) isInlineCounter() bool { return k.IsInline() && k.Lo&noteBit == 0 }
+func (k Key) isInlineCounter() bool { return k.IsInline() && k.Counter&noteBit == 0 }
 
 // class distinguishes inline counters, which may fill only part of the table, from configured ones.
 type class uint8
@@ -55,9 +55,9 @@ type Op struct {
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Hi refuses, and lasts
-	// for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it
-	// refuses every check, whatever the cost.
+	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses,
+	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
+	// it lasts, it refuses every check, whatever the cost.
 	Block bool
 
 	// Set by Take and Peek.
@@ -65,8 +65,8 @@ type Op struct {
 	// Full: the limit did not refuse, but the table has no room for another counter.
 	Full bool
 
-	state algorithms.State // after the check, while it is being decided
-	place place
+	state    algorithms.State // after the check, while it is being decided
+	location location
 }
 
 // Mode is what an op does to its counter.
@@ -92,30 +92,30 @@ func (op *Op) Refuses() bool {
 
 // MoreAfter returns how long until op's limit, a sliding window, has more left than after the check; zero if nothing is used.
 // It is valid only for the Take or Peek that admitted the whole check.
-func (op *Op) MoreAfter(now algorithms.Now) time.Duration {
+func (op *Op) MoreAfter(now algorithms.Instant) time.Duration {
 	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 
-// Taken describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
+// TakeRecord describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
 // check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
-func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
+func (op *Op) TakeRecord(now algorithms.Instant) algorithms.TakeRecord {
 	l := op.Limit
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
 		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
 	}
 	if !l.Kind.Windowed() {
-		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
+		return algorithms.TakeRecord{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
 	}
-	return l.Taken(l.Advance(algorithms.State{}, now), now)
+	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }
 
 // Record is a counter in transit to or from disk or another node. Its times are on the steady clock of the process that holds
 // it.
 type Record struct {
-	Key     Key
-	Kind    algorithms.Kind
-	State   algorithms.State   // for all kinds but the log
-	Log     []algorithms.Entry // for the log
-	Level   uint8              // how much of the capacity is used, 0…255; 255 means refusing
-	FreshAt int64              // Unix seconds on the steady clock: when the counter equals a fresh one
+	Key      Key
+	Kind     algorithms.Kind
+	State    algorithms.State   // for all kinds but the log
+	Log      []algorithms.Entry // for the log
+	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
+	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
 }

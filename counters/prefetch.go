@@ -27,7 +27,7 @@ func (h *groupsHint) set(groups []group) {
 // groupOf returns the address of the group where a search for k begins, as of firstGroup: a single subtable has no prefix.
 func (h *groupsHint) groupOf(k Key) uintptr {
 	word := h.word.Load()
-	i, _ := bits.Mul64(k.Lo, word&(1<<hintCountBits-1))
+	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))
 	return uintptr(word>>hintCountBits*cacheLine) + uintptr(i)*uintptr(groupBytes)
 }
 

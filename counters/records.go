@@ -27,13 +27,13 @@ const (
 
 // group is eight slots. What a search reads first lies in one cache line. It holds no pointers.
 type group struct {
-	tags       [groupSlots]uint8
-	kindLevels [groupSlots]kindLevel
-	freshAt    [groupSlots]uint32 // Unix seconds on the steady clock
-	dirty      uint64             // slots with changes that a reader has not received yet; see readers
-	inline     uint8              // used slots that hold inline counters, one bit each
-	_          [7]byte            // fills the first cache line, so that records begin with the next
-	records    [groupSlots]record
+	tags           [groupSlots]uint8
+	kindFullnesses [groupSlots]kindFullness
+	freshAt        [groupSlots]uint32 // Unix seconds on the steady clock
+	dirty          uint64             // slots with changes that a reader has not received yet; see readers
+	inline         uint8              // used slots that hold inline counters, one bit each
+	_              [7]byte            // fills the first cache line, so that records begin with the next
+	records        [groupSlots]record
 }
 
 type record struct {
@@ -41,42 +41,42 @@ type record struct {
 	state algorithms.State
 }
 
-// kindLevel packs a counter's kind (3 bits) and level (5 bits).
-type kindLevel uint8
+// kindFullness packs a counter's kind (3 bits) and fullness (5 bits).
+type kindFullness uint8
 
-const packedRefused = 31 // the packed refusedLevel: the last check was refused
+const packedRefused = 31 // the packed refusedFullness: the last check was refused
 
-func packKindLevel(kind algorithms.Kind, level uint8) kindLevel {
-	if level == refusedLevel {
-		return kindLevel(kind) | packedRefused<<3
+func packKindFullness(kind algorithms.Kind, fullness uint8) kindFullness {
+	if fullness == refusedFullness {
+		return kindFullness(kind) | packedRefused<<3
 	}
-	return kindLevel(kind) | kindLevel(uint16(level)*(packedRefused-1)/(refusedLevel-1))<<3
+	return kindFullness(kind) | kindFullness(uint16(fullness)*(packedRefused-1)/(refusedFullness-1))<<3
 }
 
-func (m kindLevel) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
-func (m kindLevel) level() uint8          { return uint8(m >> 3) }
+func (k kindFullness) kind() algorithms.Kind { return algorithms.Kind(k & 7) }
+func (k kindFullness) fullness() uint8       { return uint8(k >> 3) }
 
-// recordLevel returns the level as in a Record, 0…255: the lowest one that packs to the same value.
-func (m kindLevel) recordLevel() uint8 {
-	if m.level() == packedRefused {
-		return refusedLevel
+// recordFullness returns the fullness as in a Record, 0…255: the lowest one that packs to the same value.
+func (k kindFullness) recordFullness() uint8 {
+	if k.fullness() == packedRefused {
+		return refusedFullness
 	}
-	return uint8((uint16(m.level())*(refusedLevel-1) + packedRefused - 2) / (packedRefused - 1))
+	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
-// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Lo, and
+// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Counter, and
 // continues group by group until one has an empty slot. The subtable grows by a seventh at a time, so its load never falls
 // far below the maximum of seven eighths. Its shard's lock guards it.
 type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
-	prefixBits int // number of leading bits of Key.Lo that all keys here share; see shard
+	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
 	hint       groupsHint
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
-	live     int    // slots in use
-	dead     int    // slots marked deleted
-	spare    int    // empty slots that may be filled before the subtable must be rehashed
-	lowestLo uint64 // the lowest possible Key.Lo here
+	live          int    // slots in use
+	dead          int    // slots marked deleted
+	spare         int    // empty slots that may be filled before the subtable must be rehashed
+	lowestCounter uint64 // the lowest possible Key.Counter here
 
 	logs       map[Key]*logSlot
 	unsentList dirtyList // locates unsent changes
@@ -91,49 +91,49 @@ type subtable struct {
 
 // logSlot is a counter under sliding-window-log.
 type logSlot struct {
-	log       algorithms.Log
-	kindLevel kindLevel
-	freshAt   uint32
-	dirty     readers
+	log          algorithms.Log
+	kindFullness kindFullness
+	freshAt      uint32
+	dirty        readers
 }
 
-// place locates a counter.
-type place struct {
-	// With more than four fields, the compiler would keep places in memory rather than in registers.
+// location locates a counter.
+type location struct {
+	// With more than four fields, the compiler would keep locations in memory rather than in registers.
 	subtable *subtable
 	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
 	moves    int
 	log      *logSlot
 }
 
-func (p place) found() bool { return p.index >= 0 || p.log != nil }
+func (l location) found() bool { return l.index >= 0 || l.log != nil }
 
 // groupIndex, slot and group are valid only for a counter that was found and is not a log.
-func (p place) groupIndex() int { return int(uint(p.index) / groupSlots) }
-func (p place) slot() int       { return p.index & (groupSlots - 1) }
-func (p place) group() *group   { return &p.subtable.groups[uint(p.index)/groupSlots] }
+func (l location) groupIndex() int { return int(uint(l.index) / groupSlots) }
+func (l location) slot() int       { return l.index & (groupSlots - 1) }
+func (l location) group() *group   { return &l.subtable.groups[uint(l.index)/groupSlots] }
 
-// placeAt returns the place of a slot.
-func (sub *subtable) placeAt(group, slot int) place {
-	return place{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
+// locationAt returns the location of a slot.
+func (sub *subtable) locationAt(group, slot int) location {
+	return location{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
 }
 
-func (p place) state() algorithms.State {
-	if p.index < 0 {
+func (l location) state() algorithms.State {
+	if l.index < 0 {
 		return algorithms.State{}
 	}
-	return p.group().records[p.slot()].state
+	return l.group().records[l.slot()].state
 }
 
-func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
+func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
 
 // preferredSlot returns the slot that k prefers in its first group. A search reads it before it knows the tags. The guess is
 // usually right, and the processor then fetches both at once.
-func preferredSlot(k Key) int { return int(k.Lo >> 8 % groupSlots) }
+func preferredSlot(k Key) int { return int(k.Counter >> 8 % groupSlots) }
 
 // firstGroup returns the group at which the search for k begins.
 func (sub *subtable) firstGroup(k Key) int {
-	hi, _ := bits.Mul64(k.Lo<<(sub.prefixBits&63), uint64(len(sub.groups)))
+	hi, _ := bits.Mul64(k.Counter<<(sub.prefixBits&63), uint64(len(sub.groups)))
 	return int(hi)
 }
 
@@ -148,19 +148,19 @@ func (g *group) tagWord() uint64 {
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up. It does not find logs.
-func (sub *subtable) find(k Key) place {
+func (sub *subtable) find(k Key) location {
 	if len(sub.groups) == 0 {
-		return place{index: -1}
+		return location{index: -1}
 	}
 	i, slot := sub.firstGroup(k), preferredSlot(k)
 	if g := &sub.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
-		return sub.placeAt(i, slot)
+		return sub.locationAt(i, slot)
 	}
 	return sub.search(k, i)
 }
 
 // search looks k up, starting at group i.
-func (sub *subtable) search(k Key, i int) place {
+func (sub *subtable) search(k Key, i int) location {
 	wantTags := uint64(tagOf(k)) * lowBits
 	for {
 		g := &sub.groups[i]
@@ -168,11 +168,11 @@ func (sub *subtable) search(k Key, i int) place {
 		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
 			slot := bits.TrailingZeros64(m) / 8
 			if g.records[slot].key == k && g.tags[slot] == uint8(wantTags) {
-				return sub.placeAt(i, slot)
+				return sub.locationAt(i, slot)
 			}
 		}
 		if zeroBytes(w) != 0 {
-			return place{index: -1}
+			return location{index: -1}
 		}
 		if i++; i == len(sub.groups) {
 			i = 0
@@ -181,31 +181,31 @@ func (sub *subtable) search(k Key, i int) place {
 }
 
 // insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.
-func (sub *subtable) insert(k Key) place {
-	p := sub.vacantPlace(k)
-	g := p.group()
-	if g.tags[p.slot()] == tagDeleted {
+func (sub *subtable) insert(k Key) location {
+	loc := sub.vacantLocation(k)
+	g := loc.group()
+	if g.tags[loc.slot()] == tagDeleted {
 		sub.dead--
 	} else {
 		sub.spare--
 	}
-	g.tags[p.slot()] = tagOf(k)
-	g.inline = g.inline&^(1<<p.slot()) | uint8(k.class())<<p.slot()
-	g.records[p.slot()] = record{key: k}
-	g.freshAt[p.slot()] = 0
+	g.tags[loc.slot()] = tagOf(k)
+	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
+	g.records[loc.slot()] = record{key: k}
+	g.freshAt[loc.slot()] = 0
 	sub.live++
-	return p
+	return loc
 }
 
-// vacantPlace returns the first unused slot for k: its preferred slot, or else the first one in search order.
-func (sub *subtable) vacantPlace(k Key) place {
+// vacantLocation returns the first unused slot for k: its preferred slot, or else the first one in search order.
+func (sub *subtable) vacantLocation(k Key) location {
 	i := sub.firstGroup(k)
 	if slot := preferredSlot(k); sub.groups[i].tags[slot] < tagUsed {
-		return sub.placeAt(i, slot)
+		return sub.locationAt(i, slot)
 	}
 	for {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
-			return sub.placeAt(i, bits.TrailingZeros64(free)/8)
+			return sub.locationAt(i, bits.TrailingZeros64(free)/8)
 		}
 		if i++; i == len(sub.groups) {
 			i = 0
@@ -215,13 +215,13 @@ func (sub *subtable) vacantPlace(k Key) place {
 
 // freeSlot gives up a slot. No search continues past a group with an empty slot, so in such a group the slot may become empty
 // too.
-func (sub *subtable) freeSlot(p place) {
-	g := p.group()
+func (sub *subtable) freeSlot(loc location) {
+	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {
-		g.tags[p.slot()] = tagEmpty
+		g.tags[loc.slot()] = tagEmpty
 		sub.spare++
 	} else {
-		g.tags[p.slot()] = tagDeleted
+		g.tags[loc.slot()] = tagDeleted
 		sub.dead++
 	}
 	sub.live--
@@ -262,12 +262,12 @@ func (sub *subtable) setGroups(groups []group) {
 
 // copySlot copies a slot of g into sub, which must have a spare slot.
 func (sub *subtable) copySlot(g *group, slot int) {
-	p := sub.insert(g.records[slot].key)
-	to := p.group()
-	to.kindLevels[p.slot()] = g.kindLevels[slot]
-	to.freshAt[p.slot()] = g.freshAt[slot]
-	to.dirty |= g.dirty >> slot & uint64(allReaders) << p.slot()
-	to.records[p.slot()] = g.records[slot]
+	loc := sub.insert(g.records[slot].key)
+	to := loc.group()
+	to.kindFullnesses[loc.slot()] = g.kindFullnesses[slot]
+	to.freshAt[loc.slot()] = g.freshAt[slot]
+	to.dirty |= g.dirty >> slot & uint64(allReaders) << loc.slot()
+	to.records[loc.slot()] = g.records[slot]
 }
 
 // releaseAll releases the memory and invalidates all places.

@@ -18,7 +18,7 @@ import (
 // keyIn returns a key of partition p.
 func keyIn(p int, n uint64) Key {
 	k := key(n)
-	return Key{Hi: uint64(p)<<52 | k.Hi>>12, Lo: k.Lo}
+	return Key{Subject: uint64(p)<<52 | k.Subject>>12, Counter: k.Counter}
 }
 
 // contents returns all counters of p, by key.
@@ -135,7 +135,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	k := keyIn(5, 1)
 	take(table, epoch, k, l, 3)
 	table.Shut(5)
-	from := algorithms.Taken{Steady: epoch.Steady}
+	from := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
 		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
 		"give": table.Give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
@@ -282,7 +282,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 		t.Errorf("for checkpoints: have %d records", n)
 	}
 	// The owner reset them, or they have expired, so the copies on disk must go too.
-	records[0].State, records[0].Level = algorithms.State{}, 0
+	records[0].State, records[0].Fullness = algorithms.State{}, 0
 	records[1].FreshAt = second
 	for _, r := range records {
 		table.Put(epoch, r)
@@ -290,7 +290,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	n = 0
 	table.Changed(func(b []Record) error {
 		for _, r := range b {
-			if n++; !r.fresh() || r.FreshAt != second+60 {
+			if n++; !r.isFresh() || r.FreshAt != second+60 {
 				t.Errorf("have %+v", r)
 			}
 		}
@@ -381,9 +381,9 @@ func TestMerge(t *testing.T) {
 
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
-	for m := range kindLevel(32) {
-		if have := packKindLevel(0, (m << 3).recordLevel()); have != m<<3 {
-			t.Errorf("have level %d, want %d", have.level(), m)
+	for packed := range kindFullness(32) {
+		if have := packKindFullness(0, (packed << 3).recordFullness()); have != packed<<3 {
+			t.Errorf("have level %d, want %d", have.fullness(), packed)
 		}
 	}
 }
@@ -398,7 +398,7 @@ func TestConcurrentMoves(t *testing.T) {
 			for i := range 10_000 {
 				now := after(time.Duration(i) * time.Millisecond)
 				k := keyIn(rng.IntN(8)*500, rng.Uint64N(500))
-				l := limits[k.Lo%2]
+				l := limits[k.Counter%2]
 				switch rng.IntN(40) {
 				case 0:
 					table.Drop(k.Partition())

@@ -11,7 +11,7 @@ import (
 // Note is a fact kept with the counters of its partition until it expires. It is replicated, handed over and saved as they
 // are, and never evicted before it expires.
 type Note struct {
-	Key    Key   // has the Hi of the counters that the note concerns
+	Key    Key   // has the Subject of the counters that the note concerns
 	Count  int64 // 0…MaxAmount
 	Detail int64 // 0…MaxAmount
 	At     int64 // 0…2^39
@@ -39,14 +39,14 @@ type SettledCost struct {
 	// Cost is taken whether or not the limit allows it. A negative cost is put back.
 	Cost int64
 	// From and Rest describe when the cost to put back was taken; see [algorithms.Limit.Refund].
-	From       algorithms.Taken
+	From       algorithms.TakeRecord
 	Rest       time.Duration
 	InTightest bool // takes part in Tightest
 }
 
 // Settle makes the changes of s. If they were made before, it reads the notes stored then and returns repeated. It returns
 // done unless it is too late for changes that were never made. If it fails with ErrShut or ErrFull, nothing changes.
-func (t *Table) Settle(now algorithms.Now, s *Settlement) (repeated, done bool, err error) {
+func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
 	sh := t.shardOf(s.Notes[0].Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -90,7 +90,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settlement) (repeated, done bool, 
 
 // tightestRemaining returns what remains of the limit with the least left in proportion to its capacity, among those with
 // InTightest, or −1 if there is none.
-func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
+func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		c := &changes[i]
@@ -108,7 +108,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []Settl
 }
 
 // ReadNote reads the note under n's key into n and reports whether it exists.
-func (t *Table) ReadNote(now algorithms.Now, n *Note) bool {
+func (t *Table) ReadNote(now algorithms.Instant, n *Note) bool {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,12 +120,12 @@ func (t *Table) ReadNote(now algorithms.Now, n *Note) bool {
 
 // SetNote replaces the note under n's key and keeps it at least until the given time, in Unix seconds on the steady clock. It
 // does not check the gate. If it fails with ErrFull, nothing changes.
-func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
+func (t *Table) SetNote(now algorithms.Instant, n *Note, until int64) error {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.find(n.Key); p.found() {
-		until = max(until, int64(p.group().freshAt[p.slot()]))
+	if loc := s.find(n.Key); loc.found() {
+		until = max(until, int64(loc.group().freshAt[loc.slot()]))
 	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
 		return ErrFull
 	}
@@ -139,17 +139,17 @@ const noteKind = algorithms.SlidingWindow
 
 // readNotes reads notes by their keys. It reports whether the first one exists and has not expired. The caller must hold the
 // shard.
-func (s *shard) readNotes(notes []Note, now algorithms.Now) bool {
+func (s *shard) readNotes(notes []Note, now algorithms.Instant) bool {
 	for i := range notes {
 		n := &notes[i]
-		p := s.find(n.Key)
-		if !p.found() || p.state().Fresh() || int64(p.group().freshAt[p.slot()]) <= now.Steady/1e9 {
+		loc := s.find(n.Key)
+		if !loc.found() || loc.state().Fresh() || int64(loc.group().freshAt[loc.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}
 			continue
 		}
-		state := p.state()
+		state := loc.state()
 		n.Count, n.Detail, n.At = state.Count-1, state.Part, state.At
 	}
 	return true
@@ -157,13 +157,13 @@ func (s *shard) readNotes(notes []Note, now algorithms.Now) bool {
 
 // storeNote stores n. The caller must hold the shard and have made room.
 func (s *shard) storeNote(n *Note, until int64) {
-	p := s.find(n.Key)
-	if !p.found() {
-		p = s.insert(n.Key)
+	loc := s.find(n.Key)
+	if !loc.found() {
+		loc = s.insert(n.Key)
 	}
-	g := p.group()
-	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.kindLevels[p.slot()] = packKindLevel(noteKind, refusedLevel) // never evicted
-	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.markDirty(p, allReaders)
+	g := loc.group()
+	g.records[loc.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
+	g.kindFullnesses[loc.slot()] = packKindFullness(noteKind, refusedFullness) // never evicted
+	g.freshAt[loc.slot()] = uint32(min(max(until, 0), math.MaxUint32))
+	s.markDirty(loc, allReaders)
 }

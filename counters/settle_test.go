@@ -11,11 +11,11 @@ import (
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
 // settled gives back 40 of a counter's 100, under a note.
-func settled(now algorithms.Now, from algorithms.Taken, note Key) *Settlement {
+func settled(now algorithms.Instant, from algorithms.TakeRecord, note Key) *Settlement {
 	return &Settlement{
 		Notes:   []Note{{Key: note, Count: 60, At: 1}},
 		Until:   now.Steady/1e9 + 60,
-		Changes: []SettledCost{{Key: Key{Hi: note.Hi, Lo: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
+		Changes: []SettledCost{{Key: Key{Subject: note.Subject, Counter: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
 	}
 }
 
@@ -23,11 +23,11 @@ func TestSettleOnce(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	k, note := Key{Hi: 7 << 52, Lo: 1}, Key{Hi: 7 << 52, Lo: 2}
+	k, note := Key{Subject: 7 << 52, Counter: 1}, Key{Subject: 7 << 52, Counter: 2}
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
-	from := tokenLimit.Taken(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
-	expect := func(what string, table *Table, now algorithms.Now, s *Settlement, repeated, done bool, used int64) {
+	from := tokenLimit.TakeRecord(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
+	expect := func(what string, table *Table, now algorithms.Instant, s *Settlement, repeated, done bool, used int64) {
 		t.Helper()
 		gotRepeated, gotDone, err := table.Settle(now, s)
 		if err != nil || gotRepeated != repeated || gotDone != done {
@@ -44,7 +44,7 @@ func TestSettleOnce(t *testing.T) {
 	again := settled(now, from, note)
 	again.Notes[0].Count, again.TooLate = 3, true
 	expect("again", table, now, again, true, true, 60)
-	late := settled(now, from, Key{Hi: note.Hi, Lo: 3})
+	late := settled(now, from, Key{Subject: note.Subject, Counter: 3})
 	late.TooLate = true
 	expect("late", table, now, late, false, false, 60)
 
@@ -71,7 +71,7 @@ func TestSettleOnce(t *testing.T) {
 	gone.TooLate = true
 	expect("over", table, then, gone, false, false, 60)
 	table.Shut(k.Partition())
-	if _, _, err := table.Settle(now, settled(now, from, Key{Hi: note.Hi, Lo: 4})); !errors.Is(err, ErrShut) {
+	if _, _, err := table.Settle(now, settled(now, from, Key{Subject: note.Subject, Counter: 4})); !errors.Is(err, ErrShut) {
 		t.Errorf("shut: have %v", err)
 	}
 }
@@ -81,12 +81,12 @@ func TestNotesOutliveFloods(t *testing.T) {
 	table := New(64)
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	s := settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 2})
+	s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 2})
 	if _, _, err := table.Settle(now, s); err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(10_000) {
-		table.Take(now, []Op{{Key: Key{Hi: i << 40, Lo: i}, Limit: tokenLimit, Cost: 1}})
+		table.Take(now, []Op{{Key: Key{Subject: i << 40, Counter: i}, Limit: tokenLimit, Cost: 1}})
 	}
 	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
 		t.Errorf("the note was evicted: %v", err)
@@ -95,12 +95,12 @@ func TestNotesOutliveFloods(t *testing.T) {
 	full := New(4)
 	defer full.Close()
 	for i := range uint64(4) {
-		s := settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 10 + i})
+		s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 10 + i})
 		if _, _, err := full.Settle(now, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := full.Settle(now, settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 99})); !errors.Is(err, ErrFull) {
+	if _, _, err := full.Settle(now, settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 99})); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want %v", err, ErrFull)
 	}
 }
@@ -112,9 +112,9 @@ func TestReplacedNotes(t *testing.T) {
 	defer table.Close()
 	defer other.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	key := Key{Hi: 5 << 52, Lo: 2}
+	key := Key{Subject: 5 << 52, Counter: 2}
 	second := now.Steady / 1e9
-	expect := func(name string, table *Table, at algorithms.Now, want int64) {
+	expect := func(name string, table *Table, at algorithms.Instant, want int64) {
 		t.Helper()
 		n := Note{Key: key}
 		if found := table.ReadNote(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
@@ -155,8 +155,8 @@ func TestForceCapped(t *testing.T) {
 	table := New(100)
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	key := Key{Hi: 5 << 52, Lo: 2}
-	from := tokenLimit.Taken(tokenLimit.Advance(algorithms.State{}, now), now)
+	key := Key{Subject: 5 << 52, Counter: 2}
+	from := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)
 	table.Shut(5)
 	if err := table.ForceCapped(now, key, tokenLimit, from, 1); err != nil {
 		t.Fatal(err)

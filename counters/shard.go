@@ -2,12 +2,12 @@ package counters
 
 import "sync"
 
-// shard holds the counters of a range of Key.Hi, under one lock.
+// shard holds the counters of a range of Key.Subject, under one lock.
 //
 // Usually a single subtable holds all of them. But anyone who can predict where subjects land can put millions into one
 // shard, and rehashing that many at once would stall the shard's other subjects. So a subtable that outgrows
-// Table.maxSubtableSlots is split in two by the next bit of Key.Lo, and each half grows on its own. No more slots than that
-// are ever moved or scanned at once under the lock.
+// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and each half grows on its own. No more slots than
+// that are ever moved or scanned at once under the lock.
 type shard struct {
 	// A Take of an existing counter touches only the first of these cache lines.
 
@@ -31,11 +31,11 @@ type shard struct {
 
 // subtables are the parts of a large shard.
 type subtables struct {
-	prefixBits int         // number of leading bits of Key.Lo that select a subtable
+	prefixBits int         // number of leading bits of Key.Counter that select a subtable
 	list       []*subtable // indexed by these bits; a subtable that was split fewer times appears more than once
 }
 
-func (s *subtables) at(lo uint64) *subtable { return s.list[lo>>(64-s.prefixBits)] }
+func (s *subtables) at(counter uint64) *subtable { return s.list[counter>>(64-s.prefixBits)] }
 
 // maxPrefixBits bounds splitting: if keys were chosen to share more bits than this, their subtables stay large.
 const maxPrefixBits = 12
@@ -45,32 +45,32 @@ func (s *shard) subtableOf(k Key) *subtable {
 	if s.subtables == nil {
 		return &s.single
 	}
-	return s.subtables.at(k.Lo)
+	return s.subtables.at(k.Counter)
 }
 
 // find looks k up. It does not find logs.
-func (s *shard) find(k Key) place { return s.subtableOf(k).find(k) }
+func (s *shard) find(k Key) location { return s.subtableOf(k).find(k) }
 
 // log returns k's log, or nil if it has none.
 func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
 
-// subtableAt returns the subtable that holds the keys from lo on, and the key at which the next one begins; 0 if there is
+// subtableAt returns the subtable that holds the keys from counter on, and the key at which the next one begins; 0 if there is
 // none.
-func (s *shard) subtableAt(lo uint64) (sub *subtable, next uint64) {
+func (s *shard) subtableAt(counter uint64) (sub *subtable, next uint64) {
 	if s.subtables == nil {
 		return &s.single, 0
 	}
-	sub = s.subtables.at(lo)
-	return sub, sub.lowestLo + 1<<(64-sub.prefixBits)
+	sub = s.subtables.at(counter)
+	return sub, sub.lowestCounter + 1<<(64-sub.prefixBits)
 }
 
 // forEach calls f for each subtable in turn. It holds the shard during each call, but not between calls. If a subtable is
 // split in the meantime, forEach visits its halves, unless it has already visited the whole.
 func (s *shard) forEach(f func(sub *subtable)) {
-	for lo, more := uint64(0), true; more; more = lo != 0 {
+	for counter, more := uint64(0), true; more; more = counter != 0 {
 		s.mu.Lock()
 		var sub *subtable
-		sub, lo = s.subtableAt(lo)
+		sub, counter = s.subtableAt(counter)
 		f(sub)
 		s.mu.Unlock()
 	}
@@ -78,15 +78,15 @@ func (s *shard) forEach(f func(sub *subtable)) {
 
 // forEachHeld calls f for each subtable. The caller must hold the shard.
 func (s *shard) forEachHeld(f func(sub *subtable)) {
-	for lo, more := uint64(0), true; more; more = lo != 0 {
+	for counter, more := uint64(0), true; more; more = counter != 0 {
 		var sub *subtable
-		sub, lo = s.subtableAt(lo)
+		sub, counter = s.subtableAt(counter)
 		f(sub)
 	}
 }
 
 // insert puts k, which must not be in the shard, into a slot. The caller has made room.
-func (s *shard) insert(k Key) place {
+func (s *shard) insert(k Key) location {
 	sub := s.subtableOf(k)
 	for sub.spare == 0 {
 		s.grow(sub)
@@ -98,10 +98,10 @@ func (s *shard) insert(k Key) place {
 }
 
 // remove frees the slot at p.
-func (s *shard) remove(p place) {
-	s.markClean(p, allReaders)
-	s.inline -= int(p.group().inline >> p.slot() & 1)
-	p.subtable.freeSlot(p)
+func (s *shard) remove(loc location) {
+	s.markClean(loc, allReaders)
+	s.inline -= int(loc.group().inline >> loc.slot() & 1)
+	loc.subtable.freeSlot(loc)
 	s.room++
 }
 
@@ -139,10 +139,10 @@ func (s *shard) growFor(n int) {
 
 // splitSubtable moves the halves of sub into subtables of their own.
 func (s *shard) splitSubtable(sub *subtable) {
-	lower := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo}
-	upper := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo + 1<<(63-sub.prefixBits)}
+	lower := &subtable{prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
+	upper := &subtable{prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
 	half := func(k Key) *subtable {
-		if k.Lo >= upper.lowestLo {
+		if k.Counter >= upper.lowestCounter {
 			return upper
 		}
 		return lower
@@ -151,7 +151,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 	for i := range sub.groups {
 		for slot, tag := range sub.groups[i].tags {
 			if tag >= tagUsed {
-				counts[sub.groups[i].records[slot].key.Lo>>(63-sub.prefixBits)&1]++
+				counts[sub.groups[i].records[slot].key.Counter>>(63-sub.prefixBits)&1]++
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 		}
 	}
 	for _, sub := range []*subtable{lower, upper} {
-		at := sub.lowestLo >> (64 - s.subtables.prefixBits)
+		at := sub.lowestCounter >> (64 - s.subtables.prefixBits)
 		for i := range uint64(1) << (s.subtables.prefixBits - sub.prefixBits) {
 			s.subtables.list[at+i] = sub
 		}

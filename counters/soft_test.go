@@ -30,8 +30,8 @@ func addsUp(t interface {
 		}
 		next, inline := uint64(0), 0
 		s.forEachHeld(func(sub *subtable) {
-			if sub.lowestLo != next || sub.prefixBits > bits {
-				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits, sub.lowestLo, next)
+			if sub.lowestCounter != next || sub.prefixBits > bits {
+				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits, sub.lowestCounter, next)
 			}
 			next += 1 << (64 - sub.prefixBits)
 			live := 0
@@ -74,7 +74,7 @@ func addsUp(t interface {
 // inShard returns the n-th key of a shard that is the same in all tables with up to 4,096 shards.
 func inShard(shard uint64, n uint64) Key {
 	k := key(n)
-	k.Hi = k.Hi>>12 | shard<<52
+	k.Subject = k.Subject>>12 | shard<<52
 	return k
 }
 
@@ -150,7 +150,7 @@ func TestFullShardOfAFullTable(t *testing.T) {
 		many := perMinute(algorithms.FixedWindow, 1000)
 		refuseAll(table, l, uint64(bound/5))
 		for i := range uint64(bound) {
-			if k := key(1<<32 + i); k.Hi>>52 != 7 {
+			if k := key(1<<32 + i); k.Subject>>52 != 7 {
 				take(table, epoch, k, many, 1)
 			}
 		}
@@ -213,7 +213,7 @@ func TestShardsGrowTogether(t *testing.T) {
 		fill.Go(func() {
 			for i := range uint64(30_000) {
 				k := inShard((w+i)%3, 1<<40+w<<32+i)
-				ops := []Op{{Key: k, Limit: l, Cost: 1}, {Key: Key{Hi: k.Hi + 1<<60, Lo: k.Lo + 1}, Limit: l, Cost: 1}}
+				ops := []Op{{Key: k, Limit: l, Cost: 1}, {Key: Key{Subject: k.Subject + 1<<60, Counter: k.Counter + 1}, Limit: l, Cost: 1}}
 				table.Take(epoch, ops)
 			}
 		})

@@ -8,7 +8,7 @@ import (
 
 // Sweep drops expired counters from the next fraction (0…1) of the table; ten calls with 0.1 visit all of it. It locks one
 // shard at a time.
-func (t *Table) Sweep(now algorithms.Now, fraction float64) {
+func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	n := len(t.shards)
 	visit := min(n, int(math.Ceil(fraction*float64(n))))
 	for range visit {
@@ -28,7 +28,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 				}
 				reported := g.dirty>>slot&uint64(readers) == 0
 				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
-					s.remove(sub.placeAt(i, slot))
+					s.remove(sub.locationAt(i, slot))
 				}
 			}
 		}

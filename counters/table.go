@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 const (
@@ -19,14 +19,14 @@ const (
 	minLogEntries = 4 * algorithms.MaxLogEntries
 	// minLogShare is the number of entries that a log may always hold before it must become coarser.
 	minLogShare = 16
-	// refusedLevel is the Record.Level of a counter whose last check was refused.
-	refusedLevel = math.MaxUint8
+	// refusedFullness is the Record.Fullness of a counter whose last check was refused.
+	refusedFullness = math.MaxUint8
 )
 
 // Table holds counters. All methods may be called concurrently.
 type Table struct {
 	shards      []shard
-	shift       uint // Key.Hi >> shift is the shard
+	shift       uint // Key.Subject >> shift is the shard
 	maxCounters int64
 	drawSize    int // room that a shard draws from the budget at a time
 	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
@@ -96,12 +96,12 @@ func (t *Table) Close() {
 func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 
 // shardIndex also works for a single shard: shifting by 64 gives 0.
-func (t *Table) shardIndex(k Key) int { return int(k.Hi >> t.shift) }
+func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
 // In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
 // Take decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
-func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
+func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
 		v := t.take(now, ops, true)
@@ -116,7 +116,7 @@ func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 }
 
 // TakeUngated is Take without the gate check, for a standby that decides from its copy.
-func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
+func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lockShards(ops, buf[:0])
 	v := t.take(now, ops, false)
@@ -126,7 +126,7 @@ func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 
 // take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must
 // hold the shards of ops.
-func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
+func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
 	}
@@ -138,7 +138,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // counts are stored by commit only
+		if !op.Decision.Allowed && op.location.found() && op.Mode != CountMode { // counts are stored by commit only
 			s.protectRefused(now, op)
 		}
 		blocks = blocks || op.Block
@@ -156,7 +156,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 }
 
 // Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
-func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
+func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lockShards(ops, buf[:0])
 	v := Shut
@@ -168,7 +168,7 @@ func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 }
 
 // PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
-func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
+func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lockShards(ops, buf[:0])
 	v := t.peek(now, ops)
@@ -177,7 +177,7 @@ func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 }
 
 // peek decides ops without taking anything. The caller must hold their shards.
-func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
+func (t *Table) peek(now algorithms.Instant, ops []Op) Verdict {
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
@@ -221,22 +221,22 @@ func (t *Table) unlockShards(held []int) {
 }
 
 // decideOp finds op's counter and decides op. The caller must hold the shard s.
-func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
+func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 	op.Full = false
 	if op.Limit.Kind == algorithms.SlidingLog {
 		t.decideLog(s, now, op)
 		return
 	}
 	var allowed bool
-	op.place = s.subtableOf(op.Key).find(op.Key)
+	op.location = s.subtableOf(op.Key).find(op.Key)
 	if op.Block {
-		op.state, allowed = op.Limit.Take(op.place.state(), now, 1)
+		op.state, allowed = op.Limit.Take(op.location.state(), now, 1)
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(op.place.state(), now, op.Cost)
+	op.state, allowed = op.Limit.Take(op.location.state(), now, op.Cost)
 	if !allowed && op.Mode == CountMode {
-		op.state = op.Limit.Force(op.state, op.Limit.Taken(op.state, now), now, op.Cost)
+		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, now), now, op.Cost)
 	}
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
@@ -252,7 +252,7 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 }
 
 // addsCounter reports whether op, already decided, adds a new counter to the table if its check is admitted.
-func (op *Op) addsCounter() bool { return op.Took() && !op.place.found() }
+func (op *Op) addsCounter() bool { return op.Took() && !op.location.found() }
 
 // countAdded returns how many counters ops add to s.
 func (t *Table) countAdded(s *shard, ops []Op) (n int) {
@@ -265,7 +265,7 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 }
 
 // resolve reports whether ops as a whole are allowed. If not, it withdraws the ops that would have been allowed.
-func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
+func (t *Table) resolve(now algorithms.Instant, ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.withdraw(now, ops)
@@ -276,12 +276,12 @@ func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 }
 
 // decideLog is decideOp for a log. Only commit changes the log.
-func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
-	op.place = place{index: -1, log: s.log(op.Key)}
-	if op.place.log != nil {
-		before := op.place.log.log.Len()
-		op.Decision = op.place.log.log.Peek(op.Limit, now, op.Cost)
-		t.logEntries[op.Key.class()].Add(int64(op.place.log.log.Len() - before))
+func (t *Table) decideLog(s *shard, now algorithms.Instant, op *Op) {
+	op.location = location{index: -1, log: s.log(op.Key)}
+	if op.location.log != nil {
+		before := op.location.log.log.Len()
+		op.Decision = op.location.log.log.Peek(op.Limit, now, op.Cost)
+		t.logEntries[op.Key.class()].Add(int64(op.location.log.log.Len() - before))
 	} else {
 		var fresh algorithms.Log
 		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
@@ -289,7 +289,7 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 }
 
 // commit stores the outcome of decideOp. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
-func (t *Table) commit(now algorithms.Now, op *Op) {
+func (t *Table) commit(now algorithms.Instant, op *Op) {
 	if !op.Took() {
 		return
 	}
@@ -300,27 +300,27 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 				g.Take(op.Limit, now, op.Cost)
 				return
 			}
-			g.Force(op.Limit, algorithms.Taken{Steady: now.Steady}, now, op.Cost)
+			g.Force(op.Limit, algorithms.TakeRecord{Steady: now.Steady}, now, op.Cost)
 			op.Decision = g.Describe(op.Limit, now, op.Cost, false)
 		})
 		return
 	}
-	p := op.place
-	if !p.found() || p.moves != p.subtable.moves {
-		if p = s.find(op.Key); !p.found() {
-			p = s.insert(op.Key)
+	loc := op.location
+	if !loc.found() || loc.moves != loc.subtable.moves {
+		if loc = s.find(op.Key); !loc.found() {
+			loc = s.insert(op.Key)
 		}
 	}
-	used := uint8(refusedLevel)
+	used := uint8(refusedFullness)
 	if op.Decision.Allowed {
-		used = levelAfterCheck(op.Limit, &op.Decision)
+		used = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
-	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
+	s.store(loc, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
 // cost.
-func (t *Table) withdraw(now algorithms.Now, ops []Op) {
+func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
 		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {
@@ -336,8 +336,8 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		var fresh algorithms.Log
 		log := &fresh
-		if op.place.log != nil {
-			log = &op.place.log.log
+		if op.location.log != nil {
+			log = &op.location.log.log
 		}
 		op.Decision = log.Peek(op.Limit, now, cost)
 	}
@@ -345,30 +345,30 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 
 // store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a
 // copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
-func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
-	g := p.group()
-	g.records[p.slot()].state = state
-	g.kindLevels[p.slot()] = packKindLevel(l.Kind, level)
-	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, allReaders)
+func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
+	g := loc.group()
+	g.records[loc.slot()].state = state
+	g.kindFullnesses[loc.slot()] = packKindFullness(l.Kind, fullness)
+	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	s.markDirty(loc, allReaders)
 }
 
 // protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
 // with it the expiry, may have changed since the counter was stored. A state whose window is ahead of the clock is stored as
 // moved to the current window.
-func (s *shard) protectRefused(now algorithms.Now, op *Op) {
+func (s *shard) protectRefused(now algorithms.Instant, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
 	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
-	if e := op.place.log; e != nil {
+	if e := op.location.log; e != nil {
 		if refusing {
-			e.kindLevel = packKindLevel(algorithms.SlidingLog, refusedLevel)
+			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
 		}
 		e.freshAt = max(e.freshAt, fresh)
 		return
 	}
-	g, slot := op.place.group(), op.place.slot()
+	g, slot := op.location.group(), op.location.slot()
 	if refusing {
-		g.kindLevels[slot] = packKindLevel(op.Limit.Kind, refusedLevel)
+		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
 	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
@@ -376,26 +376,26 @@ func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	}
 	if moved || fresh > g.freshAt[slot] {
 		g.freshAt[slot] = max(g.freshAt[slot], fresh)
-		s.markDirty(op.place, allReaders)
+		s.markDirty(op.location, allReaders)
 	}
 }
 
-// levelAfterCheck returns a counter's level after an allowed check. A counter that delays checks counts as refusing. A window
-// widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
-func levelAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+// fullnessAfterCheck returns a counter's fullness after an allowed check. A counter that delays checks counts as refusing.
+// A window widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
+func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
-		return refusedLevel
+		return refusedFullness
 	}
 	if l.Kind == algorithms.FixedWindow && d.Remaining > l.Capacity() {
-		return refusedLevel - 1
+		return refusedFullness - 1
 	}
-	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
+	return min(algorithms.Fullness(d.Remaining, l.Capacity()), refusedFullness-1)
 }
 
 // freshAt returns when a counter that resets after resetAfter equals a fresh one, in whole steady-clock seconds, rounded up.
 // One extra second keeps the counter for clock readings that arrive late. Wall-clock windows are kept a 63rd longer: while
 // the wall clock is being slewed, it loses up to a 64th of its pace, and they end that much later.
-func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) uint32 {
+func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	left := int64(resetAfter)
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
@@ -423,8 +423,8 @@ type Stats struct {
 	InlineRefused int64
 }
 
-// Figures reports the current figures.
-func (t *Table) Figures(s figures.Sink) {
+// Metrics reports the current metrics.
+func (t *Table) Metrics(s metrics.Sink) {
 	st := t.Stats()
 	s.Gauge("counters", "Counters held.", float64(st.Counters))
 	s.Gauge("counters_inline", "Counters held of limits that came with a call; at most half of the bound.", float64(st.Inline))
@@ -438,7 +438,7 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused because their part of the table was full.", st.InlineRefused)
 }
 
-// Stats returns the current figures.
+// Stats returns the current metrics.
 func (t *Table) Stats() Stats {
 	st := Stats{Max: t.maxCounters, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
 	for i := range t.shards {

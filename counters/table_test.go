@@ -21,8 +21,8 @@ import (
 
 var epoch = algorithms.At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
-func after(d time.Duration) algorithms.Now {
-	return algorithms.Now{Steady: epoch.Steady + int64(d), Wall: epoch.Wall + int64(d)}
+func after(d time.Duration) algorithms.Instant {
+	return algorithms.Instant{Steady: epoch.Steady + int64(d), Wall: epoch.Wall + int64(d)}
 }
 
 func perMinute(kind algorithms.Kind, n int64) *algorithms.Limit {
@@ -32,10 +32,10 @@ func perMinute(kind algorithms.Kind, n int64) *algorithms.Limit {
 // key spreads n over the table as a hash would.
 func key(n uint64) Key {
 	r := rand.NewPCG(n, 0x9e3779b97f4a7c15)
-	return Key{Hi: r.Uint64(), Lo: r.Uint64()}
+	return Key{Subject: r.Uint64(), Counter: r.Uint64()}
 }
 
-func take(t *Table, now algorithms.Now, k Key, l *algorithms.Limit, cost int64) algorithms.Decision {
+func take(t *Table, now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.Decision {
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
 	t.Take(now, ops)
 	return ops[0].Decision
@@ -108,7 +108,7 @@ func TestAllOrNothing(t *testing.T) {
 				t.Fatalf("%s: check %d refused", kind, i+1)
 			}
 		}
-		for _, ask := range []func(algorithms.Now, []Op) Verdict{table.Take, table.Peek} {
+		for _, ask := range []func(algorithms.Instant, []Op) Verdict{table.Take, table.Peek} {
 			if ask(epoch, ops) != Refused || !ops[0].Decision.Allowed || ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
 				t.Errorf("%s: the fourth: have %+v", kind, ops)
 			}
@@ -155,12 +155,12 @@ func TestAgainstMap(t *testing.T) {
 			delete(want, k)
 		case op == 1:
 			table.Penalize(now, k, l, 5)
-			want[k] = l.Force(want[k], algorithms.Taken{Steady: now.Steady}, now, 5)
+			want[k] = l.Force(want[k], algorithms.TakeRecord{Steady: now.Steady}, now, 5)
 		case op == 2:
 			table.reward(now, k, l, 3)
 			want[k] = l.Reward(want[k], now, 3)
 		case op == 3:
-			from := algorithms.Taken{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
+			from := algorithms.TakeRecord{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
 			table.Give(now, k, l, from, 2)
 			want[k] = l.Give(want[k], from, now, 2)
 		case i%1000 == 4:
@@ -432,7 +432,7 @@ func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		n := epoch.Wall/int64(time.Minute) + 1440
-		table.Restore(epoch, []Record{{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Level: 255,
+		table.Restore(epoch, []Record{{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Fullness: 255,
 			FreshAt: epoch.Steady/1e9 + 86_460}})
 		d := take(table, epoch, key(1), l, 1)
 		if d.Allowed || d.RetryAfter > 2*time.Minute {
@@ -487,7 +487,7 @@ func TestChangedAndRestore(t *testing.T) {
 	table.makeFresh(epoch, key(2), limits[kindOf(2)])
 	table.makeFresh(epoch, key(3), limits[kindOf(3)])
 	table.Sweep(epoch, 1)
-	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() || seen[key(2)].Level != 0 || len(seen[key(3)].Log) != 0 {
+	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() || seen[key(2)].Fullness != 0 || len(seen[key(3)].Log) != 0 {
 		t.Errorf("have %+v, want two resets", seen)
 	}
 	if table.Sweep(epoch, 1); table.Stats().Counters != n-2 {

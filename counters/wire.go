@@ -11,8 +11,8 @@ import (
 
 // The encoding of a record, for another node or for disk:
 //
-//	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and level (5 bits)
-//	8 + 8       Key.Hi, Key.Lo, big endian
+//	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and fullness (5 bits)
+//	8 + 8       Key.Subject, Key.Counter, big endian
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
 //	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
 //	            then follows, for buckets, the time since the last change as a uvarint, for a FirstWindow the time since it
@@ -37,24 +37,24 @@ const (
 
 // AppendKey appends a key.
 func AppendKey(b []byte, k Key) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Hi), k.Lo)
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Subject), k.Counter)
 }
 
 // DecodeKey reads a key.
 func DecodeKey(d *wire.Decoder) (k Key) {
 	if b := d.Bytes(16); b != nil {
-		k.Hi, k.Lo = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+		k.Subject, k.Counter = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	}
 	return k
 }
 
 // AppendRecord appends a record as of now. It rounds levels to those that a table keeps.
-func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
+func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
 		kind = widenedKind
 	}
-	b = AppendKey(append(b, byte(packKindLevel(kind, r.Level))), r.Key)
+	b = AppendKey(append(b, byte(packKindFullness(kind, r.Fullness))), r.Key)
 	left := uint64(0)
 	if second := now.Steady / 1e9; r.FreshAt > second {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
@@ -84,7 +84,7 @@ func hasPart(kind algorithms.Kind) bool {
 	return kind != algorithms.FixedWindow && kind != algorithms.FirstWindow
 }
 
-func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
+func appendLog(b []byte, log []algorithms.Entry, now algorithms.Instant) []byte {
 	b = binary.AppendUvarint(b, uint64(len(log)))
 	for i, e := range log {
 		if i == 0 {
@@ -98,7 +98,7 @@ func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
 }
 
 // age returns how long before now at was; zero if at is later than now.
-func age(at int64, now algorithms.Now) uint64 {
+func age(at int64, now algorithms.Instant) uint64 {
 	if at >= now.Steady {
 		return 0
 	}
@@ -107,10 +107,10 @@ func age(at int64, now algorithms.Now) uint64 {
 
 // DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the capacity of r.Log for a log's entries. If decoding
 // fails, r must not be used. Otherwise r may be put into a table, whatever the bytes were.
-func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
-	m := kindLevel(d.Byte())
+func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
+	packed := kindFullness(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.recordLevel(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
@@ -130,7 +130,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 	}
 }
 
-func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algorithms.State {
+func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
 	s := algorithms.State{Count: d.UpTo(maxUsed)}
 	switch {
 	case kind.Bucket():
@@ -153,7 +153,7 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 }
 
 // decodeLog reads a log's entries into entries, in order of time. No entry is further ahead of the clock than a queue can be.
-func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) []algorithms.Entry {
+func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Instant) []algorithms.Entry {
 	n := d.Count(algorithms.MaxLogEntries, 2)
 	if cap(entries) < n {
 		entries = make([]algorithms.Entry, 0, n)

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-func parseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err error) {
+func parseRecord(b []byte, r *Record, now algorithms.Instant) (rest []byte, err error) {
 	d := wire.NewDecoder(b)
 	DecodeRecord(d, r, now)
 	return d.Rest(), d.Err()
@@ -20,7 +20,7 @@ func parseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err erro
 
 func TestRecordRoundTrip(t *testing.T) {
 	here := epoch
-	there := algorithms.Now{Steady: epoch.Steady + int64(1000*time.Hour), Wall: epoch.Wall}
+	there := algorithms.Instant{Steady: epoch.Steady + int64(1000*time.Hour), Wall: epoch.Wall}
 	ahead := there.Steady - here.Steady
 	second := here.Steady / 1e9
 	for _, tt := range []struct {
@@ -28,11 +28,11 @@ func TestRecordRoundTrip(t *testing.T) {
 		have Record
 		size int
 	}{
-		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Level: 255, FreshAt: second + 63}, 23},
+		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: second + 63}, 23},
 		{"sliding window", Record{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63}, 25},
-		{"bucket", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Level: 9, FreshAt: second + 63}, 22},
-		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: here.Steady - 1000}, Level: 9, FreshAt: second + 63}, 21},
-		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, At: here.Steady - int64(algorithms.MaxWindow)}, Level: 255, FreshAt: second + 1}, 35},
+		{"bucket", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 22},
+		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 21},
+		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, At: here.Steady - int64(algorithms.MaxWindow)}, Fullness: 255, FreshAt: second + 1}, 35},
 		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 19},
 		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
 		{"no longer than for ever", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32}, 33},
@@ -40,11 +40,11 @@ func TestRecordRoundTrip(t *testing.T) {
 		{"log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}}, FreshAt: second + 63}, 26},
 		{"queue in a log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 31},
 		{"a log that is all queue", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 28},
-		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Level: 255, FreshAt: second + 63}, 28},
-		{"empty log", Record{Kind: algorithms.SlidingLog, Level: 17, FreshAt: second + 63}, 19},
+		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255, FreshAt: second + 63}, 28},
+		{"empty log", Record{Kind: algorithms.SlidingLog, Fullness: 17, FreshAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.have.Key = Key{Hi: math.MaxUint64 - 1, Lo: 5}
+			tt.have.Key = Key{Subject: math.MaxUint64 - 1, Counter: 5}
 			b := AppendRecord([]byte("x"), &tt.have, here)
 			if len(b)-1 != tt.size {
 				t.Errorf("have %d bytes, want %d", len(b)-1, tt.size)
@@ -122,10 +122,10 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
-		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Level: 255, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: -29_000_000}, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Level: 9, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: now.Steady - 1000}, Level: 9, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}}, FreshAt: now.Steady/1e9 + 63},
 	} {
 		f.Add(AppendRecord(nil, &r, now))

@@ -81,8 +81,8 @@ func (r *cachedRound[T]) latest(round func() []T) []T {
 func (l *Limiter) Activity() []NodeActivity {
 	return l.activityRound.latest(func() []NodeActivity {
 		all := []NodeActivity{l.activityHere()}
-		if l.member != nil {
-			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
+		if l.membership != nil {
+			gatherFrom(l.membership, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
 				a.Node = from
 				all = append(all, *a)
 			})
@@ -94,8 +94,8 @@ func (l *Limiter) Activity() []NodeActivity {
 // activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
 	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
-	if l.member != nil {
-		a.Node = l.member.Self
+	if l.membership != nil {
+		a.Node = l.membership.Self
 	}
 	active := l.inForce.Load()
 	if active == nil {

@@ -103,7 +103,7 @@ rules:
 	if asked := []RuleCounts{{"tight", tight}, {"wide", wide}}; !reflect.DeepEqual(have[0].Rules, asked) {
 		t.Errorf("rules: have %v, want %v", have[0].Rules, asked)
 	}
-	// The figures without a rule cover only checks that no rule decided.
+	// The metrics without a rule cover only checks that no rule decided.
 	stats := l.Stats()
 	var none Counts
 	none[DecisionRefused][ByList], none[DecisionAllowed][ByNone] = 1, 1
@@ -112,8 +112,9 @@ rules:
 	}
 }
 
-// A usual check is stored in one place for all figures. It appears in each of them once, even after its rule is removed.
-func TestUsualChecksAreInAllFigures(t *testing.T) {
+// A check that the owner allowed under one rule is stored in one place for all metrics. It appears in each of them once,
+// even after its rule is removed.
+func TestOwnerAllowedChecksAreInAllMetrics(t *testing.T) {
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
 	var a Answer
 	q := byAttribute("k", "x")

@@ -103,7 +103,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 }
 
 // The top list allocates nothing, neither for a subject in it nor for any other.
-func TestFiguresAllocateNothing(t *testing.T) {
+func TestMetricsAllocateNothing(t *testing.T) {
 	l := open(t, hotRules)
 	q := byKey("little", "198.51.100.7")
 	var a Answer
@@ -166,8 +166,8 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 		for _, n := range w.nodes[1:] {
 			w.setCut(w.nodes[0], n, true)
 		}
-		seen := &reachableCounter{Peers: w.nodes[0].member.Peers}
-		w.nodes[0].member.Peers = seen
+		seen := &reachableCounter{Peers: w.nodes[0].membership.Peers}
+		w.nodes[0].membership.Peers = seen
 		var a Answer
 		w.nodes[0].Check(&q, &a)
 		if a.DecidedBy != ByFallback || seen.n > 8 {

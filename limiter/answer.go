@@ -50,7 +50,7 @@ type Query struct {
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
 	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered
-	// refusal may answer it, and it counts in the figures and as demand for leases.
+	// refusal may answer it, and it counts in the metrics and as demand for leases.
 	PeeksAreLooks bool
 }
 
@@ -99,13 +99,13 @@ type Answer struct {
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check
-	Now          algorithms.Now
+	Now          algorithms.Instant
 
 	// Limits has an entry for each limit of the check, in document order, including shadow limits.
 	Limits []LimitAnswer
-	// Tightest indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none refused,
-	// the limit with the least remaining relative to its capacity. It is −1 if there is none.
-	Tightest int
+	// TightestIndex indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none
+	// refused, the limit with the least remaining relative to its capacity. It is −1 if there is none.
+	TightestIndex int
 
 	scratch scratch
 }

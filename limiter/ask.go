@@ -127,49 +127,49 @@ const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If together is set, the question may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
-	v := l.member.newServedQuestion()
-	defer l.member.release(v)
-	v.key = a.q.appendBody(append(v.key[:0], a.to[:]...))
+	x := l.membership.newExchange()
+	defer l.membership.release(x)
+	x.key = a.q.appendBody(append(x.key[:0], a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
-		l.post(nil, v.key[keyPrefix:], []*ask{a})
+		l.post(nil, x.key[keyPrefix:], []*ask{a})
 		return
 	}
-	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
+	s := &l.membership.flights.shard[a.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
 	s.mu.Lock()
-	f, under := s.byKey[string(v.key)]
+	f, inFlight := s.byKey[string(x.key)]
 	switch {
-	case under && len(f.queue) < maxIdentical:
+	case inFlight && len(f.queue) < maxIdentical:
 		f.queue = append(f.queue, a)
 		s.mu.Unlock()
 		return
-	case under:
+	case inFlight:
 		f = nil // the queue is full: send this question by itself
 	default:
-		f = &flight{shard: s, key: string(v.key)}
+		f = &flight{shard: s, key: string(x.key)}
 		if s.byKey == nil {
 			s.byKey = make(map[string]*flight)
 		}
 		s.byKey[f.key] = f
 	}
 	s.mu.Unlock()
-	l.post(f, v.key[keyPrefix:], []*ask{a})
+	l.post(f, x.key[keyPrefix:], []*ask{a})
 }
 
 // post sends one message for asks, which are identical. f is nil if no other ask can queue up behind them.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
-	v := l.member.newServedQuestion()
-	defer l.member.release(v)
+	x := l.membership.newExchange()
+	defer l.membership.release(x)
 	now := time.Now()
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
 	head := question{count: len(asks), patience: timeout, hops: q.hops}
-	l.member.leases.addRequests(&head, asks)
-	sent := l.member.Boottime()
-	v.out = append(head.appendHead(v.out[:0]), body...)
-	l.member.figures.coalesced.Add(int64(len(asks) - 1))
-	l.member.Peers.Go(asks[0].to, MethodAsk, v.out, max(timeout, time.Millisecond), func(body []byte, err error) {
+	l.membership.leases.addRequests(&head, asks)
+	sent := l.membership.Boottime()
+	x.out = append(head.appendHead(x.out[:0]), body...)
+	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
+	l.membership.Peers.Go(asks[0].to, MethodAsk, x.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
-			l.member.figures.addForward(time.Since(now))
+			l.membership.counts.addForward(time.Since(now))
 		}
 		l.handleReply(f, asks, sent, body, err)
 	})
@@ -177,14 +177,14 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 
 // handleReply delivers the answer to asks and sends the questions that have queued up.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
-	v := l.member.newServedQuestion()
-	defer l.member.release(v)
+	x := l.membership.newExchange()
+	defer l.membership.release(x)
 	ops := asks[0].q.ops
 	if err == nil {
-		err = v.reply.read(body, len(ops), countSubjects(ops), len(asks))
+		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
-	l.member.leases.acceptReply(asks, sent, &v.reply, err)
-	failed := err != nil || v.reply.status != decided
+	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
+	failed := err != nil || x.reply.status != decided
 	var next []*ask
 	for f != nil {
 		// After a timeout, ask the slow node again on behalf of the checks that still have time.
@@ -192,7 +192,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		if failed || len(next) == 0 {
 			break
 		}
-		if next = l.member.leases.decideQueued(next); len(next) > 0 {
+		if next = l.membership.leases.decideQueued(next); len(next) > 0 {
 			break
 		}
 	}
@@ -201,13 +201,13 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		asks, next = append(asks, next...), nil
 	}
 	if failed {
-		l.member.figures.failed.Add(int64(len(asks)))
+		l.membership.counts.failed.Add(int64(len(asks)))
 	}
 	if len(next) > 0 {
 		l.post(f, []byte(f.key[keyPrefix:]), next)
 	}
 	for i, a := range asks {
-		a.deliver(l, &v.reply, err, i)
+		a.deliver(l, &x.reply, err, i)
 	}
 }
 
@@ -246,14 +246,14 @@ func (a *ask) rollBack(l *Limiter) {
 		return
 	}
 	if a.fromLease {
-		l.member.leases.held.Unspend(a.receipt, a.q.ops)
+		l.membership.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
 	var list []refund
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
 				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.windows[i])
@@ -264,8 +264,8 @@ func (a *ask) rollBack(l *Limiter) {
 		}
 		first += n
 	}
-	if len(list) > 0 && a.decider != l.member.Self {
-		l.member.figures.givenBack.Add(1)
+	if len(list) > 0 && a.decider != l.membership.Self {
+		l.membership.counts.givenBack.Add(1)
 	}
-	l.refund(list)
+	l.sendRefunds(list)
 }

@@ -40,7 +40,7 @@ type batch struct {
 	queries []*Query
 	answers []*Answer
 	errs    []error
-	now     algorithms.Now
+	now     algorithms.Instant
 	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
 	authorized      bool
 	authorityReadAt int64
@@ -57,7 +57,7 @@ type batch struct {
 
 // readAuthority reads this node's authority.
 func (b *batch) readAuthority() {
-	m := b.limiter.member
+	m := b.limiter.membership
 	b.authorityReadAt = m.recorderClock()
 	b.authorized = m == nil || m.Authority()
 }
@@ -116,7 +116,7 @@ func (b *batch) confirmHere() {
 		return
 	}
 	b.numUnconfirmed = 0
-	m, began := b.limiter.member, b.authorityReadAt
+	m, began := b.limiter.membership, b.authorityReadAt
 	b.readAuthority()
 	for _, i := range b.unconfirmed[:n] {
 		if !b.authorized {

@@ -90,7 +90,7 @@ func (c *clusterCheck) beginBlocksAlone(list []int) {
 			op := &ops[j]
 			// A block with its full length left has just begun.
 			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
-				_ = c.limiter.member.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
+				_ = c.limiter.membership.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}
 	}

@@ -124,7 +124,7 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 				}
 			}
 			for range 3 {
-				if a := n.check(q); a.Allowed || a.Limits[a.Tightest].Rule.Name != "other" || a.Limits[a.Tightest].Blocked {
+				if a := n.check(q); a.Allowed || a.Limits[a.TightestIndex].Rule.Name != "other" || a.Limits[a.TightestIndex].Blocked {
 					t.Fatalf("owner %d: have %+v", i, a.Limits)
 				} else if len(a.Limits) != 1 {
 					t.Errorf("owner %d: rules with a block were asked before the others had admitted", i)
@@ -136,7 +136,7 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 				t.Errorf("owner %d: have %d used, want 2", i, used)
 			}
 			n.check(byKey("login", key))
-			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.Tightest].Rule.Name != "login" {
+			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.TightestIndex].Rule.Name != "login" {
 				t.Errorf("owner %d: have %+v", i, a.Limits)
 			}
 			w.expectBlockedEverywhere("the rule itself refused", "login", key, blockLength)

@@ -33,7 +33,7 @@ func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
 		q.Mode = counters.PeekMode
 	}
 	a := check(t, l, after(b.after), q)
-	have := blocked{b.after, b.cost, b.peek, a.Allowed, a.Limits[max(0, a.Tightest)].RetryAfter}
+	have := blocked{b.after, b.cost, b.peek, a.Allowed, a.Limits[max(0, a.TightestIndex)].RetryAfter}
 	if have != b {
 		t.Errorf("have %+v, want %+v", have, b)
 	}

@@ -82,7 +82,7 @@ func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
 
 // notifyOwners notifies the owners of those subjects whose share is nearly used up.
 func (ls *loans) notifyOwners(q *Query, a *Answer) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
@@ -111,7 +111,7 @@ func anyNeedsLoan(limits []LimitAnswer) bool {
 // notifyOwner notifies the owner of h's subject that a share is nearly used up. If the message is lost, a later check sends
 // another.
 func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
@@ -127,7 +127,7 @@ func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
 
 // borrow requests loans for the limits of an owned subject that are short. It does not wait for them.
 func (ls *loans) borrow(ref *subjectRef) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	if m.OtherRegions == nil {
 		return
 	}
@@ -151,14 +151,14 @@ type loan struct {
 }
 
 // borrowFor requests a loan for one limit, unless a loan is already in flight or no region has anything to lend.
-func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now) {
-	m := ls.limiter.member
+func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Instant) {
+	m := ls.limiter.membership
 	loan := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
 	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
 	if !needsLoan(d.rule, d.limit, balance.Remaining) {
 		return
 	}
-	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = targetAmount(d.limit) - balance.Remaining
 	}
@@ -189,14 +189,14 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 	})
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	c := ls.borrowerOf(d.key, window, steady)
-	if c.inFlight || ls.inFlight >= maxLoans || steady < c.pausedUntil {
+	b := ls.borrowerOf(d.key, window, steady)
+	if b.inFlight || ls.inFlight >= maxLoans || steady < b.pausedUntil {
 		return "", nil
 	}
 	most := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
-		if heard := c.lenders[name]; heard != nil {
+		if heard := b.lenders[name]; heard != nil {
 			unused, after = heard.unused, heard.notBefore
 		}
 		if max(after, ls.silentUntil[name]) <= steady && unused > most {
@@ -204,37 +204,37 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 		}
 	}
 	if most == 0 {
-		c.pausedUntil = steady + int64(noLenderPause)
+		b.pausedUntil = steady + int64(noLenderPause)
 		return "", nil
 	}
-	c.inFlight = true
+	b.inFlight = true
 	ls.inFlight++
-	return region, c
+	return region, b
 }
 
 // borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any other window.
 // The caller holds mu.
 func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
-	c := ls.borrowers[k]
-	if c == nil {
+	b := ls.borrowers[k]
+	if b == nil {
 		if len(ls.borrowers) >= maxBorrowers {
 			ls.dropIdleBorrower()
 		}
-		c = &borrower{window: window}
-		ls.borrowers[k] = c
+		b = &borrower{window: window}
+		ls.borrowers[k] = b
 	}
-	if c.window != window {
-		c.window, c.lenders, c.pausedUntil = window, nil, 0
+	if b.window != window {
+		b.window, b.lenders, b.pausedUntil = window, nil, 0
 	}
-	c.lastUsed = steady
-	return c
+	b.lastUsed = steady
+	return b
 }
 
 // dropIdleBorrower drops an arbitrary borrower without a loan in flight. One exists, because maxLoans is less than
 // maxBorrowers. The caller holds mu.
 func (ls *loans) dropIdleBorrower() {
-	for k, c := range ls.borrowers {
-		if !c.inFlight {
+	for k, b := range ls.borrowers {
+		if !b.inFlight {
 			delete(ls.borrowers, k)
 			return
 		}
@@ -245,7 +245,7 @@ func (ls *loans) dropIdleBorrower() {
 func (ls *loans) sweep(steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	maps.DeleteFunc(ls.borrowers, func(_ counters.Key, c *borrower) bool { return !c.inFlight && steady-c.lastUsed > int64(borrowerLife) })
+	maps.DeleteFunc(ls.borrowers, func(_ counters.Key, b *borrower) bool { return !b.inFlight && steady-b.lastUsed > int64(borrowerLife) })
 	maps.DeleteFunc(ls.silentUntil, func(_ string, until int64) bool { return steady > until })
 }
 
@@ -254,13 +254,13 @@ func (ls *loans) handleReply(loan *loan, body []byte, err error) {
 	if !loan.answered.CompareAndSwap(false, true) {
 		return
 	}
-	m, now := ls.limiter.member, ls.limiter.clock.Now()
+	m, now := ls.limiter.membership, ls.limiter.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
 	}
 	if err != nil {
-		m.figures.loansFailed.Add(1)
+		m.counts.loansFailed.Add(1)
 	} else if r.status == loanMade {
 		ls.creditLoan(loan, &r, now)
 	}
@@ -305,12 +305,12 @@ func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed bool, steady int6
 
 // creditLoan credits a loan to its counter, if that is still the counter that requested it. It credits no more than was
 // requested. For a token bucket it also leaves out what may have refilled at the lender since.
-func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
-	m := ls.limiter.member
+func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) {
+	m := ls.limiter.membership
 	amount := min(r.Amount, loan.request.Want)
 	d, ok := ls.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
 	if !ok || d.key != loan.to.key || !m.Authority() {
-		m.figures.unitsLost.Add(amount)
+		m.counts.unitsLost.Add(amount)
 		return
 	}
 	credit := amount
@@ -319,15 +319,15 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
 		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
 	lineageUnchanged := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
-	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
+	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
 	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, lineageUnchanged)
 	if err != nil {
 		n = 0
 	}
-	m.figures.unitsLost.Add(amount - n)
+	m.counts.unitsLost.Add(amount - n)
 	if n > 0 {
-		m.figures.borrowed.Add(1)
-		m.figures.borrowedUnits.Add(n)
-		m.leases.forgetEverywhere(forgetMessage{hi: d.key.Hi, refusalsOnly: true})
+		m.counts.borrowed.Add(1)
+		m.counts.borrowedUnits.Add(n)
+		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 }

@@ -39,35 +39,35 @@ type change struct {
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
-	hi       uint64
-	counters loList // the result of verbList
+	inlineSubject uint64
+	counters      counterIDs // the result of verbList
 }
 
-// loList holds the Key.Lo of a subject's counters.
-type loList []uint64
+// counterIDs holds the Key.Counter of a subject's counters.
+type counterIDs []uint64
 
 // Code implements wire.Message.
-func (l *loList) Code(c *wire.Coder) {
-	wire.List(c, (*[]uint64)(l), maxListed, 8, func(lo *uint64) { wire.Fixed(c, lo) })
+func (l *counterIDs) Code(c *wire.Coder) {
+	wire.List(c, (*[]uint64)(l), maxListed, 8, func(counter *uint64) { wire.Fixed(c, counter) })
 }
 
 // coversAllCounters reports whether c applies to all inline counters of its subject.
 func (c *change) coversAllCounters() bool { return c.verb == verbList || c.verb == verbClear }
 
-// subject returns the Key.Hi of c's subject.
+// subject returns the Key.Subject of c's subject.
 func (c *change) subject() uint64 {
 	if c.coversAllCounters() {
-		return c.hi
+		return c.inlineSubject
 	}
-	return c.ops[0].Key.Hi
+	return c.ops[0].Key.Subject
 }
 
-// anyLo returns the Key.Lo of one of the counters of c's subject.
-func (c *change) anyLo() uint64 {
+// anyCounter returns the Key.Counter of one of the counters of c's subject.
+func (c *change) anyCounter() uint64 {
 	if c.coversAllCounters() {
-		return counters.InlineLo(0)
+		return counters.InlineCounter(0)
 	}
-	return c.ops[0].Key.Lo
+	return c.ops[0].Key.Counter
 }
 
 // Code implements wire.Message.
@@ -83,7 +83,7 @@ func (c *change) Code(w *wire.Coder) {
 	}
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
 	if c.coversAllCounters() {
-		wire.Fixed(w, &c.hi)
+		wire.Fixed(w, &c.inlineSubject)
 		return
 	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
@@ -97,21 +97,21 @@ func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return l.doAtOwner(ctx, &ownerRequest{hi: c.subject(), hops: c.hops, here: func() error {
+	return l.doAtOwner(ctx, &ownerRequest{subject: c.subject(), hops: c.hops, here: func() error {
 		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
 		return c.applyHere(ctx, l)
 	}, forward: func(to ring.NodeID) error {
-		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, hi: c.hi}
+		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, inlineSubject: c.inlineSubject}
 		if t != nil {
 			t.sent = true
 		}
 		if c.verb == verbList {
-			return l.member.forward(ctx, to, MethodChange, &next, &c.counters)
+			return l.membership.forward(ctx, to, MethodChange, &next, &c.counters)
 		}
 		var list results
-		if err := l.member.forward(ctx, to, MethodChange, &next, &list); err != nil {
+		if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
 		if !c.acceptResults(list) {
@@ -145,7 +145,7 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch {
 	case errors.Is(err, counters.ErrShut):
 		return err
-	case l.member != nil && !l.member.Authority():
+	case l.membership != nil && !l.membership.Authority():
 		return ErrNoOwner
 	case err == nil:
 		c.voidLeases(l)
@@ -154,7 +154,7 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 }
 
 // readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not on this node.
-func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
+func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	for i := range c.ops {
 		op := &c.ops[i]
 		if !l.table.IsOpen(op.Key.Partition()) {
@@ -168,10 +168,10 @@ func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 // list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not on this node.
 func (c *change) list(l *Limiter) error {
 	c.counters = c.counters[:0]
-	for _, op := range l.table.InlineOps(c.hi, maxListed) {
-		c.counters = append(c.counters, op.Key.Lo)
+	for _, op := range l.table.InlineOps(c.inlineSubject, maxListed) {
+		c.counters = append(c.counters, op.Key.Counter)
 	}
-	if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+	if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 		return counters.ErrShut
 	}
 	return nil
@@ -179,20 +179,20 @@ func (c *change) list(l *Limiter) error {
 
 // voidLeases voids the subject's leases and remembered refusals if c has freed quota, because they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
-	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
+	givesBack := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := c.verb == verbReset || c.verb == verbClear
-	if l.member == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && reward) {
+	if l.membership == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && givesBack) {
 		return
 	}
-	hi := c.subject()
+	subject := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{hi: hi, refusalsOnly: true})
+		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
 	if reset {
-		l.member.leases.granted.Forget(hi)
+		l.membership.leases.granted.Forget(subject)
 	}
-	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
+	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this

@@ -58,9 +58,9 @@ func NewClockWithOffset(by time.Duration) *Clock {
 }
 
 // Now reads both clocks.
-func (c *Clock) Now() algorithms.Now {
+func (c *Clock) Now() algorithms.Instant {
 	steady := c.anchor + int64(time.Since(c.start))
-	return algorithms.Now{Steady: steady, Wall: c.course.Load().at(steady)}
+	return algorithms.Instant{Steady: steady, Wall: c.course.Load().at(steady)}
 }
 
 // Close stops following the system's wall clock. Now still works afterwards.

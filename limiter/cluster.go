@@ -51,12 +51,12 @@ type Ownership interface {
 	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
-	DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
+	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, why partitions.OwnerProblem) counters.Verdict
 	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
 	// what it admits as debts to the owners.
-	DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict
+	DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
 	// ForgiveDebt cancels the debt that DecideAlone recorded for op at the given time.
-	ForgiveDebt(at algorithms.Now, op *counters.Op)
+	ForgiveDebt(at algorithms.Instant, op *counters.Op)
 }
 
 // Backup confirms that changes in a partition would outlive this node. *partitions.Keeper implements it.
@@ -148,14 +148,14 @@ func (c *ClusterConfig) Validate() error {
 	return nil
 }
 
-// member is a limiter's part in a cluster.
-type member struct {
+// membership is a limiter's part in a cluster; a standalone node has none.
+type membership struct {
 	ClusterConfig
-	flights    flights
-	servedPool sync.Pool // holds *servedQuestion
-	figures    tallies
-	leases     leases
-	loans      loans // between regions
+	flights      flights
+	exchangePool sync.Pool // holds *exchange
+	counts       counts
+	leases       leases
+	loans        loans // between regions
 
 	handlerSlots chan struct{} // holds an element for each question being served in a goroutine
 	ctx          context.Context
@@ -166,13 +166,13 @@ type member struct {
 	background   sync.WaitGroup // the goroutine of leases.maintain
 }
 
-// Join returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
-// for it, and asks the owners otherwise. The caller must Close it.
-func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
+// NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
+// gates are open for it, and asks the owners otherwise. The caller must Close it.
+func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &member{ClusterConfig: c, handlerSlots: make(chan struct{}, maxServing)}
+	m := &membership{ClusterConfig: c, handlerSlots: make(chan struct{}, maxServing)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -180,7 +180,7 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 	bound := cmp.Or(c.Leases, defaultLeases)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
-	l.member = m
+	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
 	m.background.Go(m.leases.maintain)
@@ -190,14 +190,14 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 // Close stops answering other nodes and waits until that work is done. The limiter still decides checks. Checks in flight wait
 // for replies no longer than a check may take.
 func (l *Limiter) Close() error {
-	m := l.member
+	m := l.membership
 	if m == nil {
 		return nil
 	}
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	// The owner may already have counted a question that this node passed on. Wait for the answer: without it the asker would
+	// The owner may already have counted a question that this node forwarded. Wait for the answer: without it the asker would
 	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
 	finished := make(chan struct{})
 	go func() { m.handlers.Wait(); close(finished) }()
@@ -213,7 +213,7 @@ func (l *Limiter) Close() error {
 
 // rankInRing returns how many nodes divide limits among themselves, and this node's rank among them: −1 if it is not one of
 // them.
-func (m *member) rankInRing() (nodes, rank int) {
+func (m *membership) rankInRing() (nodes, rank int) {
 	t := m.Ring()
 	if t == nil {
 		return 0, -1
@@ -221,10 +221,10 @@ func (m *member) rankInRing() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
-// takenAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message carries
-// one time for all its ops.
-func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
-	taken := op.Taken(now)
+// takeRecordAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message
+// carries one time for all its ops.
+func takeRecordAt(op *counters.Op, now algorithms.Instant) algorithms.TakeRecord {
+	taken := op.TakeRecord(now)
 	if op.Limit.Kind == algorithms.SlidingLog {
 		taken.Window = taken.Steady - now.Steady
 	}
@@ -235,5 +235,5 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	l.member.Await(ctx, revision, version)
+	l.membership.Await(ctx, revision, version)
 }

@@ -106,7 +106,7 @@ func testNothingLeaks(t *testing.T, kind string) {
 				}
 				if answer.Allowed {
 					admitted.Add(1)
-				} else if last := answer.Limits[answer.Tightest]; last.Rule.Name != "b" {
+				} else if last := answer.Limits[answer.TightestIndex]; last.Rule.Name != "b" {
 					t.Errorf("refused by %s", last.Rule.Name)
 				}
 			}
@@ -161,7 +161,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 		if err := one.Check(&q, want); err != nil {
 			t.Fatal(err)
 		}
-		if have.Allowed != want.Allowed || have.Counted != want.Counted || have.Tightest != want.Tightest || len(have.Limits) != len(want.Limits) {
+		if have.Allowed != want.Allowed || have.Counted != want.Counted || have.TightestIndex != want.TightestIndex || len(have.Limits) != len(want.Limits) {
 			t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
 		}
 		for j := range have.Limits {
@@ -310,7 +310,7 @@ func TestWithoutAuthority(t *testing.T) {
 			t.Errorf("have %d used", used)
 		}
 		calls := 0
-		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
+		w.nodes[0].membership.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
 			t.Errorf("lost during the decision: have %s", a.DecidedBy)
 		}
@@ -325,7 +325,7 @@ func TestBatchLosesAuthority(t *testing.T) {
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		for looks := range 6 {
 			calls := 0
-			w.nodes[0].member.Authority = func() bool { calls++; return calls <= looks }
+			w.nodes[0].membership.Authority = func() bool { calls++; return calls <= looks }
 			queries, answers := make([]*Query, 3*maxUnconfirmed+1), make([]*Answer, 3*maxUnconfirmed+1)
 			for i := range queries {
 				q := byKey("r", key)
@@ -407,8 +407,8 @@ func TestCoalescing(t *testing.T) {
 		if admitted.Load() != 30 || messages.Load() > 20 || joined+messages.Load() != 100 || forwards != messages.Load() {
 			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
 		}
-		for i := range w.nodes[0].member.flights.shard {
-			if n := len(w.nodes[0].member.flights.shard[i].byKey); n != 0 {
+		for i := range w.nodes[0].membership.flights.shard {
+			if n := len(w.nodes[0].membership.flights.shard[i].byKey); n != 0 {
 				t.Errorf("%d flights are left", n)
 			}
 		}
@@ -542,7 +542,7 @@ func TestCheckAll(t *testing.T) {
 			} else if err != nil {
 				continue
 			}
-			if answers[i].Allowed != want.Allowed || answers[i].Limits[answers[i].Tightest].Remaining != want.Limits[want.Tightest].Remaining && want.Allowed {
+			if answers[i].Allowed != want.Allowed || answers[i].Limits[answers[i].TightestIndex].Remaining != want.Limits[want.TightestIndex].Remaining && want.Allowed {
 				t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed, answers[i].Limits, want.Allowed, want.Limits)
 			}
 		}
@@ -598,8 +598,8 @@ func TestRefundsAreChecked(t *testing.T) {
 			{"no lineage", debit{incarnation: n.incarnation, lineage: 0}, 5},
 			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
-			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
+			tt.gift.subject, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Subject, a.Now.Steady, []int64{0}, []counters.Op{op}
+			n.ServeNear(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}
@@ -628,7 +628,7 @@ func TestRecorder(t *testing.T) {
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		rec := &decisionCounter{seen: map[DecidedBy]int{}}
 		for _, n := range w.nodes {
-			n.member.Recorder = rec
+			n.membership.Recorder = rec
 		}
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		for _, n := range w.nodes {

@@ -25,7 +25,7 @@ type clusterCheck struct {
 	limiter        *Limiter
 	answer         *Answer
 	active         *activeRules
-	now            algorithms.Now
+	now            algorithms.Instant
 	peek           bool
 	peekIsLook     bool      // its peeks count as looks; see Query.PeeksAreLooks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
@@ -52,10 +52,10 @@ type subject struct {
 	candidates
 	firstOp, numOps int // index and number of its ops
 	state           subjectState
-	to              ring.NodeID        // stateAskOwner, stateAskStandby
-	absence         partitions.Absence // why the owner can't decide
-	retried         bool               // asked again after a connection broke
-	ask             *ask               // stateAwaitReply
+	to              ring.NodeID             // stateAskOwner, stateAskStandby
+	problem         partitions.OwnerProblem // why the owner can't decide
+	retried         bool                    // asked again after a connection broke
+	ask             *ask                    // stateAwaitReply
 	subjectDecision
 }
 
@@ -66,7 +66,7 @@ type subjectDecision struct {
 	withdrawn bool // its decisions already report the cost as not taken
 	undo      undo
 
-	decidedAt    algorithms.Now     // undoHere, undoAlone
+	decidedAt    algorithms.Instant // undoHere, undoAlone
 	lineage      uint64             // undoHere: the lineage of the counters
 	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.aloneOps
 	receipt      localcache.Receipt // undoLease
@@ -95,10 +95,10 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		s := c.addSubject()
-		s.hi, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
+		s.subject, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
 		first += s.numOps
 		if unauthorized {
-			s.markTried(c.limiter.member.Self)
+			s.markTried(c.limiter.membership.Self)
 		}
 		if h.Rule.Consistency == rules.Local {
 			c.selected = append(c.selected, i)
@@ -153,10 +153,10 @@ func (c *clusterCheck) advance() {
 }
 
 // selectSubjects puts the subjects in the given state into c.selected, and reports whether there are any.
-func (c *clusterCheck) selectSubjects(w subjectState) bool {
+func (c *clusterCheck) selectSubjects(state subjectState) bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
-		if c.subjects[i].state == w {
+		if c.subjects[i].state == state {
 			c.selected = append(c.selected, i)
 		}
 	}
@@ -165,7 +165,7 @@ func (c *clusterCheck) selectSubjects(w subjectState) bool {
 
 // routeSubject routes an open subject, or decides it from its lease. It waits while the partition is frozen.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
-	m := c.limiter.member
+	m := c.limiter.membership
 	for ; ; s.attempts++ {
 		place := s.locate(c.limiter)
 		if place == partitions.Here {
@@ -179,7 +179,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		c.setDeadlines(now)
 		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.hi)) })
+			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
 			continue
 		}
 		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
@@ -228,11 +228,11 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 
 // takeHere decides the listed subjects from this node's counters, all or nothing.
 func (c *clusterCheck) takeHere(list []int) {
-	m := c.limiter.member
+	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedQuestion.decideAsOwner
+		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
@@ -260,7 +260,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peekIsLook {
 		return false
 	}
-	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
+	outcome := c.limiter.membership.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
 	switch outcome {
 	case localcache.Spent:
 		c.markDecided(s, ByLease, true, undoLease)
@@ -276,13 +276,13 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 func (c *clusterCheck) askOthers() bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
-		if w := c.subjects[i].state; w == stateAskOwner || w == stateAskStandby {
+		if state := c.subjects[i].state; state == stateAskOwner || state == stateAskStandby {
 			c.selected = append(c.selected, i)
 		}
 	}
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
-		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
+		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
 	})
 	var last *ask
 	for _, i := range c.selected {
@@ -308,7 +308,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if a.q.version == 0 || c.ignoreNewer && c.limiter.member.Authority() { // without authority, this node's rules may be too old
+	if a.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() { // without authority, this node's rules may be too old
 		a.q.flags |= flagIgnoreNewer
 	}
 	if s.state == stateAskStandby {
@@ -334,7 +334,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.state, s.ask = stateAwaitReply, a
 	var terms localcache.Terms
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peekIsLook) && !c.answer.scratch.reserving {
-		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
+		terms = c.limiter.membership.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {
 		a.terms = make([]localcache.Terms, countSubjects(a.q.ops))
@@ -355,7 +355,7 @@ func (c *clusterCheck) actAsStandby() {
 			continue
 		}
 		s.state, s.triedAsStandby = stateOpen, true
-		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
+		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem); v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
@@ -386,7 +386,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	switch {
 	case !arrived:
 	case a.err != nil:
-		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.member.Peers.Reachable(a.to) {
+		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(a.to) {
 			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
 			s.unmarkTried(a.to)
 		}
@@ -398,20 +398,20 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		case a.fromLease:
 			by = ByLease
 		}
-		at, _ := findSubject(a.q.ops, s.hi)
+		at, _ := findSubject(a.q.ops, s.subject)
 		copy(c.ops(s), a.q.ops[at:at+s.numOps])
 		s.answeredBy = a
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
-		s.absence = partitions.WithoutAuthority
+		s.problem = partitions.WithoutAuthority
 	case a.status == unreachable:
-		c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
+		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 	case a.status == neverDecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.redirect(a.to, a.hint)
 		if !a.hint.IsZero() {
-			c.limiter.member.Ownership.LearnOwner(ring.PartitionOf(s.hi), a.revision, a.hint)
+			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 		}
 	}
 }

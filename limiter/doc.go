@@ -7,19 +7,19 @@
 //
 // # In a cluster
 //
-// [New] makes a standalone node, [Join] a member of a cluster. A check whose partitions this node all owns is a single Take,
-// with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes each subject
-// once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this node decides. Then
-// it asks all the other nodes at once, with one message each, and each decides its group all or nothing. For every subject it
-// records how the decision was made, and how to undo it. If one subject is refused, it gives back what the others took: once,
-// in a message without a reply, with the lineage that the cost was taken in (refund.go).
+// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check whose partitions this node all owns is a
+// single Take, with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes
+// each subject once: to the counters here, to a lease, to another node, or to this node alone. It first takes what this
+// node decides. Then it asks all the other nodes at once, with one message each, and each decides its group all or nothing.
+// For every subject it records how the decision was made, and how to undo it. If one subject is refused, it gives back what
+// the others took: once, in a message without a reply, with the lineage that the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or to repeat a recent refusal by the owner (package
 // localcache). Questions carry requests for grants; answers carry the grants that the owner has debited. When a grant ends, what is
 // left of it goes back in the same way as a check's cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate (route.go): the node that an earlier one named, the
-// other side of a hand-off, then the standby, which passes the question on or acts for the owner, and in the end this node
+// other side of a hand-off, then the standby, which forwards the question or acts for the owner, and in the end this node
 // alone, by `on_partition`. A check waits, without polling, for a partition that is being handed over. It also waits for a slow
 // node: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters, settlements,
 // and reservations with an id try the same candidates (remote.go).

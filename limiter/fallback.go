@@ -15,7 +15,7 @@ const uncountedRetry = time.Second
 // decideAlone decides subjects on this node alone: subjects of `consistency: local` rules (by is ByOwner), and subjects in
 // fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
-	m := c.limiter.member
+	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
 	start, refused := len(c.aloneOps), false
 	for _, i := range list {
@@ -24,7 +24,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		mode := rules.Share
 		if by == ByFallback {
 			mode = rule.OnPartition
-			m.figures.fallback[mode].Add(1)
+			m.counts.fallback[mode].Add(1)
 		}
 		s.firstAloneOp = len(c.aloneOps)
 		ops := c.ops(s)
@@ -110,7 +110,7 @@ func isUncounted(op, aloneOp *counters.Op) bool {
 // recordDebts records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that
 // the whole limit is used up, recordDebts puts back everything taken and returns false.
 func (c *clusterCheck) recordDebts(list []int) bool {
-	m := c.limiter.member
+	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -160,8 +160,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 }
 
 // giveBackAlone gives back what op took from the fallback counters.
-func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Now) {
-	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
+func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Instant) {
+	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takeRecordAt(op, at), op.Cost) // the gates are always open
 }
 
 // narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
@@ -188,7 +188,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	for j := range ops {
 		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
 			if c.giveBackAlone(aloneOp, s.decidedAt); s.decidedBy == ByFallback {
-				c.limiter.member.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
+				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode}).Limits[0].Limit
-		at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+		at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 		n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})
 		for i, want := range []int64{1, 0} {
 			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
@@ -85,7 +85,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 || peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
 			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed, peek.Limits[0].Decision)
 		}
-		if used, _ := n.member.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
+		if used, _ := n.membership.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
 			t.Errorf("have %d used of the share, want 2", used)
 		}
 	})

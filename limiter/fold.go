@@ -62,7 +62,7 @@ func (c *clusterCheck) rollBack() {
 		case undoAlone:
 			c.rollBackAlone(s)
 		case undoLease:
-			l.member.leases.held.Unspend(s.receipt, c.ops(s))
+			l.membership.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			s.answeredBy.rollBack(l)
 			s.answeredBy.admitted = false // so that its other subjects don't roll it back again
@@ -73,13 +73,13 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {
+	if l.membership.Ownership.Lineage(ring.PartitionOf(s.subject)) != s.lineage {
 		return
 	}
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.decidedAt), op.Cost) // if the gate is shut, the cost is lost
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takeRecordAt(op, s.decidedAt), op.Cost) // if the gate is shut, the cost is lost
 		}
 	}
 }

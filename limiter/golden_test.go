@@ -26,10 +26,10 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		hi: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
-		ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limit, Cost: 6}},
+		subject: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
+		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
-	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
+	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
 	ops := someOps()
 	ops[3].Limit = &all
@@ -45,10 +45,10 @@ func TestGolden(t *testing.T) {
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
-		message("forgetting", &forgetMessage{hi: 1, refusalsOnly: true}),
+		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),
-		message("change-clear", &change{verb: verbClear, hops: 1, hi: 7, ticket: ticketOf("x", 5, 0)}),
-		message("counters", &loList{1, 1 << 63}),
+		message("change-clear", &change{verb: verbClear, hops: 1, inlineSubject: 7, ticket: ticketOf("x", 5, 0)}),
+		message("counters", &counterIDs{1, 1 << 63}),
 		message("results", &results{{Decision: algorithms.Decision{Used: 5}}}),
 		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
@@ -62,7 +62,7 @@ func TestGolden(t *testing.T) {
 			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
 		}),
 		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
-		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
+		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
 		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 		message("recent", &recentList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900, Recent: 3}}}),

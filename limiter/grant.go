@@ -10,9 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantRequests makes the grants that v's question requests, as far as the limits allow. It debits each grant first.
-func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
-	q, r, m := &v.question, &v.reply, ls.limiter.member
+// grantRequests makes the grants that x's question requests, as far as the limits allow. It debits each grant first.
+func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
+	q, r, m := &x.question, &x.reply, ls.limiter.membership
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -21,23 +21,23 @@ func (ls *leases) grantRequests(v *servedQuestion, now algorithms.Now) {
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
 		request := &q.requests[i]
-		at, subject := findSubject(q.ops, request.hi)
-		ops := q.ops[at : at+len(request.Want)]
+		first, subject := findSubject(q.ops, request.subject)
+		ops := q.ops[first : first+len(request.Want)]
 		for j := range ops {
-			ops[j].Decision = results[at+j].Decision
+			ops[j].Decision = results[first+j].Decision
 		}
 		if g, ok := ls.grant(now, request, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
-			m.figures.grantsRefused.Add(1)
+			m.counts.grantsRefused.Add(1)
 		}
 	}
 }
 
 // grant makes the grant that one request asks for. It returns false if the limits do not allow it.
-func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
-	m := ls.limiter.member
-	g := leaseGrant{hi: request.hi, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
+func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+	m := ls.limiter.membership
+	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
@@ -45,7 +45,7 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 		if ops[i].Limit.Kind != algorithms.TokenBucket {
 			g.EndsIn = min(g.EndsIn, ops[i].Limit.WindowLeft(now))
 		}
-		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
+		g.Windows = append(g.Windows, takeRecordAt(&ops[i], now).Window)
 	}
 	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
@@ -55,7 +55,7 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 		return ls.limiter.table.Take(now, ops) == counters.Admitted
 	})
 	if g.ID != 0 {
-		m.figures.granted.Add(1)
+		m.counts.granted.Add(1)
 	}
 	return g, g.ID != 0
 }
@@ -63,20 +63,20 @@ func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counter
 // forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
 // a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	ls.held.Forget(ls.limiter.member.Boottime(), f.hi, f.refusalsOnly)
-	ls.limiter.member.broadcast(MethodForget, wire.Encode(nil, &f))
+	ls.held.Forget(ls.limiter.membership.Boottime(), f.subject, f.refusalsOnly)
+	ls.limiter.membership.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
 // leaseRequest requests a grant for one of a question's subjects.
 type leaseRequest struct {
-	hi     uint64 // Key.Hi of the subject
-	holder ring.NodeID
+	subject uint64 // Key.Subject of the subject
+	holder  ring.NodeID
 	localcache.LeaseRequest
 }
 
 // leaseGrant is a grant in a reply.
 type leaseGrant struct {
-	hi uint64 // Key.Hi of the subject
+	subject uint64 // Key.Subject of the subject
 	localcache.Grant
 }
 
@@ -88,7 +88,7 @@ const (
 
 func (r *leaseRequest) code(c *wire.Coder) {
 	t := &r.Terms
-	wire.Fixed(c, &r.hi)
+	wire.Fixed(c, &r.subject)
 	c.Raw(r.holder[:])
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
@@ -106,7 +106,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {
-	wire.Fixed(c, &g.hi)
+	wire.Fixed(c, &g.subject)
 	wire.Number(c, &g.ID, math.MaxInt64)
 	wire.Number(c, &g.EndsIn, int64(localcache.MaxTTL))
 	codeAmounts(c, &g.Amounts, algorithms.MaxAmount)
@@ -121,12 +121,12 @@ func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 
 // forgetMessage is the body of MethodForget.
 type forgetMessage struct {
-	hi           uint64 // Key.Hi of the subject
+	subject      uint64 // Key.Subject of the subject
 	refusalsOnly bool   // there is room again: forget the refusals, keep the leases
 }
 
 // Code implements wire.Message.
 func (f *forgetMessage) Code(c *wire.Coder) {
-	wire.Fixed(c, &f.hi)
+	wire.Fixed(c, &f.subject)
 	c.Bool(&f.refusalsOnly)
 }

@@ -94,8 +94,8 @@ func (h *history) list(now int64) (steps []StepCounts) {
 func (l *Limiter) History() History {
 	return History{Now: l.step(), Nodes: l.historyRound.latest(func() []NodeHistory {
 		all := []NodeHistory{l.historyHere()}
-		if l.member != nil {
-			gatherFrom(l.member, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
+		if l.membership != nil {
+			gatherFrom(l.membership, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
 				h.Node = from
 				all = append(all, *h)
 			})
@@ -106,8 +106,8 @@ func (l *Limiter) History() History {
 
 func (l *Limiter) historyHere() NodeHistory {
 	h := NodeHistory{Steps: l.history.list(l.step())}
-	if l.member != nil {
-		h.Node = l.member.Self
+	if l.membership != nil {
+		h.Node = l.membership.Self
 	}
 	return h
 }

@@ -22,7 +22,7 @@ func TestInlineSubjectsInTheFilter(t *testing.T) {
 	}
 	spots := map[spot]bool{}
 	for range 100_000 {
-		at, bit := filterPlace(rules.Hash{Lo: counters.InlineLo(rand.Uint64())})
+		at, bit := filterPlace(rules.Hash{Lo: counters.InlineCounter(rand.Uint64())})
 		spots[spot{at, bit}] = true
 	}
 	if len(spots) != topFilter*64 {
@@ -36,7 +36,7 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 	keep := func(subject counters.Key, k requestKind) bool {
 		return l.requests.makeRoom(l.table, k, ticketOf("", 1, time.Second).memo(subject, now), now)
 	}
-	inline, configured := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}, counters.Key{Hi: 2, Lo: 2}
+	inline, configured := counters.Key{Subject: 1, Counter: counters.InlineCounter(1)}, counters.Key{Subject: 2, Counter: 2}
 	for i := range maxKeptAnswers {
 		if have := keep(inline, writeRequest); have != (i < maxKeptAnswers/2) {
 			t.Fatalf("answer %d for an inline subject: have %v", i, have)
@@ -55,13 +55,13 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 // Two ids never share an answer, although the keys of inline subjects' memos hold only part of the id.
 func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
+	subject := counters.Key{Subject: 1, Counter: counters.InlineCounter(1)}
 	a, b := &ticket{id: 0x1234_5678_9abc_def0, contentHash: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, contentHash: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
 	if !x.Key.IsInline() || x.Key != y.Key || x.ContentHash == y.ContentHash || x.ContentHash >= 1<<counters.ContentHashBits {
 		t.Errorf("have %+v and %+v", x, y)
 	}
-	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.ContentHash != a.contentHash {
+	if plain := a.memo(counters.Key{Subject: 1, Counter: 1}, now); plain.Key.Counter != a.id || plain.ContentHash != a.contentHash {
 		t.Errorf("have %+v", plain)
 	}
 }
@@ -73,12 +73,12 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: time.Minute}}
 	for _, inline := range []bool{false, true} {
 		for _, allowed := range []bool{false, true} {
-			key := counters.Key{Hi: 1, Lo: 2}
+			key := counters.Key{Subject: 1, Counter: 2}
 			if inline {
-				key.Lo = counters.InlineLo(key.Lo)
+				key.Counter = counters.InlineCounter(key.Counter)
 			}
 			var a Answer
-			a.scratch.match.Hits = []rules.Hit{{Rule: &rules.Rule{}, Subject: rules.Hash(key), Limits: []*rules.Limit{limit}}}
+			a.scratch.match.Hits = []rules.Hit{{Rule: &rules.Rule{}, Subject: rules.Hash{Hi: key.Subject, Lo: key.Counter}, Limits: []*rules.Limit{limit}}}
 			a.scratch.ops = []counters.Op{{Key: key, Limit: &limit.Limit, Cost: 1, Decision: algorithms.Decision{Allowed: allowed}}}
 			r := l.reservations.reservationOf(&Query{}, &a, time.Minute)
 			sent, err := parseReservation(r.id([]byte("key")), []byte("key"))
@@ -86,7 +86,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.noteKey(unit); n.IsInline() != inline || n != r.noteKey(unit) || n.Hi != key.Hi || unit > 0 && n == r.noteKey(unit-1) {
+				if n := sent.settlementKey(unit); n.IsInline() != inline || n != r.settlementKey(unit) || n.Subject != key.Subject || unit > 0 && n == r.settlementKey(unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}
@@ -111,14 +111,14 @@ func newCaller(limits ...algorithms.Limit) *caller {
 }
 
 // check makes one check on n, by a lease or by asking the owner.
-func (c *caller) check(n *testNode, owner ring.NodeID, hi uint64) {
+func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 	var ops []counters.Op
 	for _, l := range c.limits {
-		lo := counters.InlineLo(uint64(l.Limit.Window)) // the window tells the counters apart
-		ops = append(ops, counters.Op{Key: counters.Key{Hi: hi, Lo: lo}, Limit: &l.Limit, Cost: 1})
+		counter := counters.InlineCounter(uint64(l.Limit.Window)) // the window tells the counters apart
+		ops = append(ops, counters.Op{Key: counters.Key{Subject: subject, Counter: counter}, Limit: &l.Limit, Cost: 1})
 	}
 	var receipt localcache.Receipt
-	switch n.member.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
+	switch n.membership.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
 	case localcache.Spent:
 		c.admitted++
 		c.leased++
@@ -127,7 +127,7 @@ func (c *caller) check(n *testNode, owner ring.NodeID, hi uint64) {
 		return
 	}
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
-	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
+	a.terms = []localcache.Terms{n.membership.termsOf(&c.rule, c.limits)}
 	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {
@@ -153,13 +153,13 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestCluster(t, 3, "rules: []")
-			owner, hi := w.nodes[1].id, uint64(0)
-			for w.table.Owner(ring.PartitionOf(hi)) != owner {
-				hi += 0x9e3779b97f4a7c15
+			owner, subject := w.nodes[1].id, uint64(0)
+			for w.table.Owner(ring.PartitionOf(subject)) != owner {
+				subject += 0x9e3779b97f4a7c15
 			}
 			nextWindow(hour)
 			for i := range 8000 * len(callers) { // in half a minute
-				callers[i%len(callers)].check(w.nodes[i/len(callers)%2*2], owner, hi)
+				callers[i%len(callers)].check(w.nodes[i/len(callers)%2*2], owner, subject)
 				time.Sleep(30 * time.Second / time.Duration(8000*len(callers)))
 			}
 			sums, most := map[time.Duration]int{}, map[time.Duration]int64{}

@@ -139,9 +139,9 @@ func TestResetOfManyInlineCounters(t *testing.T) {
 	}
 	now, limit := l.clock.Now(), rules.Limit{}
 	limit.Limit.Kind, limit.Amount, limit.Limit.Window = 1, 9, time.Hour
-	put := func(hi, lo uint64) {
+	put := func(subject, counter uint64) {
 		t.Helper()
-		if err := l.table.Penalize(now, counters.Key{Hi: hi, Lo: counters.InlineLo(lo << 48)}, &limit.Limit, 1); err != nil {
+		if err := l.table.Penalize(now, counters.Key{Subject: subject, Counter: counters.InlineCounter(counter << 48)}, &limit.Limit, 1); err != nil {
 			t.Fatal(err)
 		}
 	}

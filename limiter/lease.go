@@ -18,7 +18,7 @@ type leases struct {
 }
 
 // termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.
-func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
+func (m *membership) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
 		return localcache.Terms{}
@@ -29,7 +29,7 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 // spend decides ops, all of one subject, from the subject's lease or from a remembered refusal. The receipt records what was
 // spent.
 func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
@@ -50,16 +50,16 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 		ls.renew(owner, m.termsOf(r, limits), ops)
 	}
 	if outcome == localcache.Spent {
-		m.figures.leaseSpends.Add(1)
+		m.counts.leaseSpends.Add(1)
 	} else {
-		m.figures.rememberedRefusals.Add(1)
+		m.counts.rememberedRefusals.Add(1)
 	}
 	return outcome
 }
 
 // renew requests the next grant in the background, with a question that costs nothing.
 func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	if t.None() {
 		return
 	}
@@ -70,11 +70,11 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	if !ops[0].Key.IsInline() {
 		a.q.version = ls.limiter.version()
 	}
-	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
+	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
-	m.figures.renewals.Add(1)
+	m.counts.renewals.Add(1)
 	a.dispatch(ls.limiter, false)
 }
 
@@ -84,11 +84,11 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	if a.terms == nil {
 		return
 	}
-	at, first := ls.limiter.member.Boottime(), 0
+	now, first := ls.limiter.membership.Boottime(), 0
 	for subject := range a.terms {
 		n := countSubjectOps(a.q.ops[first:])
-		if request, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.limiter.member.Self, LeaseRequest: request})
+		if request, ok := ls.held.Request(now, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.requests = append(head.requests, leaseRequest{subject: a.q.ops[first].Key.Subject, holder: ls.limiter.membership.Self, LeaseRequest: request})
 		}
 		first += n
 	}
@@ -96,7 +96,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 
 // acceptReply stores the grants and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
-	a, m := asks[0], ls.limiter.member
+	a, m := asks[0], ls.limiter.membership
 	if a.terms == nil {
 		return
 	}
@@ -127,7 +127,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		}
 		var g localcache.Grant
 		for i := range r.grants {
-			if r.grants[i].hi == ops[0].Key.Hi && len(r.grants[i].Amounts) == len(ops) {
+			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
 				g = r.grants[i].Grant
 			}
 		}
@@ -167,8 +167,8 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 
 // maintain returns what is left of grants when they end, until the limiter is closed.
 func (ls *leases) maintain() {
-	m := ls.limiter.member
-	var ended []localcache.Ended
+	m := ls.limiter.membership
+	var ended []localcache.EndedGrant
 	for {
 		at := m.Boottime()
 		ended = ls.held.TakeEnded(at, ended[:0])
@@ -198,20 +198,20 @@ const (
 )
 
 // returnEnded gives back what is left of the ended grants.
-func (ls *leases) returnEnded(ended []localcache.Ended) {
+func (ls *leases) returnEnded(ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
-		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
-	ls.limiter.refund(list)
+	ls.limiter.sendRefunds(list)
 }
 
 // UseLeases sets whether this node takes leases from other nodes. UseLeases(false), for a node that is leaving, returns all its
 // leases at once.
 func (l *Limiter) UseLeases(yes bool) {
-	m := l.member
+	m := l.membership
 	if m == nil {
 		return
 	}

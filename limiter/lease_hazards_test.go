@@ -241,13 +241,13 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		w.change(func() { w.place[p].frozen = true })
 		list := make([]refund, maxRefunds)
 		for i := range list {
-			op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = refund{debit: debit{hi: op.Key.Hi, incarnation: 1, lineage: 1, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
+			op := counters.Op{Key: counters.Key{Subject: u.Hash.Hi, Counter: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
+			list[i] = refund{debit: debit{subject: op.Key.Subject, incarnation: 1, lineage: 1, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
-			owner.refund(list)
+			owner.sendRefunds(list)
 		}
-		if n := len(owner.member.handlerSlots); n > maxServing/2 {
+		if n := len(owner.membership.handlerSlots); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)
 		}
 		w.change(func() { w.place[p].frozen = false })
@@ -302,7 +302,7 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 					body = body[:max(1, i)]
 				}
 			}
-			owner.ServeFor(holder.id, m, body, ignored{})
+			owner.ServeNear(holder.id, m, body, ignored{})
 		}
 	}
 }

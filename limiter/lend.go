@@ -11,26 +11,26 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is the lender's side of loans between regions. The node that receives a request passes it on to the subject's
+// This file is the lender's side of loans between regions. The node that receives a request forwards it to the subject's
 // owner. The owner debits the loan, and answers only once the debit would survive the owner's failure.
 
 const (
-	// passTimeout bounds how long a node waits for the owner's answer to another region's request; confirmTimeout bounds how
+	// forwardTimeout bounds how long a node waits for the owner's answer to another region's request; confirmTimeout bounds how
 	// long the owner waits until the debit would survive it.
-	passTimeout    = 800 * time.Millisecond
+	forwardTimeout = 800 * time.Millisecond
 	confirmTimeout = 500 * time.Millisecond
 	// maxLending bounds the loan requests that this node answers at once, so that other regions can't crowd out questions from
 	// this one.
 	maxLending = 1024
 )
 
-// ServeFarFor answers a message from another region. It does not block, and does not keep body.
-func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
+// ServeFar answers a message from another region. It does not block, and does not keep body.
+func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	switch {
-	case l.member == nil:
+	case l.membership == nil:
 		to.Fail(CodeMessage, "this node is not in a cluster")
 	case method == MethodLend:
-		l.member.loans.serveRequest(body, false, to)
+		l.membership.loans.serveRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	default:
@@ -38,10 +38,10 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 	}
 }
 
-// serveRequest answers a loan request as the owner, or passes it on to the owner. passed means that another node of this region
-// passed it on, because it takes this node for the owner.
-func (ls *loans) serveRequest(body []byte, passed bool, to Responder) {
-	m := ls.limiter.member
+// serveRequest answers a loan request as the owner, or forwards it to the owner. forwarded means that another node of this
+// region has sent it on, because it takes this node for the owner.
+func (ls *loans) serveRequest(body []byte, forwarded bool, to Responder) {
+	m := ls.limiter.membership
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
@@ -54,10 +54,10 @@ func (ls *loans) serveRequest(body []byte, passed bool, to Responder) {
 	}
 	route := m.Ownership.Route(d.partition)
 	switch {
-	case passed || route.Place == partitions.Here:
+	case forwarded || route.Place == partitions.Here:
 		ls.lendInBackground(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
-		m.Peers.Go(route.Owner, MethodLend, body, passTimeout, func(reply []byte, err error) {
+		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
 			if err != nil {
 				to.Fail(CodeBusy, "the subject's owner does not answer")
 				return
@@ -74,13 +74,13 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
 // flight, it debits nothing.
 func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
-	m := ls.limiter.member
+	m := ls.limiter.membership
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer ls.lending.Add(-1)
 		answerLoan(to, ls.lend(r))
 	}) {
 		ls.lending.Add(-1)
-		m.figures.turnedAway.Add(1)
+		m.counts.turnedAway.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
 }
@@ -88,7 +88,7 @@ func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 // lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. If it can't confirm
 // the debit, it puts the loan back if it still can.
 func (ls *loans) lend(r *LoanRequest) LoanReply {
-	m, now := ls.limiter.member, ls.limiter.clock.Now()
+	m, now := ls.limiter.membership, ls.limiter.clock.Now()
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
@@ -121,13 +121,13 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		})
 		return LoanReply{status: loanLater}
 	}
-	m.figures.lent.Add(1)
-	m.figures.lentUnits.Add(n)
+	m.counts.lent.Add(1)
+	m.counts.lentUnits.Add(n)
 	return reply
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Instant, window, want int64) (int64, counters.Loans, error) {
 	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })

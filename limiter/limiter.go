@@ -21,7 +21,7 @@ type Limiter struct {
 	inForce       atomic.Pointer[activeRules]
 	top           *top
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
-	member        *member       // nil for a standalone node
+	membership    *membership   // nil for a standalone node
 	incarnation   uint64        // random; identifies this process, its counts and its clock readings
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
@@ -37,7 +37,7 @@ type Limiter struct {
 	notHonoured rules.NotHonoured
 }
 
-// activeRules is a version of the rules with the figures of its rules.
+// activeRules is a version of the rules with the metrics of its rules.
 type activeRules struct {
 	set        *rules.Set
 	stats      []*ruleStats // by Rule.Index
@@ -51,8 +51,8 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before SetRules. If
-// clock is nil, callers may only use the methods that take the time as an argument.
+// New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
+// SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
 	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})
@@ -60,7 +60,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it
+// SetRules puts set in force. Checks in flight finish with the rules they began with. A rule keeps its metrics as long as it
 // keeps its name.
 func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
@@ -96,11 +96,11 @@ func (l *Limiter) SetRules(set *rules.Set) {
 // authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
 // zero if it has no authority now.
 func (l *Limiter) authorityAt() int64 {
-	if l.member == nil {
+	if l.membership == nil {
 		return 0
 	}
 	now := l.clock.Now().Wall
-	if !l.member.Authority() {
+	if !l.membership.Authority() {
 		return 0
 	}
 	return now
@@ -133,7 +133,7 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 }
 
 // CheckAt decides q as of now.
-func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
+func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
 	done, err := l.match(q, a)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 }
 
 // decide decides a matched check. done is true if match has decided it.
-func (l *Limiter) decide(now algorithms.Now, q *Query, a *Answer, done bool) error {
+func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer, done bool) error {
 	if err := l.list(now, q, a, done); err != nil {
 		return err
 	}
@@ -155,15 +155,15 @@ func (l *Limiter) decide(now algorithms.Now, q *Query, a *Answer, done bool) err
 
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
 // and done is true.
-func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, err error) {
+func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
 	if done, err = l.match(q, a); err != nil {
 		return false, err
 	}
 	return done, l.list(now, q, a, done)
 }
 
-// match matches q against the rules in force. If no counter is to be asked, it decides the check itself, and done is true. Else
-// the counters begin to load.
+// match matches q against the rules in force. If no counters are needed, it decides the check itself, and done is true.
+// Otherwise the counters begin to load.
 func (l *Limiter) match(q *Query, a *Answer) (done bool, err error) {
 	active := l.inForce.Load()
 	a.begin(active)
@@ -210,8 +210,8 @@ func (l *Limiter) prefetch(m *rules.Match) {
 	}
 }
 
-// list lists the counters that a matched check asks as of now, unless match has decided it.
-func (l *Limiter) list(now algorithms.Now, q *Query, a *Answer, done bool) error {
+// list lists the counters that a matched check debits as of now, unless match has decided the check.
+func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer, done bool) error {
 	a.Now = now
 	if done {
 		return nil
@@ -219,7 +219,24 @@ func (l *Limiter) list(now algorithms.Now, q *Query, a *Answer, done bool) error
 	if active := a.scratch.active; len(q.Subjects) == 0 && (active.hasGlobal || active.steps != nil) {
 		active.enforce(&a.scratch.match, now.Wall)
 	}
-	a.listCounters(q)
+	hits := a.scratch.match.Hits
+	costs, mode := q.Costs, q.Mode
+	for i := range hits {
+		h := &hits[i]
+		subject := 0
+		if len(q.Subjects) > 0 {
+			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
+		}
+		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
+		for _, limit := range h.Limits {
+			op := a.addOp(h.Rule, limit, subject)
+			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
+			op.Shadow, op.Mode = h.Rule.Shadow, mode
+		}
+		if h.Block != nil {
+			a.addBlock(h)
+		}
+	}
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
@@ -235,14 +252,14 @@ const modesLevel = 2
 
 // requireLevel returns an error if the check needs something that not all nodes of the cluster support.
 func (l *Limiter) requireLevel(q *Query, a *Answer) error {
-	if l.member == nil || l.member.Level == nil || l.member.Level() >= modesLevel {
+	if l.membership == nil || l.membership.Level == nil || l.membership.Level() >= modesLevel {
 		return nil
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
 			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit need level %d, but the cluster is at %d",
-				ErrLevelTooLow, modesLevel, l.member.Level())
+				ErrLevelTooLow, modesLevel, l.membership.Level())
 		}
 	}
 	return nil
@@ -275,7 +292,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // mayDecideHere reports whether this node, if it has authority, owns all counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	s := &a.scratch
-	return l.member == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
+	return l.membership == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.
@@ -285,8 +302,8 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
 // the verdict is Shut, and any debit is kept: ownership can no longer be proved.
-func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
-	m := l.member
+func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
+	m := l.membership
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
@@ -303,7 +320,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 }
 
 // take decides ops from this node's counters, unless a gate is shut.
-func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+func (l *Limiter) take(now algorithms.Instant, ops []counters.Op, peek bool) counters.Verdict {
 	if peek {
 		return l.table.Peek(now, ops)
 	}
@@ -317,7 +334,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		c.collectReplies()
 		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
 			c.rollBack()
-			l.catchUp(l.member.ctx, 0, c.newerRules)
+			l.catchUp(l.membership.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
 			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err
@@ -356,7 +373,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 	}
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Inline {
-			h.Subject.Lo = counters.InlineLo(h.Subject.Lo)
+			h.Subject.Lo = counters.InlineCounter(h.Subject.Lo)
 		}
 	}
 	return nil
@@ -375,9 +392,9 @@ func (a *Answer) requireDistinctKeys() error {
 }
 
 func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
-	k := counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
+	k := counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo ^ limit.ID}
 	if h.Rule.Inline {
-		k.Lo = counters.InlineLo(k.Lo)
+		k.Counter = counters.InlineCounter(k.Counter)
 	}
 	return k
 }
@@ -387,30 +404,8 @@ func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active, a.scratch.hasLocal = active, false
 	a.scratch.hasBlocks, a.scratch.decidedHere = false, false
-	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false
+	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
-}
-
-// listCounters lists the counters that the check debits.
-func (a *Answer) listCounters(q *Query) {
-	hits := a.scratch.match.Hits
-	costs, mode := q.Costs, q.Mode
-	for i := range hits {
-		h := &hits[i]
-		subject := 0
-		if len(q.Subjects) > 0 {
-			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
-		}
-		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
-		for _, limit := range h.Limits {
-			op := a.addOp(h.Rule, limit, subject)
-			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
-			op.Shadow, op.Mode = h.Rule.Shadow, mode
-		}
-		if h.Block != nil {
-			a.addBlock(h)
-		}
-	}
 }
 
 // addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
@@ -460,8 +455,8 @@ func (a *Answer) conclude() {
 		if a.Allowed && op.Mode == counters.CountMode && !la.Allowed && !la.Rule.Shadow {
 			a.Allowed, a.Counted = false, true
 		}
-		if !la.Rule.Shadow && (a.Tightest < 0 || la.comesBefore(&a.Limits[a.Tightest])) {
-			a.Tightest = i
+		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
+			a.TightestIndex = i
 		}
 	}
 }

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var epoch = algorithms.At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 
-func after(d time.Duration) algorithms.Now {
-	return algorithms.Now{Steady: epoch.Steady + int64(d), Wall: epoch.Wall + int64(d)}
+func after(d time.Duration) algorithms.Instant {
+	return algorithms.Instant{Steady: epoch.Steady + int64(d), Wall: epoch.Wall + int64(d)}
 }
 
 func compile(t testing.TB, version int64, text string) *rules.Set {
@@ -56,7 +56,7 @@ func attrs(pairs ...string) []rules.Attribute {
 	return out
 }
 
-func check(t testing.TB, l *Limiter, now algorithms.Now, q Query) *Answer {
+func check(t testing.TB, l *Limiter, now algorithms.Instant, q Query) *Answer {
 	t.Helper()
 	a := &Answer{}
 	if err := l.CheckAt(now, &q, a); err != nil {
@@ -74,12 +74,12 @@ rules:
   - {name: b, key: [user], limits: [{limit: 3, per: 1m, algorithm: fixed-window}]}`)
 	q := Query{Attributes: attrs("ip", "192.0.2.1", "user", "u")}
 	for i := range 3 {
-		if a := check(t, l, epoch, q); !a.Allowed || a.Limits[a.Tightest].Rule.Name != "b" {
+		if a := check(t, l, epoch, q); !a.Allowed || a.Limits[a.TightestIndex].Rule.Name != "b" {
 			t.Fatalf("check %d: have %+v", i+1, a)
 		}
 	}
 	a := check(t, l, epoch, q)
-	if a.Allowed || a.Limits[a.Tightest].Rule.Name != "b" || a.Limits[0].Remaining != 2 {
+	if a.Allowed || a.Limits[a.TightestIndex].Rule.Name != "b" || a.Limits[0].Remaining != 2 {
 		t.Errorf("the fourth: have %+v", a.Limits)
 	}
 	u, err := l.table.Usage(epoch, counterKey(&a.scratch.match.Hits[0], a.Limits[0].Limit), &a.Limits[0].Limit.Limit)
@@ -104,16 +104,16 @@ rules:
 		}
 		if a := check(t, l, now, q); a.Allowed {
 			t.Fatalf("admitted an eleventh in second %d", s)
-		} else if s < 9 && (a.Tightest != 0 || a.Limits[0].RetryAfter != time.Second) {
+		} else if s < 9 && (a.TightestIndex != 0 || a.Limits[0].RetryAfter != time.Second) {
 			t.Fatalf("second %d: have %+v", s, a.Limits)
 		}
 	}
 	a := check(t, l, after(10*time.Second), q)
-	if a.Allowed || a.Tightest != 1 || a.Limits[1].RetryAfter != 50*time.Second {
+	if a.Allowed || a.TightestIndex != 1 || a.Limits[1].RetryAfter != 50*time.Second {
 		t.Errorf("the 101st: have %+v", a.Limits)
 	}
 	// In the tenth second both limits refuse; the longer wait counts.
-	if a := check(t, l, after(9*time.Second), q); a.Tightest != 1 || a.Limits[1].RetryAfter != 51*time.Second {
+	if a := check(t, l, after(9*time.Second), q); a.TightestIndex != 1 || a.Limits[1].RetryAfter != 51*time.Second {
 		t.Errorf("both refuse: have %+v", a.Limits)
 	}
 }
@@ -179,8 +179,8 @@ rules:
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			a := check(t, l, epoch, tt.q)
-			if a.Allowed != tt.allowed || a.DecidedBy != tt.by || a.Tightest != -1 {
-				t.Errorf("have %v by %s, tightest %d", a.Allowed, a.DecidedBy, a.Tightest)
+			if a.Allowed != tt.allowed || a.DecidedBy != tt.by || a.TightestIndex != -1 {
+				t.Errorf("have %v by %s, tightest %d", a.Allowed, a.DecidedBy, a.TightestIndex)
 			}
 		})
 	}
@@ -201,15 +201,15 @@ rules:
   - {name: b, key: [k], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
   - {name: c, key: [k], limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}`)
 	q := Query{Attributes: attrs("k", "x"), Costs: []UnitCost{{"requests", 6}}}
-	if a := check(t, l, epoch, q); a.Tightest != 0 {
-		t.Errorf("a tie goes to the first: have %d", a.Tightest)
+	if a := check(t, l, epoch, q); a.TightestIndex != 0 {
+		t.Errorf("a tie goes to the first: have %d", a.TightestIndex)
 	}
-	if a := check(t, l, epoch, q); a.Allowed || a.Tightest != 1 {
-		t.Errorf("the longest wait: have %d", a.Tightest)
+	if a := check(t, l, epoch, q); a.Allowed || a.TightestIndex != 1 {
+		t.Errorf("the longest wait: have %d", a.TightestIndex)
 	}
 	q.Costs[0].Cost = 11
-	if a := check(t, l, epoch, q); a.Limits[a.Tightest].RetryAfter != algorithms.Never {
-		t.Errorf("never is the longest: have %+v", a.Limits[a.Tightest])
+	if a := check(t, l, epoch, q); a.Limits[a.TightestIndex].RetryAfter != algorithms.Never {
+		t.Errorf("never is the longest: have %+v", a.Limits[a.TightestIndex])
 	}
 }
 

@@ -147,9 +147,9 @@ func TestLoanComesTooLate(t *testing.T) {
 			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
 				t.Errorf("have %+v", s)
 			}
-			n.member.loans.mu.Lock()
-			defer n.member.loans.mu.Unlock()
-			if n.member.loans.inFlight != 0 {
+			n.membership.loans.mu.Lock()
+			defer n.membership.loans.mu.Unlock()
+			if n.membership.loans.inFlight != 0 {
 				t.Error("the loan is still in flight")
 			}
 		})
@@ -231,7 +231,7 @@ func (n *testNode) lendTo(r LoanRequest) (LoanReply, error) {
 	}
 	got := make(chan answer, 1)
 	a := &testResponder{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
-	n.ServeFarFor(MethodLend, wire.Encode(nil, &r), a)
+	n.ServeFar(MethodLend, wire.Encode(nil, &r), a)
 	select {
 	case one := <-got:
 		if one.err != nil {
@@ -251,7 +251,7 @@ func (n *testNode) request(rule, key string, want int64) LoanRequest {
 		n.w.t.Fatal(err)
 	}
 	limit := u.Limits[0].Limit
-	at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+	at := counters.Key{Subject: u.Hash.Hi, Counter: u.Hash.Lo ^ limit.ID}
 	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
 	return LoanRequest{subjectRef: subjectRef{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
 }
@@ -309,7 +309,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Error("an unknown method was answered")
 		}
 	}}
-	w.nodes[0].ServeFarFor(MethodAsk, nil, a)
+	w.nodes[0].ServeFar(MethodAsk, nil, a)
 }
 
 // A loan that the lender can't confirm is not announced, and is put back. A loan is not announced either if the owner loses
@@ -358,7 +358,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, hi := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
+			p, subject := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
 			for _, name := range []string{"ap", "us"} {
 				e.all[name].killWhenConfirmed(p, seed)
 			}
@@ -372,7 +372,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			}
 			n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
 			if n > 900 || n < 500 {
-				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.describeUsage("r", "x"))
+				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, subject, e.describeUsage("r", "x"))
 			}
 		})
 	}
@@ -540,7 +540,7 @@ func TestBorrowersAreBounded(t *testing.T) {
 	x.init(nil)
 	for i := range maxBorrowers + 100 {
 		x.mu.Lock()
-		c := x.borrowerOf(counters.Key{Hi: uint64(i)}, 1, int64(i))
+		c := x.borrowerOf(counters.Key{Subject: uint64(i)}, 1, int64(i))
 		c.inFlight = i < 10
 		x.mu.Unlock()
 	}

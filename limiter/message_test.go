@@ -28,10 +28,10 @@ func someOps() []counters.Op {
 		{Kind: algorithms.SlidingLog, Amount: 2, Window: algorithms.MinWindow},
 	}
 	return []counters.Op{
-		{Key: counters.Key{Hi: 1, Lo: 2}, Limit: &limits[0], Cost: 0},
-		{Key: counters.Key{Hi: 1, Lo: 1}, Limit: &limits[1], Cost: 1<<53 - 1, Shadow: true},
-		{Key: counters.Key{Hi: 2, Lo: 1}, Limit: &limits[2], Cost: 3},
-		{Key: counters.Key{Hi: 1 << 63, Lo: 0}, Limit: &limits[3], Cost: 1},
+		{Key: counters.Key{Subject: 1, Counter: 2}, Limit: &limits[0], Cost: 0},
+		{Key: counters.Key{Subject: 1, Counter: 1}, Limit: &limits[1], Cost: 1<<53 - 1, Shadow: true},
+		{Key: counters.Key{Subject: 2, Counter: 1}, Limit: &limits[2], Cost: 3},
+		{Key: counters.Key{Subject: 1 << 63, Counter: 0}, Limit: &limits[3], Cost: 1},
 	}
 }
 
@@ -46,16 +46,16 @@ func someChange() *change {
 func someLeaseRequests() []leaseRequest {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
-		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
+		{subject: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, LastGrant: 9, Want: []int64{0, 1<<53 - 1},
 			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
-		{hi: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
+		{subject: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
 	}
 }
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{hi: 1, incarnation: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
-		{debit: debit{hi: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
+		{debit: debit{subject: 1, incarnation: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
@@ -67,7 +67,7 @@ func someReply() *reply {
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, window: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
-		grants: []leaseGrant{{hi: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
+		grants: []leaseGrant{{subject: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
 	}
 }
 
@@ -97,7 +97,7 @@ func TestMessagesComeBack(t *testing.T) {
 	}
 	var given refundList
 	err := wire.Decode(wire.Encode(nil, someRefunds()), &given, "gifts")
-	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) || given.list[0].ops[0].Key.Hi != 1 {
+	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) || given.list[0].ops[0].Key.Subject != 1 {
 		t.Errorf("have %+v, %v", given, err)
 	}
 	r, got := someReply(), &reply{}
@@ -120,13 +120,13 @@ func TestLargestQuestion(t *testing.T) {
 	q := &question{count: 1}
 	for i := range 1000 {
 		for j := range 17 { // the limits of a rule, and its block
-			q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: uint64(i), Lo: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
+			q.ops = append(q.ops, counters.Op{Key: counters.Key{Subject: uint64(i), Counter: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
 		}
 	}
 	if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err != nil {
 		t.Error(err)
 	}
-	q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: 1000}, Limit: &limit})
+	q.ops = append(q.ops, counters.Op{Key: counters.Key{Subject: 1000}, Limit: &limit})
 	if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err == nil {
 		t.Error("one more is read")
 	}
@@ -141,8 +141,8 @@ func TestBadQuestions(t *testing.T) {
 		"too many hops":        func(q *question) { q.hops = maxHops + 1 },
 		"unknown flag":         func(q *question) { q.flags = allFlags + 1 },
 		"no ops":               func(q *question) { q.ops = nil },
-		"subjects in no order": func(q *question) { q.ops[2].Key.Hi = 0 },
-		"a counter twice":      func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
+		"subjects in no order": func(q *question) { q.ops[2].Key.Subject = 0 },
+		"a counter twice":      func(q *question) { q.ops[1].Key.Counter = q.ops[0].Key.Counter },
 		"a cost below zero":    func(q *question) { q.ops[0].Cost = -1 },
 		"a cost too large":     func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
 		"no amount":            func(q *question) { q.ops[0].Limit.Amount = 0 },
@@ -153,8 +153,8 @@ func TestBadQuestions(t *testing.T) {
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},
-		"a request of no subject":     func(q *question) { q.requests[1].hi = 3 },
-		"two requests of a subject":   func(q *question) { q.requests[1].hi = 1 },
+		"a request of no subject":     func(q *question) { q.requests[1].subject = 3 },
+		"two requests of a subject":   func(q *question) { q.requests[1].subject = 1 },
 		"requests in no order":        func(q *question) { q.requests[0], q.requests[1] = q.requests[1], q.requests[0] },
 		"a request of another's size": func(q *question) { q.requests[1].Want = []int64{1, 2} },
 		"a long lease":                func(q *question) { q.requests[0].Terms.TTL = localcache.MaxTTL + 1 },
@@ -262,7 +262,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
-		debit: debit{hi: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{subject: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))
@@ -274,7 +274,7 @@ func FuzzReservation(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = have.noteKey(0)
+		_ = have.settlementKey(0)
 		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}

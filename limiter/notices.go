@@ -15,33 +15,33 @@ const (
 // notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// lastSent holds the time of each subject's last broadcast, sent or scheduled. By Key.Hi; guarded by mu.
+	// lastSent holds the time of each subject's last broadcast, sent or scheduled. By Key.Subject; guarded by mu.
 	lastSent map[uint64]time.Duration
 }
 
 // delay returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
-func (n *notices) delay(at time.Duration, hi uint64) time.Duration {
+func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last, known := n.lastSent[hi]
+	last, known := n.lastSent[subject]
 	switch {
 	case known && last > at:
 		return -1
 	case known && at-last < forgetNoticePause:
-		n.lastSent[hi] = last + forgetNoticePause
+		n.lastSent[subject] = last + forgetNoticePause
 		return last + forgetNoticePause - at
 	}
 	if n.lastSent == nil || len(n.lastSent) >= maxNotices { // forgetting them only costs a few more messages
 		n.lastSent = make(map[uint64]time.Duration)
 	}
-	n.lastSent[hi] = at
+	n.lastSent[subject] = at
 	return 0
 }
 
 // forgetSoon makes all nodes forget what f names, at once or up to forgetNoticePause later.
 func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
-	m := ls.limiter.member
-	wait := n.delay(m.Boottime(), f.hi)
+	m := ls.limiter.membership
+	wait := n.delay(m.Boottime(), f.subject)
 	if wait < 0 {
 		return
 	}

@@ -17,7 +17,7 @@ func TestPoliciesTravel(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 7, Window: time.Hour, MaxDelay: 1}
 	message := func(ops ...counters.Op) []byte {
 		for i := range ops {
-			ops[i].Key = counters.Key{Hi: 1, Lo: uint64(i)}
+			ops[i].Key = counters.Key{Subject: 1, Counter: uint64(i)}
 		}
 		q := &question{count: 1, ops: ops}
 		return q.appendBody(q.appendHead(nil))

@@ -19,7 +19,7 @@ const (
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
 	MethodBorrow                           // one way, to the owner: a share is nearly used up
-	MethodLend                             // from another region, or passed on to the owner: requests a loan, with a reply
+	MethodLend                             // from another region, or forwarded to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
 	MethodRecent                           // asks for the subjects refused most in the last five minutes, with a reply
@@ -37,18 +37,18 @@ const (
 	allFlags        = flagPeek | flagStandby | flagIgnoreNewer
 )
 
-// maxHops bounds how many times a question may be passed on.
+// maxHops bounds how many times a question may be forwarded.
 const maxHops = 2
 
 // question asks one node to decide subjects together, all or nothing.
 type question struct {
 	count    int           // number of identical checks, to be decided one after another; at least 1
 	patience time.Duration // how much longer the asker will wait
-	hops     int           // how many times it was passed on
+	hops     int           // how many times it was forwarded
 	flags    flags
 	revision int64
 	version  int64 // of the asker's rules
-	// ops are in order of Key.Hi. Ops with the same Key.Hi are one subject.
+	// ops are in order of Key.Subject. Ops with the same Key.Subject are one subject.
 	ops      []counters.Op
 	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
@@ -83,7 +83,7 @@ func (q *question) codeHead(c *wire.Coder) {
 	wire.Number(c, &q.count, maxIdentical)
 	c.Millis(&q.patience, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
-	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(w *leaseRequest) { w.code(c) })
+	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(r *leaseRequest) { r.code(c) })
 }
 
 func (q *question) codeBody(c *wire.Coder) {
@@ -98,8 +98,8 @@ func (q *question) codeBody(c *wire.Coder) {
 func (q *question) requestsFit() bool {
 	for i := range q.requests {
 		request := &q.requests[i]
-		at, _ := findSubject(q.ops, request.hi)
-		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.hi <= q.requests[i-1].hi {
+		at, _ := findSubject(q.ops, request.subject)
+		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.subject <= q.requests[i-1].subject {
 			return false
 		}
 	}
@@ -109,19 +109,19 @@ func (q *question) requestsFit() bool {
 // countSubjectOps returns the number of leading ops that have the same subject.
 func countSubjectOps(ops []counters.Op) int {
 	n := 1
-	for n < len(ops) && ops[n].Key.Hi == ops[0].Key.Hi {
+	for n < len(ops) && ops[n].Key.Subject == ops[0].Key.Subject {
 		n++
 	}
 	return n
 }
 
 // findSubject returns the index of a subject's first op, or −1 if it has none, and the index of the subject.
-func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
-	for at < len(ops) {
-		if ops[at].Key.Hi == hi {
-			return at, subject
+func findSubject(ops []counters.Op, subject uint64) (first, index int) {
+	for first < len(ops) {
+		if ops[first].Key.Subject == subject {
+			return first, index
 		}
-		at, subject = at+countSubjectOps(ops[at:]), subject+1
+		first, index = first+countSubjectOps(ops[first:]), index+1
 	}
 	return -1, 0
 }

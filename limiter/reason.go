@@ -10,10 +10,10 @@ import (
 
 // TightestLimit returns the limit that the answer describes, or nil if only shadow limits were evaluated.
 func (a *Answer) TightestLimit() *LimitAnswer {
-	if a.Tightest < 0 || a.DecidedBy >= ByList {
+	if a.TightestIndex < 0 || a.DecidedBy >= ByList {
 		return nil
 	}
-	return &a.Limits[a.Tightest]
+	return &a.Limits[a.TightestIndex]
 }
 
 // AppendReason appends a sentence, for people, that says why the check was refused.

@@ -14,7 +14,7 @@ import (
 
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
-	hi          uint64
+	subject     uint64
 	incarnation uint64        // of the node that decided
 	lineage     uint64        // of the counters at that time; zero if the debit can't be given back
 	steady      int64         // the time of the decision, on that node's steady clock
@@ -25,13 +25,13 @@ type debit struct {
 }
 
 func (d *debit) code(c *wire.Coder) {
-	wire.Fixed(c, &d.hi)
+	wire.Fixed(c, &d.subject)
 	wire.Fixed(c, &d.incarnation)
 	wire.Fixed(c, &d.lineage)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
-		op.Key.Hi = d.hi
-		wire.Fixed(c, &op.Key.Lo)
+		op.Key.Subject = d.subject
+		wire.Fixed(c, &op.Key.Counter)
 		if c.Reads() {
 			op.Limit = &algorithms.Limit{}
 		}
@@ -60,46 +60,46 @@ type refundList struct{ list []refund }
 
 // Code implements wire.Message.
 func (r *refundList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxRefunds, 4*8+2+1+1+8, func(g *refund) {
-		g.code(c)
-		wire.Number(c, &g.hops, maxHops)
-		wire.Number(c, &g.grant, math.MaxInt64)
-		wire.Fixed(c, &g.made)
-		c.Require(len(g.ops) > 0)
+	wire.List(c, &r.list, maxRefunds, 4*8+2+1+1+8, func(item *refund) {
+		item.code(c)
+		wire.Number(c, &item.hops, maxHops)
+		wire.Number(c, &item.grant, math.MaxInt64)
+		wire.Fixed(c, &item.made)
+		c.Require(len(item.ops) > 0)
 	})
 }
 
-// refund gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated refund
-// would create quota. A lost refund only loses quota.
-func (l *Limiter) refund(list []refund) {
-	m := l.member
+// sendRefunds gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated
+// refund would create quota. A lost refund only loses quota.
+func (l *Limiter) sendRefunds(list []refund) {
+	m := l.membership
 	byOwner := map[ring.NodeID][]refund{}
 	var frozen []refund
 	for i := range list {
 		item := &list[i]
 		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(ring.PartitionOf(item.hi))
+			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 		switch {
 		case r.Place == partitions.Here:
 			item.give(l)
 		case item.hops > maxHops:
-			l.reservations.countLost(item)
+			l.reservations.countLostReservation(item)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
 			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
 		case r.Place == partitions.Frozen:
 			item.hops++
 			frozen = append(frozen, *item)
 		default:
-			l.reservations.countLost(item)
+			l.reservations.countLostReservation(item)
 		}
 	}
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxRefunds) {
 			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil {
 				for i := range some {
-					l.reservations.countLost(&some[i])
+					l.reservations.countLostReservation(&some[i])
 				}
 			}
 		}
@@ -111,14 +111,14 @@ func (l *Limiter) refund(list []refund) {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
 		defer cancel()
 		for i := range frozen {
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].subject))
 		}
-		l.refund(frozen)
+		l.sendRefunds(frozen)
 	}) {
 		return
 	}
 	for i := range frozen {
-		l.reservations.countLost(&frozen[i])
+		l.reservations.countLostReservation(&frozen[i])
 	}
 }
 
@@ -126,15 +126,15 @@ func (l *Limiter) refund(list []refund) {
 // the ledger allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log
 // takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
 func (r *refund) give(l *Limiter) {
-	m := l.member
-	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {
-		l.reservations.countLost(r)
+	m := l.membership
+	if !l.sameLineage(r.subject, r.lineage) || m != nil && !m.Authority() {
+		l.reservations.countLostReservation(r)
 		return
 	}
 	now, sameProcess := l.clock.Now(), r.incarnation == l.incarnation
-	give := func(i int, cost int64) {
+	giveOne := func(i int, cost int64) {
 		op := &r.ops[i]
-		taken := algorithms.Taken{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		if r.made != 0 {
 			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost) != nil {
 				l.reservations.dropped.Add(1) // the subject was handed over a moment ago
@@ -144,28 +144,28 @@ func (r *refund) give(l *Limiter) {
 		if r.grant != 0 {
 			taken.Steady = now.Steady
 		} else if op.Limit.Kind == algorithms.SlidingLog {
-			taken.Steady += r.when[i] // see takenAt
+			taken.Steady += r.when[i] // see takeRecordAt
 		}
 		if l.table.Give(now, op.Key, op.Limit, taken, cost) == nil && r.grant != 0 {
-			m.figures.returned.Add(1)
+			m.counts.returned.Add(1)
 		}
 	}
 	if r.grant != 0 && sameProcess {
 		m.leases.granted.Return(m.Boottime(), r.lineage, r.grant, r.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
-		}, give)
+		}, giveOne)
 		return
 	}
 	for i := range r.ops {
 		if op := &r.ops[i]; op.Cost > 0 && (sameProcess || r.made != 0 || op.Limit.Kind.Windowed()) {
-			give(i, op.Cost)
+			giveOne(i, op.Cost)
 		}
 	}
 }
 
-// countLost counts lost's ops as dropped if it is a reservation's.
-func (rs *reservations) countLost(lost *refund) {
+// countLostReservation counts lost's ops as dropped if it is a reservation's.
+func (rs *reservations) countLostReservation(lost *refund) {
 	if lost.made != 0 {
 		rs.dropped.Add(int64(len(lost.ops)))
 	}

@@ -36,12 +36,12 @@ type refusals struct {
 }
 
 // take returns the first refusal since the last call, or nil. refused is the number of refusals so far.
-func (f *refusals) take(refused int64) *Refusal {
-	r := f.first.Swap(nil)
-	if r == nil || refused <= f.taken {
+func (rf *refusals) take(refused int64) *Refusal {
+	r := rf.first.Swap(nil)
+	if r == nil || refused <= rf.taken {
 		return nil // the previous Refusal's More already counts it
 	}
-	r.More, f.taken = refused-f.taken-1, refused
+	r.More, rf.taken = refused-rf.taken-1, refused
 	return r
 }
 

@@ -43,7 +43,7 @@ func (l *Limiter) askRegions(u *Usage) {
 	var far []int
 	for i, name := range names {
 		u.Regions[i].Name = name
-		switch m := l.member; {
+		switch m := l.membership; {
 		case name == division.Region:
 			u.Regions[i].Reachable, u.Regions[i].Limits = true, selectShares(u, ownShares(u))
 		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
@@ -52,7 +52,7 @@ func (l *Limiter) askRegions(u *Usage) {
 	}
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(far, func(i int, done func([]byte, error)) {
-		l.member.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
+		l.membership.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply
 		if err == nil {
@@ -99,7 +99,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}
-	l.member.serveInBackground(to, func() {
+	l.membership.serveInBackground(to, func() {
 		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())

@@ -16,8 +16,8 @@ import (
 
 // ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type ownerRequest struct {
-	hi   uint64
-	hops int // how many times it was passed on before it reached this node
+	subject uint64
+	hops    int // how many times it was forwarded before it reached this node
 	// here does the work on this node's counters. It fails with counters.ErrShut if they have moved.
 	here func() error
 	// forward asks another node to do the work. It fails with ErrNoOwner if that node could not, so that doAtOwner asks the
@@ -28,7 +28,7 @@ type ownerRequest struct {
 // doAtOwner has the owner of req's subject, which may be this node, do the work. It also asks the standby, which may just have
 // become the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	m, cands := l.member, candidates{hi: req.hi, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
+	m, cands := l.membership, candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
 		return req.here()
 	}
@@ -42,10 +42,10 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.hi))
+			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.subject))
 		default:
-			w, to := cands.next(m)
-			if w != stateAskOwner && w != stateAskStandby || req.hops >= maxHops {
+			state, to := cands.next(m)
+			if state != stateAskOwner && state != stateAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}
 			cands.markTried(to)
@@ -58,7 +58,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 }
 
 // call calls another node and waits for the reply until ctx's deadline.
-func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
+func (m *membership) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
 	m.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
@@ -71,7 +71,7 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 
 // forward sends ask to another node and reads the reply, which begins with a status. The error is one of statusErrors, or
 // ErrNoOwner if the other node did not do what was asked.
-func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
+func (m *membership) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
 		return ErrNoOwner
@@ -86,7 +86,7 @@ func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method
 }
 
 // serveForwarded decodes another node's message into ask, runs do in a goroutine of its own, and replies with its result.
-func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
+func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
@@ -102,7 +102,7 @@ func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wi
 }
 
 // otherMembers returns the other members of the ring.
-func (m *member) otherMembers() (list []ring.NodeID) {
+func (m *membership) otherMembers() (list []ring.NodeID) {
 	if t := m.Ring(); t != nil {
 		for _, id := range t.Members() {
 			if id != m.Self {
@@ -114,7 +114,7 @@ func (m *member) otherMembers() (list []ring.NodeID) {
 }
 
 // broadcast sends body to all other nodes. It expects no reply.
-func (m *member) broadcast(method peer.Method, body []byte) {
+func (m *membership) broadcast(method peer.Method, body []byte) {
 	for _, id := range m.otherMembers() {
 		_ = m.Peers.Send(id, method, body)
 	}
@@ -127,7 +127,7 @@ const gatherTimeout = 500 * time.Millisecond
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
-}](m *member, method peer.Method, take func(from ring.NodeID, reply *R)) {
+}](m *membership, method peer.Method, take func(from ring.NodeID, reply *R)) {
 	gather(slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
 		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTimeout, done) },
 		func(id ring.NodeID, body []byte, err error) {
@@ -161,7 +161,7 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 }
 
 // spawn runs work in a goroutine of its own. It returns false if too many are running or the limiter is closed.
-func (m *member) spawn(work func()) bool {
+func (m *membership) spawn(work func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -181,11 +181,11 @@ func (m *member) spawn(work func()) bool {
 
 // serveInBackground runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it
 // answers that this node is busy and returns false.
-func (m *member) serveInBackground(to Responder, work func()) bool {
+func (m *membership) serveInBackground(to Responder, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}
-	m.figures.turnedAway.Add(1)
+	m.counts.turnedAway.Add(1)
 	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
 }

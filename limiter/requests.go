@@ -73,11 +73,11 @@ func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= che
 
 // memo returns the memo of t, which is kept with the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
-func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
+func (t *ticket) memo(subject counters.Key, now algorithms.Instant) *counters.Memo {
+	m := &counters.Memo{Key: counters.Key{Subject: subject.Subject, Counter: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.IsInline() {
-		m.Key.Lo = counters.InlineNoteLo(t.id)
-		m.ContentHash ^= (m.Key.Lo ^ t.id) >> (63 - counters.ContentHashBits) // including the note's bit
+		m.Key.Counter = counters.InlineNote(t.id)
+		m.ContentHash ^= (m.Key.Counter ^ t.id) >> (63 - counters.ContentHashBits) // including the note's bit
 	}
 	return m
 }
@@ -150,7 +150,7 @@ type keptRequest struct {
 // makeRoom makes room for memo among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
 // it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks.
-func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Now) bool {
+func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var totals [len(r.kept)]int
@@ -223,7 +223,7 @@ func (r *requests) count() (n int) {
 
 // amend applies c to this node's counters; only once, if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
-func (c *change) amend(l *Limiter, now algorithms.Now) error {
+func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
 	if c.ticket != nil {
 		memo, _, err := c.recall(l, now)
@@ -251,8 +251,8 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 // recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it. If there
 // is no room, the memo is nil, or the error is ErrTooManyRequestIDs if the ticket is a write's. The error is or wraps
 // counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
-func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
-	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)
+func (c *change) recall(l *Limiter, now algorithms.Instant) (memo *counters.Memo, found bool, err error) {
+	memo = c.ticket.memo(counters.Key{Subject: c.subject(), Counter: c.anyCounter()}, now)
 	switch found, err = l.table.Recall(now, memo); {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return nil, false, ErrRequestIDReused
@@ -270,7 +270,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
 	if c.ticket != nil {
-		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.anyLo()}, now).Key)
+		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Subject: c.inlineSubject, Counter: c.anyCounter()}, now).Key)
 		if !ok {
 			return ErrNoOwner
 		}
@@ -286,8 +286,8 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 		}
 	}
 	for more := true; more; {
-		ops := l.table.InlineOps(c.hi, maxListed)
-		if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+		ops := l.table.InlineOps(c.inlineSubject, maxListed)
+		if !l.table.IsOpen(ring.PartitionOf(c.inlineSubject)) {
 			return counters.ErrShut
 		}
 		for some := range slices.Chunk(ops, maxSubjectOps) {

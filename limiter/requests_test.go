@@ -48,7 +48,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 				w.handOver(p, w.nodes[1])
 			}
 			same, err := n.reserveAs("a", key, 10, &again)
-			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.Tightest != first.Tightest {
+			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.TightestIndex != first.TightestIndex {
 				t.Errorf("node %d: have %q, %v, %+v", i, same, err, again)
 			}
 			if u, err := n.Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {

@@ -49,7 +49,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
 	if q.RequestID == "" || done {
-		return l.reservations.reserve(q, ttl, a, done)
+		return l.reservations.decide(q, ttl, a, done)
 	}
 	r := &reserveRequest{query: q, ttl: ttl}
 	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
@@ -58,14 +58,14 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	for again := false; ; again = true {
 		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		a.scratch.deadline = until
-		id, err = l.reservations.reserveAtHome(ctx, r, a)
+		id, err = l.reservations.decideAtHome(ctx, r, a)
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
 		if done, err = l.prepare(l.clock.Now(), q, a); err != nil { // the attempt may have written its answer into a
 			return "", err
 		}
-		if id, err = l.reservations.reserve(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
+		if id, err = l.reservations.decide(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
 			return id, err
 		}
 		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
@@ -93,7 +93,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	}
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
-		r.subjects = []reservedSubject{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
+		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
 	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
@@ -101,12 +101,12 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
 		decision := subjectDecision{undo: undoHere, decidedAt: a.Now, lineage: 1} // for a standalone node
-		if rs.limiter.member != nil {
+		if rs.limiter.membership != nil {
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
 		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if !reservable(&a.scratch.ops[first+j]) {
+			if !isReservable(&a.scratch.ops[first+j]) {
 				continue
 			}
 			unit := slices.Index(r.units, limit.Unit)
@@ -120,7 +120,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			key := billingKey(h, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); nameBytes+size <= maxNameBytes {
 				nameBytes += size
-				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
+				s.hashLo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
 			}
 		}
 		r.subjects = append(r.subjects, s)
@@ -131,28 +131,28 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 
 // debitOf returns what a subject's ops took, given how the subject was decided. A shadow limit that refused took nothing and
 // owes nothing.
-func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
-	d := debit{hi: hi}
-	at, subject := 0, 0 // positions in the question
+func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops []counters.Op) debit {
+	d := debit{subject: subject}
+	first, index := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
 		d.lineage, d.incarnation, d.steady = decision.lineage, rs.limiter.incarnation, decision.decidedAt.Steady
 	case undoAsked:
-		at, subject = findSubject(decision.answeredBy.q.ops, hi)
-		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[subject], decision.answeredBy.incarnation, decision.answeredBy.steady
+		first, index = findSubject(decision.answeredBy.q.ops, subject)
+		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[index], decision.answeredBy.incarnation, decision.answeredBy.steady
 	}
 	for j := range ops {
 		op := &ops[j]
-		if !reservable(op) {
+		if !isReservable(op) {
 			continue
 		}
 		when := int64(op.Decision.ResetAfter)
 		switch {
 		case !op.Limit.Kind.Windowed(): // it drains over time: keep ResetAfter
 		case decision.undo == undoAsked:
-			when = decision.answeredBy.windows[at+j]
+			when = decision.answeredBy.windows[first+j]
 		default:
-			when = takenAt(op, decision.decidedAt).Window
+			when = takeRecordAt(op, decision.decidedAt).Window
 		}
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
 		d.when = append(d.when, when)
@@ -160,8 +160,8 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 	return d
 }
 
-// reservable reports whether op took its cost, or would have taken one.
-func reservable(op *counters.Op) bool {
+// isReservable reports whether op took its cost, or would have taken one.
+func isReservable(op *counters.Op) bool {
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
 
@@ -213,9 +213,9 @@ type reservedSubject struct {
 	units []int // by op: index into reservation.units
 
 	// For billing. If rule is empty, the subject is not billed.
-	lo   uint64 // of the subject's hash
-	rule string
-	key  []string
+	hashLo uint64 // of the subject's hash
+	rule   string
+	key    []string
 }
 
 func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
@@ -232,7 +232,7 @@ func (r *reservation) Code(c *wire.Coder) {
 		s.code(c)
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
-			wire.Fixed(c, &s.lo)
+			wire.Fixed(c, &s.hashLo)
 			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
 				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
@@ -271,12 +271,12 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// noteKey returns the key under which the settlement of a unit is recorded.
-func (r *reservation) noteKey(unit int) counters.Key {
+// settlementKey returns the key under which the settlement of a unit is recorded.
+func (r *reservation) settlementKey(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	k := counters.Key{Subject: r.home().subject, Counter: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
-		k.Lo = counters.InlineNoteLo(k.Lo)
+		k.Counter = counters.InlineNote(k.Counter)
 	}
 	return k
 }
@@ -284,10 +284,10 @@ func (r *reservation) noteKey(unit int) counters.Key {
 // signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
 // this process's own, and no other node can verify the signature.
 func (rs *reservations) signingKey() (key []byte, known bool) {
-	if rs.limiter.member == nil || rs.limiter.member.Secret == nil {
+	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
 		return rs.processKey[:], true
 	}
-	secret := rs.limiter.member.Secret()
+	secret := rs.limiter.membership.Secret()
 	if len(secret) == 0 {
 		return rs.processKey[:], false
 	}

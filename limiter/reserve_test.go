@@ -348,17 +348,17 @@ func TestRefundWithoutRoomToWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		op := a.scratch.ops[0]
-		back := refund{debit: debit{hi: op.Key.Hi, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
+		back := refund{debit: debit{subject: op.Key.Subject, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
 		w.change(func() { w.place[p].frozen = true })
-		for len(n.member.handlerSlots) < cap(n.member.handlerSlots) {
-			n.member.handlerSlots <- struct{}{}
+		for len(n.membership.handlerSlots) < cap(n.membership.handlerSlots) {
+			n.membership.handlerSlots <- struct{}{}
 		}
-		n.refund([]refund{back})
+		n.sendRefunds([]refund{back})
 		if have := n.reservations.dropped.Load(); have != 1 {
 			t.Errorf("have %d dropped, want 1", have)
 		}
-		for len(n.member.handlerSlots) > 0 {
-			<-n.member.handlerSlots
+		for len(n.membership.handlerSlots) > 0 {
+			<-n.membership.handlerSlots
 		}
 	})
 }

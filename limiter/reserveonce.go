@@ -28,18 +28,18 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
+// decideAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
 // ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
-func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) decideAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
-		id, err = rs.reserveHere(ctx, r, home, a)
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: r.hops, here: func() (err error) {
+		id, err = rs.decideHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
-		id, err = rs.askOwner(ctx, to, r, a)
+		id, err = rs.askHome(ctx, to, r, a)
 		return err
 	}})
 	return id, err
@@ -50,15 +50,15 @@ func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a 
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
-			return counters.Key(h.Subject), true
+			return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 		}
 	}
 	return home, false
 }
 
-// reserveHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
+// decideHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
 // counters.ErrShut if the counters have moved away.
-func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
+func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, a.Now)
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
@@ -79,7 +79,7 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 			return a.restore(&kept), nil
 		}
 	}
-	if id, err = rs.reserve(r.query, r.ttl, a, false); err != nil || found {
+	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
 	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
@@ -108,9 +108,9 @@ type keptAnswer struct {
 	id        []byte // of the reservation
 }
 
-// keptLimit is one limit's part of a keptAnswer. lo is the Lo of its counter's key.
+// keptLimit is one limit's part of a keptAnswer. counter is its counter's Key.Counter.
 type keptLimit struct {
-	lo      uint64
+	counter uint64
 	blocked bool
 	result
 }
@@ -125,7 +125,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	wire.Number(c, &k.decidedBy, int64(ByNone))
 	wire.Varint(c, &k.tightest)
 	wire.List(c, &k.limits, maxMessageOps, 9+minResultBytes, func(l *keptLimit) {
-		wire.Fixed(c, &l.lo)
+		wire.Fixed(c, &l.counter)
 		c.Bool(&l.blocked)
 		l.code(c)
 	})
@@ -135,11 +135,11 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 
 // pack returns a and the id of its reservation in the form that restore takes.
 func (a *Answer) pack(id string) *keptAnswer {
-	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
+	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.TightestIndex}
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Lo, la.Blocked, result{Decision: la.Decision, full: la.Full}})
+		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
 	return k
 }
@@ -151,7 +151,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	for i := range k.limits {
 		kept := &k.limits[i]
 		for j := range a.scratch.ops {
-			if la := &a.Limits[j]; a.scratch.ops[j].Key.Lo == kept.lo {
+			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
 					Rule: la.Rule, Limit: la.Limit, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
 				})
@@ -160,28 +160,28 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	}
 	hits, first := a.scratch.match.Hits[:0], 0
 	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
-		lo := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Lo
-		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.lo == lo }) {
+		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
+		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.counter == counter }) {
 			hits = append(hits, h)
 		}
 	}
 	a.scratch.match.Hits = hits
-	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
+	a.Allowed, a.DecidedBy, a.TightestIndex = k.allowed, k.decidedBy, -1
 	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
-		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
+		a.Limits, a.TightestIndex = append(a.Limits, limits...), k.tightest
 	}
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// askOwner has another node decide r. The error is ErrNoOwner if that node could not.
-func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+// askHome has another node decide r. The error is ErrNoOwner if that node could not.
+func (rs *reservations) askHome(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
 	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
-	if err := rs.limiter.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
@@ -195,9 +195,9 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 	return id, nil
 }
 
-// reserveFor decides r for another node.
-func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.limiter.member.ctx, homeTimeout)
+// serveReserve decides r for another node.
+func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
+	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
 	defer cancel()
 	if rs.limiter.version() < r.version {
 		rs.limiter.catchUp(ctx, 0, r.version)
@@ -211,7 +211,7 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 	a.scratch.deadline = time.Now().Add(homeTimeout)
-	id, err := rs.reserveAtHome(ctx, r, &a)
+	id, err := rs.decideAtHome(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -280,9 +280,9 @@ func (s *Subject) code(c *wire.Coder) {
 	})
 }
 
-// reserve decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
+// decide decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
 // it.
-func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
+func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !done && !rs.limiter.start(q, a) {

@@ -24,7 +24,7 @@ const (
 // candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
 // owner, the other side of a move, and the standby.
 type candidates struct {
-	hi             uint64
+	subject        uint64
 	route          partitions.Route // as of the last locate
 	tried          []ring.NodeID    // nodes that can't be reached or can't decide
 	redirected     []ring.NodeID    // nodes that named another one
@@ -37,12 +37,12 @@ type candidates struct {
 // locate returns where the subject is decided now. Frozen means that it will be decided here or elsewhere once the hand-off is
 // over.
 func (c *candidates) locate(l *Limiter) partitions.Place {
-	p := ring.PartitionOf(c.hi)
-	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.member.Self)
+	p := ring.PartitionOf(c.subject)
+	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.membership.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here
 	}
-	c.route = l.member.Ownership.Route(p)
+	c.route = l.membership.Ownership.Route(p)
 	if place := c.route.Place; mine || place == partitions.Elsewhere {
 		return place // Here: the gate has just opened
 	}
@@ -50,7 +50,7 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 }
 
 // next returns the node to ask next, and as what, if the subject is not decided here. The standby comes last.
-func (c *candidates) next(m *member) (subjectState, ring.NodeID) {
+func (c *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
 		if id != m.Self && c.isUsable(m, id) {
 			return stateAskOwner, id
@@ -74,7 +74,7 @@ func (c *candidates) next(m *member) (subjectState, ring.NodeID) {
 }
 
 // isUsable reports whether id can be reached and has not been tried yet.
-func (c *candidates) isUsable(m *member, id ring.NodeID) bool {
+func (c *candidates) isUsable(m *membership, id ring.NodeID) bool {
 	if id.IsZero() || c.hasTried(id) {
 		return false
 	}
@@ -82,7 +82,7 @@ func (c *candidates) isUsable(m *member, id ring.NodeID) bool {
 		return true
 	}
 	c.markTried(id) // the call would fail at once
-	m.figures.failed.Add(1)
+	m.counts.failed.Add(1)
 	return false
 }
 

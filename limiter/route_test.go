@@ -54,7 +54,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 		counts := make([]*takes, len(w.nodes))
 		for i, n := range w.nodes {
 			counts[i] = &takes{decided: map[int64]bool{}}
-			n.member.Recorder = counts[i]
+			n.membership.Recorder = counts[i]
 		}
 		n := w.nodes[0]
 		mine, mineToo := w.keyOf("a", n, nil), w.keyOf("b", n, nil)
@@ -143,11 +143,11 @@ func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
 		p := w.partition("a", w.keyOf("a", w.nodes[1], nil))
-		hi := uint64(p) << 52
+		subject := uint64(p) << 52
 		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}
 		w.change(func() { w.place[p].other, w.place[p].standby = ids[1], ids[2] })
 		var asked []ring.NodeID
-		err := w.nodes[0].doAtOwner(t.Context(), &ownerRequest{hi: hi, here: func() error { return counters.ErrShut }, forward: func(to ring.NodeID) error {
+		err := w.nodes[0].doAtOwner(t.Context(), &ownerRequest{subject: subject, here: func() error { return counters.ErrShut }, forward: func(to ring.NodeID) error {
 			asked = append(asked, to)
 			return ErrNoOwner
 		}})

@@ -26,28 +26,28 @@ type Responder interface {
 	Fail(code peer.Code, detail string)
 }
 
-// servedQuestion is a question from another node, with buffers for the answer. They are pooled; this node's own questions use
-// their buffers too.
-type servedQuestion struct {
+// exchange is a question from another node and the answer to it, with buffers for both. They are pooled; this node's own
+// questions use their buffers too.
+type exchange struct {
 	from     ring.NodeID
 	question question
 	reply    reply
 	out, key []byte
 }
 
-// maxPooledOps and maxPooledBytes bound the buffers of a servedQuestion that goes back to the pool.
+// maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
-func (m *member) newServedQuestion() *servedQuestion {
-	if v, ok := m.servedPool.Get().(*servedQuestion); ok {
-		return v
+func (m *membership) newExchange() *exchange {
+	if x, ok := m.exchangePool.Get().(*exchange); ok {
+		return x
 	}
-	return &servedQuestion{}
+	return &exchange{}
 }
 
-func (m *member) release(v *servedQuestion) {
-	if cap(v.question.ops) <= maxPooledOps && cap(v.reply.results) <= maxPooledOps && cap(v.out)+cap(v.key) <= maxPooledBytes {
-		m.servedPool.Put(v)
+func (m *membership) release(x *exchange) {
+	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps && cap(x.out)+cap(x.key) <= maxPooledBytes {
+		m.exchangePool.Put(x)
 	}
 }
 
@@ -55,17 +55,17 @@ func (m *member) release(v *servedQuestion) {
 func (l *Limiter) Handle(p *peer.Peers) {
 	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
-			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
+			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeNear(c.From.Node, c.Method, c.Body, c) })
 		}
 		if m == MethodLend || m == MethodShare {
-			p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
+			p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFar(c.Method, c.Body, c) })
 		}
 	}
 }
 
-// ServeFor answers a message from another limiter of this region. It does not block, and does not keep body.
-func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Responder) {
-	m := l.member
+// ServeNear answers a message from another limiter of this region. It does not block, and does not keep body.
+func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, to Responder) {
+	m := l.membership
 	if m == nil {
 		to.Fail(CodeMessage, "this node is not in a cluster")
 		return
@@ -79,7 +79,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			for i := range refunds.list {
 				refunds.list[i].hops++
 			}
-			l.refund(refunds.list)
+			l.sendRefunds(refunds.list)
 		}
 	case MethodTop:
 		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
@@ -110,19 +110,19 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		serveForwarded(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
 	case MethodReserve:
 		var r reserveRequest
-		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.reserveFor(&r) })
+		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.serveReserve(&r) })
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
-			m.leases.held.Forget(m.Boottime(), f.hi, f.refusalsOnly)
+			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 		}
 	case MethodBorrow:
 		var n subjectRef
 		if wire.Decode(body, &n, "subject") == nil {
-			l.member.loans.borrow(&n)
+			l.membership.loans.borrow(&n)
 		}
 	case MethodLend:
-		l.member.loans.serveRequest(body, true, to)
+		l.membership.loans.serveRequest(body, true, to)
 	default:
 		to.Fail(CodeMessage, "unknown method")
 	}
@@ -130,32 +130,32 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 
 // serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
-	m := l.member
-	v := m.newServedQuestion()
-	v.from = from
-	if err := v.question.read(body); err != nil {
-		m.release(v)
+	m := l.membership
+	x := m.newExchange()
+	x.from = from
+	if err := x.question.read(body); err != nil {
+		m.release(x)
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	q := &v.question
-	v.reply.reset()
-	v.reply.version = l.version()
-	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
-	mustWait := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
-	if v.refuseOldRules(l) || !mustWait && v.decideAsOwner(l) {
-		v.sendReply(to)
-		m.release(v)
+	q := &x.question
+	x.reply.reset()
+	x.reply.version = l.version()
+	x.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
+	mustWait := x.reply.version < q.version || x.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
+	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
+		x.sendReply(to)
+		m.release(x)
 		return
 	}
-	if !m.serveInBackground(to, func() { v.waitAndAnswer(l, to) }) {
-		m.release(v)
+	if !m.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
+		m.release(x)
 	}
 }
 
-func (s *servedQuestion) sendReply(to Responder) {
-	s.out = s.reply.append(s.out[:0])
-	to.Reply(s.out)
+func (x *exchange) sendReply(to Responder) {
+	x.out = x.reply.append(x.out[:0])
+	to.Reply(x.out)
 }
 
 // version returns the version of the rules in force, or zero if there are none.
@@ -169,30 +169,30 @@ func (l *Limiter) version() int64 {
 // refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
 // has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
 // don't depend on the rules.
-func (s *servedQuestion) refuseOldRules(l *Limiter) bool {
-	q := &s.question
-	if q.version == 0 || !l.isStale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
+func (x *exchange) refuseOldRules(l *Limiter) bool {
+	q := &x.question
+	if q.version == 0 || !l.isStale(q.version) && (q.version >= x.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
-	s.reply.status = askerBehind
+	x.reply.status = askerBehind
 	return true
 }
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
-func (s *servedQuestion) waitAndAnswer(l *Limiter, to Responder) {
-	m, q := l.member, &s.question
-	defer m.release(s)
+func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
+	m, q := l.membership, &x.question
+	defer m.release(x)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
 	defer cancel()
-	if s.reply.version < q.version || s.reply.revision < q.revision {
+	if x.reply.version < q.version || x.reply.revision < q.revision {
 		l.catchUp(ctx, q.revision, q.version)
-		s.reply.version = l.version()
+		x.reply.version = l.version()
 	}
 	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTimeout)
 	defer cancelFrozen()
 	for attempt := 0; ; attempt++ {
-		if s.decideAsOwner(l) {
-			s.sendReply(to)
+		if x.decideAsOwner(l) {
+			x.sendReply(to)
 			return
 		}
 		r, p := m.decisiveRoute(q.ops)
@@ -201,8 +201,8 @@ func (s *servedQuestion) waitAndAnswer(l *Limiter, to Responder) {
 		}
 		// Without authority this node could not decide the question even after the hand-off.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
-			if !s.passOn(ctx, l, r, to) {
-				s.sendReply(to)
+			if !x.forward(ctx, l, r, to) {
+				x.sendReply(to)
 			}
 			return
 		}
@@ -211,11 +211,11 @@ func (s *servedQuestion) waitAndAnswer(l *Limiter, to Responder) {
 }
 
 // decisiveRoute returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
-func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
-	p = ring.PartitionOf(ops[0].Key.Hi)
+func (m *membership) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
+	p = ring.PartitionOf(ops[0].Key.Subject)
 	r = m.Ownership.Route(p)
 	for i := range ops {
-		n := ring.PartitionOf(ops[i].Key.Hi)
+		n := ring.PartitionOf(ops[i].Key.Subject)
 		if n == p || r.Place == partitions.Frozen {
 			continue
 		}
@@ -226,55 +226,55 @@ func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
-// this node as the standby, it acts for the owner. If it returns false, it has not answered, and s's reply says why.
-func (s *servedQuestion) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
-	m, q := l.member, &s.question
-	s.reply.reset()
-	s.reply.revision, s.reply.version = r.Revision, l.version()
-	s.reply.status = notOwner
+// forward answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
+// this node as the standby, it acts for the owner. If it returns false, it has not answered, and x's reply says why.
+func (x *exchange) forward(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
+	m, q := l.membership, &x.question
+	x.reply.reset()
+	x.reply.revision, x.reply.version = r.Revision, l.version()
+	x.reply.status = notOwner
 	if r.Place != partitions.Elsewhere {
 		if r.Place == partitions.Here || !m.Authority() {
-			s.reply.status = noAuthority
+			x.reply.status = noAuthority
 		}
 		return false
 	}
-	s.reply.hint = r.Owner
+	x.reply.hint = r.Owner
 	for i := range q.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
+		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Subject)).Owner != r.Owner {
 			return false
 		}
 	}
 	next := r.Owner
-	if next == s.from { // an owner asks other nodes only if it has no authority or has handed the partition over
+	if next == x.from { // an owner asks other nodes only if it has no authority or has handed the partition over
 		next = r.Other
 	}
-	if !next.IsZero() && next != m.Self && q.hops < maxHops && s.relay(ctx, l, next, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && x.forwardTo(ctx, l, next, to) {
 		return true
 	}
-	why := partitions.Unreachable
-	if s.reply.status == noAuthority || r.Owner == s.from {
-		why = partitions.WithoutAuthority
+	problem := partitions.Unreachable
+	if x.reply.status == noAuthority || r.Owner == x.from {
+		problem = partitions.WithoutAuthority
 	}
-	if q.flags&flagStandby != 0 && s.decideAsStandby(l, why) {
-		s.sendReply(to)
+	if q.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
+		x.sendReply(to)
 		return true
 	}
-	if r.Owner == s.from && !m.Authority() {
-		s.reply.status = noAuthority // neither node has authority: waiting won't help
+	if r.Owner == x.from && !m.Authority() {
+		x.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
 	return false
 }
 
-// relay passes s's question on to owner, and the answer back. If it returns false, it has not answered, and s's reply says why.
-func (s *servedQuestion) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
-	m := l.member
-	next := s.question
+// forwardTo sends x's question to owner, and the answer back. If it returns false, it has not answered, and x's reply says why.
+func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
+	m := l.membership
+	next := x.question
 	next.hops++
 	next.flags &^= flagStandby
 	deadline, _ := ctx.Deadline()
 	next.patience = time.Until(deadline)
-	m.figures.relayed.Add(1)
+	m.counts.forwarded.Add(1)
 	got := unreachable
 	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	if err == nil && len(body) > 0 {
@@ -284,14 +284,14 @@ func (s *servedQuestion) relay(ctx context.Context, l *Limiter, owner ring.NodeI
 		to.Reply(body)
 		return true
 	}
-	s.reply.status = got
+	x.reply.status = got
 	return false
 }
 
-// decideAsOwner decides s's question as the owner. It returns false if this node does not own all of its subjects, or has no
+// decideAsOwner decides x's question as the owner. It returns false if this node does not own all of its subjects, or has no
 // authority. It then keeps anything already taken: ownership can no longer be proved.
-func (s *servedQuestion) decideAsOwner(l *Limiter) bool {
-	m, q, r := l.member, &s.question, &s.reply
+func (x *exchange) decideAsOwner(l *Limiter) bool {
+	m, q, r := l.membership, &x.question, &x.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
@@ -300,8 +300,8 @@ func (s *servedQuestion) decideAsOwner(l *Limiter) bool {
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
 	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
 	for i := range q.ops {
-		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
-			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
+		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
+			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Subject)))
 		}
 	}
 	r.status = decided
@@ -309,23 +309,23 @@ func (s *servedQuestion) decideAsOwner(l *Limiter) bool {
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
-	if !s.decideEach(now, take) {
+	if !x.decideEach(now, take) {
 		return false
 	}
-	l.member.leases.grantRequests(s, now)
+	l.membership.leases.grantRequests(x, now)
 	if !m.Authority() {
 		return false
 	}
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
-	m.figures.served.Add(int64(len(r.admitted)))
+	m.counts.served.Add(int64(len(r.admitted)))
 	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady
 	return true
 }
 
 // decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
 // remaining checks ask again. It returns false if it decided none.
-func (s *servedQuestion) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
-	q, r := &s.question, &s.reply
+func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict) bool {
+	q, r := &x.question, &x.reply
 	for range q.count {
 		verdict := decide(now, q.ops)
 		if verdict == counters.Shut {
@@ -334,7 +334,7 @@ func (s *servedQuestion) decideEach(now algorithms.Now, decide func(algorithms.N
 		r.admitted = append(r.admitted, verdict == counters.Admitted)
 		for i := range q.ops {
 			op := &q.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenAt(op, now).Window})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takeRecordAt(op, now).Window})
 		}
 		if verdict != counters.Admitted {
 			break
@@ -343,16 +343,16 @@ func (s *servedQuestion) decideEach(now algorithms.Now, decide func(algorithms.N
 	return true
 }
 
-// decideAsStandby decides s's question within this node's share, in place of an owner that can't; see
+// decideAsStandby decides x's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
-func (s *servedQuestion) decideAsStandby(l *Limiter, why partitions.Absence) bool {
-	m, q, r := l.member, &s.question, &s.reply
+func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
+	m, q, r := l.membership, &x.question, &x.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
-	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
-		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, why)
+	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
 	}
-	if !s.decideEach(now, act) {
+	if !x.decideEach(now, act) {
 		return false
 	}
 	for range countSubjects(q.ops) {
@@ -364,8 +364,8 @@ func (s *servedQuestion) decideAsStandby(l *Limiter, why partitions.Absence) boo
 
 // takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
 // decides a peek with a cost of 0.
-func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
-	m := l.member
+func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem) counters.Verdict {
+	m := l.membership
 	nodes, rank := m.rankInRing()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
@@ -386,12 +386,12 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 		return counters.Shut
 	}
 	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, asked, shares, why)
+	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
 	m.recordDecision(ByStandby, ops, began, 1)
-	m.figures.standbyDecisions.Add(1)
+	m.counts.standbyDecisions.Add(1)
 	for i := range ops {
 		op := &ops[i]
 		op.Decision, op.Full = localcache.UnscaleDecision(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
@@ -411,7 +411,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 }
 
 // recorderClock reads the recorder's clock; zero without a recorder.
-func (m *member) recorderClock() int64 {
+func (m *membership) recorderClock() int64 {
 	if m == nil || m.Recorder == nil {
 		return 0
 	}
@@ -419,13 +419,13 @@ func (m *member) recorderClock() int64 {
 }
 
 // recordDecision reports the decisions on ops to the recorder.
-func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
+func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m == nil || m.Recorder == nil {
 		return
 	}
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
-		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
+		p, lineage := ring.PartitionOf(ops[first].Key.Subject), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)
 		}

@@ -85,14 +85,14 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
 		out, err = rs.settleHere(s)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return rs.limiter.member.forward(ctx, to, MethodSettle, &next, out)
+		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
@@ -103,13 +103,13 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	refundable := rs.limiter.sameLineage(s.home().hi, s.home().lineage)
+	refundable := rs.limiter.sameLineage(s.home().subject, s.home().lineage)
 	c := s.homeChanges(rs.limiter, now, refundable)
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case rs.limiter.member != nil && !rs.limiter.member.Authority():
+	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
 		return nil, ErrNoOwner
 	case !done:
 		rs.unknown.Add(1)
@@ -135,7 +135,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 }
 
 // correctBill bills the difference between the real and the reserved costs.
-func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
+func (s *settleRequest) correctBill(l *Limiter, now algorithms.Instant) {
 	if l.meter == nil {
 		return
 	}
@@ -144,7 +144,7 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 		if subj.rule == "" {
 			continue
 		}
-		subject := rules.Hash{Hi: subj.hi, Lo: subj.lo}
+		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
 		for j := range subj.ops {
 			cost := s.excess(subj, j)
 			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
@@ -159,8 +159,8 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 }
 
 // sameLineage reports whether the subject's counters on this node have the given lineage.
-func (l *Limiter) sameLineage(hi, lineage uint64) bool {
-	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
+func (l *Limiter) sameLineage(subject, lineage uint64) bool {
+	return l.membership == nil || lineage != 0 && l.membership.Ownership.Lineage(ring.PartitionOf(subject)) == lineage
 }
 
 // excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
@@ -181,13 +181,13 @@ func (s *settleRequest) costIndex(unit int) int {
 
 // homeChanges returns the changes to the home's counters, and the notes to record there. refundable says whether they may give
 // cost back.
-func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settlement {
+func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Instant, refundable bool) *counters.Settlement {
 	c := &counters.Settlement{
 		Until:   (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
 		TooLate: now.Wall > s.until,
 	}
 	for unit := range max(1, len(s.units)) {
-		n := counters.Note{Key: s.noteKey(unit)}
+		n := counters.Note{Key: s.settlementKey(unit)}
 		if unit < len(s.units) {
 			if i := s.costIndex(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
@@ -204,7 +204,7 @@ func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable b
 			cost = max(0, cost)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.Taken{Window: home.when[i]}, Rest: l.remainingLife(&home.debit, i, s.made, now),
+			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.TakeRecord{Window: home.when[i]}, Rest: l.remainingLife(&home.debit, i, s.made, now),
 			InTightest: len(s.costs) == 0 || s.costIndex(home.units[i]) >= 0,
 		})
 	}
@@ -216,7 +216,7 @@ const noteNamed = 1
 
 // remainingLife returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added
 // since. If another process made the reservation, it allows for maxClockSkew.
-func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now) time.Duration {
+func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Instant) time.Duration {
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
 		return 0
@@ -257,9 +257,9 @@ func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, r
 	switch {
 	case len(back.ops) == 0:
 	case subj.lineage == 0:
-		rs.countLost(&back)
+		rs.countLostReservation(&back)
 	default:
-		rs.limiter.refund([]refund{back})
+		rs.limiter.sendRefunds([]refund{back})
 	}
 	if len(debt.ops) > 0 {
 		debt.ticket = ticketOf("", 0, chargeTimeout)
@@ -269,10 +269,10 @@ func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, r
 
 // charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTimeout.
 func (rs *reservations) charge(c *change) {
-	if c.apply(rs.limiter) == nil || rs.limiter.member == nil {
+	if c.apply(rs.limiter) == nil || rs.limiter.membership == nil {
 		return
 	}
-	m := rs.limiter.member
+	m := rs.limiter.membership
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
 		defer cancel()
@@ -285,9 +285,9 @@ func (rs *reservations) charge(c *change) {
 			case <-time.After(pause):
 			}
 		}
-		m.figures.debtsDropped.Add(int64(len(c.ops)))
+		m.counts.debtsDropped.Add(int64(len(c.ops)))
 	})
 	if !ok {
-		m.figures.debtsDropped.Add(int64(len(c.ops)))
+		m.counts.debtsDropped.Add(int64(len(c.ops)))
 	}
 }

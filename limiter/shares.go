@@ -70,7 +70,7 @@ type dividedLimit struct {
 }
 
 // dividedLimits returns a subject's limits that regions divide, by this node's rules.
-func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Now) (found []dividedLimit) {
+func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
 	active := ls.limiter.inForce.Load()
 	if active == nil || !active.hasGlobal {
 		return nil
@@ -95,7 +95,7 @@ func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Now) (found []div
 }
 
 // dividedLimit returns the limit with the given ID among dividedLimits.
-func (ls *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Now) (dividedLimit, bool) {
+func (ls *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Instant) (dividedLimit, bool) {
 	for _, d := range ls.dividedLimits(ref, now) {
 		if d.limit.ID == id {
 			return d, true

@@ -27,18 +27,18 @@ type RuleStats struct {
 	FalsePositives int64
 }
 
-// stripes is the number of copies of each figure, so that checks on different processors seldom write to the same cache line.
+// stripes is the number of copies of each metric, so that checks on different processors seldom write to the same cache line.
 // Each Answer uses one stripe; a pooled Answer tends to stay on its processor.
 const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
-		// usual counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
-		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.overall.
-		usual    [11]atomic.Int64
-		checks   [decisions][ByNone + 1]atomic.Int64
-		headroom [11]atomic.Int64
-		_        [64]byte
+		// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a
+		// check is counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
+		ownerAllowed [11]atomic.Int64
+		checks       [decisions][ByNone + 1]atomic.Int64
+		headroom     [11]atomic.Int64
+		_            [64]byte
 	}
 	falsePositives atomic.Int64
 	refusals       refusals // by the rule; in activeRules.overall, by the deny list
@@ -54,35 +54,35 @@ func (s *ruleStats) read(name string) RuleStats {
 			}
 		}
 		for h := range out.Headroom {
-			usual := s.stripe[i].usual[h].Load()
-			out.Headroom[h] += s.stripe[i].headroom[h].Load() + usual
-			out.Checks[DecisionAllowed][ByOwner] += usual
+			ownerAllowed := s.stripe[i].ownerAllowed[h].Load()
+			out.Headroom[h] += s.stripe[i].headroom[h].Load() + ownerAllowed
+			out.Checks[DecisionAllowed][ByOwner] += ownerAllowed
 		}
 	}
 	return out
 }
 
-// usual returns how many checks were counted as usual.
-func (s *ruleStats) usual() (n int64) {
+// ownerAllowed returns how many checks were counted in ownerAllowed.
+func (s *ruleStats) ownerAllowed() (n int64) {
 	for i := range s.stripe {
-		for h := range s.stripe[i].usual {
-			n += s.stripe[i].usual[h].Load()
+		for h := range s.stripe[i].ownerAllowed {
+			n += s.stripe[i].ownerAllowed[h].Load()
 		}
 	}
 	return n
 }
 
-// absorb adds the usual checks of a removed rule to s, which is activeRules.overall. It misses checks that are still in flight
-// under the old rules.
+// absorb adds the checks in ownerAllowed of a removed rule to s, which is activeRules.overall. It misses checks that are
+// still in flight under the old rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
-	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
+	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
 }
 
 // checks returns the numbers of checks by decision, counting each check once.
 func (a *activeRules) checks() Counts {
 	all := a.overall.read("").Checks
 	for _, s := range a.stats {
-		all[DecisionAllowed][ByOwner] += s.usual()
+		all[DecisionAllowed][ByOwner] += s.ownerAllowed()
 	}
 	return all
 }
@@ -124,7 +124,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
-// count adds a decided check to the figures.
+// count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peeks() {
 		return
@@ -138,10 +138,10 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.billCheck(q, a)
 		}
-		if active.hasGlobal && l.member != nil {
-			l.member.loans.notifyOwners(q, a)
+		if active.hasGlobal && l.membership != nil {
+			l.membership.loans.notifyOwners(q, a)
 		}
-		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, active, stripe) {
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countOwnerAllowed(q, a, active, stripe) {
 			return
 		}
 	}
@@ -157,15 +157,15 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 }
 
-// countUsual counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a shadow rule
-// would have refused the check.
-func (l *Limiter) countUsual(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
+// countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a
+// shadow rule would have refused the check.
+func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
 	if refused {
 		return false
 	}
-	active.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
+	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.top.count(h, false, 0, q)
 	return true
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -111,7 +111,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	})
 	var err error
 	begun := time.Now()
-	n.Limiter, err = Join(table, clock, ClusterConfig{
+	n.Limiter, err = NewInCluster(table, clock, ClusterConfig{
 		Boottime: func() time.Duration {
 			if look := n.looks.Load(); look != nil {
 				(*look)()
@@ -220,7 +220,7 @@ func (n *testNode) Lineage(p int) uint64 {
 }
 
 // DecideAsStandby implements Ownership.
-func (n *testNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
+func (n *testNode) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, _ partitions.OwnerProblem) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())
@@ -235,7 +235,7 @@ func (n *testNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares
 }
 
 // DecideAlone implements Ownership.
-func (n *testNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
+func (n *testNode) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
@@ -248,7 +248,7 @@ func (n *testNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.V
 }
 
 // ForgiveDebt implements Ownership.
-func (n *testNode) ForgiveDebt(_ algorithms.Now, op *counters.Op) {
+func (n *testNode) ForgiveDebt(_ algorithms.Instant, op *counters.Op) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	n.w.owed[op.Key] -= op.Cost
@@ -293,7 +293,7 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 	body = bytes.Clone(body)
 	a := &testResponder{done: done}
 	if m == MethodRefund && pause == 0 && n.w.pause == nil {
-		n.w.node(to).ServeFor(n.id, m, body, a) // connections keep messages in order
+		n.w.node(to).ServeNear(n.id, m, body, a) // connections keep messages in order
 		return
 	}
 	n.w.calls.Go(func() {
@@ -305,13 +305,13 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 			<-time.After(pause)
 		}
 		a.stop = func() { timer.Stop() }
-		n.w.node(to).ServeFor(n.id, m, body, a)
+		n.w.node(to).ServeNear(n.id, m, body, a)
 		switch m {
 		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodLend, MethodReserve, MethodRecent, MethodHistory:
 		default:
 			timer.Stop()
 		}
-		clear(body) // a body is valid only until ServeFor returns
+		clear(body) // a body is valid only until ServeNear returns
 	})
 }
 
@@ -381,9 +381,9 @@ func (w *testCluster) setCut(a, b *testNode, yes bool) {
 	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
 }
 
-// figure returns the sum of a node's figures with this name and, among others, these labels.
+// metric returns the sum of a node's metrics with this name and, among others, these labels.
 func (l *Limiter) figure(name string, labels ...string) (n int64) {
-	l.Figures(func(f figures.Figure) {
+	l.Metrics(func(f metrics.Metric) {
 		if f.Name != name || !strings.Contains(strings.Join(f.Labels, " "), strings.Join(labels, " ")) {
 			return
 		}

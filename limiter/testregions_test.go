@@ -104,7 +104,7 @@ func (f *regionFar) Go(region string, m peer.Method, body []byte, timeout time.D
 	if !f.spawn(func() {
 		<-time.After(there)
 		if f.Reachable(region) { // a message in flight is lost when the link is cut
-			w.nodes[rand.IntN(len(w.nodes))].ServeFarFor(m, body, a)
+			w.nodes[rand.IntN(len(w.nodes))].ServeFar(m, body, a)
 		}
 		clear(body)
 	}) {
@@ -238,9 +238,9 @@ func (e *testRegions) waitForLoans() {
 	until(e.t, "no loan is in flight", func() bool {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
-				n.member.loans.mu.Lock()
-				inFlight := n.member.loans.inFlight
-				n.member.loans.mu.Unlock()
+				n.membership.loans.mu.Lock()
+				inFlight := n.membership.loans.inFlight
+				n.membership.loans.mu.Unlock()
 				if inFlight > 0 {
 					return false
 				}

@@ -85,7 +85,7 @@ func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint
 
 // filterPlace returns the index of a subject's word in the filter, and its bit. It uses no bits that are the same for all
 // inline subjects.
-func filterPlace(subject rules.Hash) (at int, bit uint64) {
+func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
@@ -214,8 +214,8 @@ func shortenValues(key []string) []string {
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
 	all := l.top.list()
-	if l.member != nil {
-		gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
+	if l.membership != nil {
+		gatherFrom(l.membership, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
 		all = mergeSubjects(all)
 	}
 	all = rankByRefused(all, n)
@@ -229,9 +229,9 @@ func (l *Limiter) Top(n int) []TopSubject {
 // the nodes whose counts are included, this one first.
 func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 	all, nodes = l.top.list(), make([]ring.NodeID, 1)
-	if l.member != nil {
-		nodes[0] = l.member.Self
-		gatherFrom(l.member, MethodRecent, func(from ring.NodeID, other *recentList) {
+	if l.membership != nil {
+		nodes[0] = l.membership.Self
+		gatherFrom(l.membership, MethodRecent, func(from ring.NodeID, other *recentList) {
 			all, nodes = append(all, other.list...), append(nodes, from)
 		})
 		all = mergeSubjects(all)

@@ -122,27 +122,27 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 
 // usageOfAll fills in the usage of all counters of an inline subject whose limits this node keeps.
 func (l *Limiter) usageOfAll(u *Usage) error {
-	list := &change{verb: verbList, hi: u.Hash.Hi}
+	list := &change{verb: verbList, inlineSubject: u.Hash.Hi}
 	if err := list.apply(l); err != nil {
 		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
 	}
-	known := make(map[uint64]*rules.Limit, len(list.counters)) // by the counter's Lo
-	for _, lo := range list.counters {
-		known[lo] = nil
+	known := make(map[uint64]*rules.Limit, len(list.counters)) // by Key.Counter
+	for _, counter := range list.counters {
+		known[counter] = nil
 	}
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for limit := range l.Rules().InternedLimits() {
-		lo := counterKey(&h, limit).Lo
-		if have, there := known[lo]; there && (have == nil || limit.Capacity() > have.Capacity()) {
-			known[lo] = limit
+		counter := counterKey(&h, limit).Counter
+		if have, there := known[counter]; there && (have == nil || limit.Capacity() > have.Capacity()) {
+			known[counter] = limit
 		}
 	}
-	for _, lo := range list.counters {
-		if known[lo] == nil {
+	for _, counter := range list.counters {
+		if known[counter] == nil {
 			u.Unknown++
 			continue
 		}
-		u.Limits = append(u.Limits, LimitUsage{Limit: known[lo]})
+		u.Limits = append(u.Limits, LimitUsage{Limit: known[counter]})
 	}
 	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
 		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
@@ -199,7 +199,7 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	}
 	c := newChange(verbReset, u, nil)
 	if u.coversAllCounters() {
-		c = &change{verb: verbClear, hi: u.Hash.Hi}
+		c = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
 	}
 	c.ticket = ticketOf(q.RequestID, hashChange(c.verb, u, nil), checkTimeout)
 	if err := l.applyChange(c, u); err != nil {

@@ -41,20 +41,20 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 			}
 		}
 		before := (*ops)[first:i]
-		same := i > 0 && op.Key.Hi == before[0].Key.Hi
+		same := i > 0 && op.Key.Subject == before[0].Key.Subject
 		if i > 0 {
 			c.Bool(&same)
 		}
 		if same {
-			op.Key.Hi = before[0].Key.Hi
+			op.Key.Subject = before[0].Key.Subject
 		} else {
-			wire.Fixed(c, &op.Key.Hi)
-			c.Require(i == 0 || op.Key.Hi > before[0].Key.Hi)
+			wire.Fixed(c, &op.Key.Subject)
+			c.Require(i == 0 || op.Key.Subject > before[0].Key.Subject)
 			first, before = i, nil
 		}
-		wire.Fixed(c, &op.Key.Lo)
+		wire.Fixed(c, &op.Key.Counter)
 		for j := range before {
-			c.Require(before[j].Key.Lo != op.Key.Lo)
+			c.Require(before[j].Key.Counter != op.Key.Counter)
 		}
 		if c.Reads() {
 			buf = append(buf, algorithms.Limit{}) // never reallocates: the ops' limits stay in place

@@ -16,7 +16,7 @@ func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 	of := func(hi uint64) []counters.Op {
 		ops := opsOf(1, 2)
 		for i := range ops {
-			ops[i].Key.Hi += hi
+			ops[i].Key.Subject += hi
 		}
 		return ops
 	}

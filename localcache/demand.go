@@ -37,18 +37,18 @@ func multiplyCapped(cost, n int64) int64 {
 }
 
 // estimate returns how many units the node will need within ttl at the recent rate, or zero if a lease would not save a call.
-func (d *demand) estimate(at, ttl time.Duration, cost int64) int64 {
+func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0
 	}
-	passed := at - d.since
+	passed := now - d.since
 	if !d.measured && d.lastAsked == 0 {
 		d.lastAsked = min(initialChecks*max(1, cost), math.MaxInt64/2)
 		return d.lastAsked
 	}
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
-		d.rate, d.measured, d.since, d.spent = rate, true, at, 0
+		d.rate, d.measured, d.since, d.spent = rate, true, now, 0
 	} else if d.measured {
 		rate = max(rate, d.rate)
 	}

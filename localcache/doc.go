@@ -1,6 +1,8 @@
-// Package localcache holds what a node may decide without asking a counter's owner, and what it has leased out as an owner.
+// Package localcache holds leases, on both sides: what this node may spend without asking a counter's owner, and what it has
+// granted as an owner. It also holds recent refusals by owners, and the counters and shares by which a node decides alone.
 //
-// [Leases] is the holder's side: cost that owners debited in advance for this node to spend, and recent refusals by owners.
+// [Leases] is the holder's side. A lease is what this node may spend of one subject: up to two grants, each a cost that the
+// owner debited in advance, and the owner's last refusal.
 //
 // A [LeaseLedger] is the owner's side. It keeps each grant, by subject, until the holder returns it or reports it as spent,
 // or until it has certainly ended. The ledger does not touch the counters. The caller debits a grant before the ledger

@@ -8,9 +8,9 @@ import (
 )
 
 // endAll ends all grants of le.
-func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
+func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 	for len(le.grants) > 0 {
-		ls.endFirst(sh, le, at)
+		ls.endFirst(sh, le, now)
 	}
 }
 
@@ -20,15 +20,15 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
 const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
-func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
+func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	g := le.grants[0]
-	out := Ended{Source: le.source, Grant: g.id, due: at + returnPause}
+	out := EndedGrant{Source: le.source, Grant: g.id, due: now + returnPause}
 	for i := range le.limits {
 		l := &le.limits[i]
 		if l.limit.Kind.Bucket() {
-			out.due = at
+			out.due = now
 		}
-		key := counters.Key{Hi: le.hi, Lo: l.lo}
+		key := counters.Key{Subject: le.subject, Counter: l.counter}
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}
@@ -52,11 +52,11 @@ func (sh *leaseShard) unspendEnded(r Receipt, ops []counters.Op) {
 }
 
 // takeDue moves the ended grants that are due to buf, and returns when the next one is due.
-func (sh *leaseShard) takeDue(at time.Duration, buf []Ended) ([]Ended, time.Duration) {
+func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant, time.Duration) {
 	next, kept := never, sh.ended[:0]
 	for _, o := range sh.ended {
 		switch {
-		case o.due > at:
+		case o.due > now:
 			kept = append(kept, o)
 			next = min(next, o.due)
 		case slices.ContainsFunc(o.Ops, func(op counters.Op) bool { return op.Cost > 0 }):
@@ -76,20 +76,20 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
 // TakeEnded appends to buf the grants that have ended with something left. The caller must give each back, once. TakeEnded
 // also forgets subjects that were not used for a while.
-func (ls *Leases) TakeEnded(at time.Duration, buf []Ended) []Ended {
+func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
 	ls.alarm.Store(int64(never))
 	next := never
 	for i := range ls.shards {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
-		for len(sh.queue) > 0 && sh.queue[0].due <= at {
-			ls.expire(sh, sh.queue[0], at)
+		for len(sh.queue) > 0 && sh.queue[0].due <= now {
+			ls.expire(sh, sh.queue[0], now)
 		}
 		if len(sh.queue) > 0 {
 			next = min(next, sh.queue[0].due)
 		}
 		var due time.Duration
-		buf, due = sh.takeDue(at, buf)
+		buf, due = sh.takeDue(now, buf)
 		next = min(next, due)
 		sh.mu.Unlock()
 	}
@@ -98,23 +98,23 @@ func (ls *Leases) TakeEnded(at time.Duration, buf []Ended) []Ended {
 }
 
 // expire ends the grants of le whose time is over, and removes le if it was not used for keepFor.
-func (ls *Leases) expire(sh *leaseShard, le *lease, at time.Duration) {
-	for len(le.grants) > 0 && at >= le.grants[0].until {
-		ls.endFirst(sh, le, at)
+func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
+	for len(le.grants) > 0 && now >= le.grants[0].until {
+		ls.endFirst(sh, le, now)
 	}
-	if len(le.grants) == 0 && at >= le.lastUsed+le.keepFor {
+	if len(le.grants) == 0 && now >= le.lastUsed+le.keepFor {
 		sh.removeLease(le)
 		return
 	}
 	ls.schedule(sh, le)
-	if le.due <= at { // the next grant ends before the current one
-		ls.endAll(sh, le, at)
+	if le.due <= now { // the next grant ends before the current one
+		ls.endAll(sh, le, now)
 		ls.schedule(sh, le)
 	}
 }
 
 // Enable sets whether leases may begin. If not, it also ends all leases, and TakeEnded then hands out what is left of them.
-func (ls *Leases) Enable(at time.Duration, enabled bool) {
+func (ls *Leases) Enable(now time.Duration, enabled bool) {
 	if ls.disabled.Store(!enabled); enabled {
 		return
 	}
@@ -122,7 +122,7 @@ func (ls *Leases) Enable(at time.Duration, enabled bool) {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for _, le := range sh.queue {
-			ls.endAll(sh, le, at-returnPause) // no check spends from it any more, so skip the pause
+			ls.endAll(sh, le, now-returnPause) // no check spends from it any more, so skip the pause
 			le.refused = refusal{}
 		}
 		sh.mu.Unlock()

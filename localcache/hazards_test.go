@@ -17,7 +17,7 @@ var (
 )
 
 func leaseOps(costs ...int64) []counters.Op {
-	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: fastLimit}, {Key: counters.Key{Hi: 1, Lo: 2}, Limit: slowLimit}}[:len(costs)]
+	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: fastLimit}, {Key: counters.Key{Subject: 1, Counter: 2}, Limit: slowLimit}}[:len(costs)]
 	for i := range ops {
 		ops[i].Cost = costs[i]
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 1000}
@@ -26,8 +26,8 @@ func leaseOps(costs ...int64) []counters.Op {
 }
 
 // heldUnits returns how many units s may still spend, according to its report to an owner.
-func heldUnits(s *Leases, at time.Duration) (n int64) {
-	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+func heldUnits(s *Leases, now time.Duration) (n int64) {
+	w, _ := s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
 	for _, h := range w.Held {
 		n += h.Left[0]
 	}
@@ -38,20 +38,20 @@ func heldUnits(s *Leases, at time.Duration) (n int64) {
 // process of an owner numbers grants from the start, so after a restart another grant may have the same number.
 func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
-	at := time.Second
+	now := time.Second
 	come := func(process uint64) {
-		s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.Admitted(at, at, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
+		s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Admitted(now, now, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
 			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	come(1)
-	_, receipt := s.Spend(at, leaseOwner, leaseOps(5))
+	_, receipt := s.Spend(now, leaseOwner, leaseOps(5))
 	come(2) // the owner has restarted
-	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(10)); outcome != Spent {
+	if outcome, _ := s.Spend(now, leaseOwner, leaseOps(10)); outcome != Spent {
 		t.Fatalf("have %d", outcome)
 	}
 	s.Unspend(receipt, leaseOps(5))
-	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(5)); outcome == Spent {
+	if outcome, _ := s.Spend(now, leaseOwner, leaseOps(5)); outcome == Spent {
 		t.Error("15 units were spent from a grant of 10")
 	}
 }
@@ -61,20 +61,20 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 // is put back.
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
-	at := time.Second
+	now := time.Second
 	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	come := func(id uint64) {
-		s.Admitted(at, at, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+		s.Admitted(now, now, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
-	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
 	come(6)
-	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	w, _ := s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
 	if w.LastGrant != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
 	// The owner now believes that nothing of grant 5 is outstanding, but the grant was in transit.
 	come(5)
-	if n := heldUnits(s, at); n > 10 {
+	if n := heldUnits(s, now); n > 10 {
 		t.Errorf("the holder may spend %d units, but reported 10", n)
 	}
 }
@@ -83,20 +83,20 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 // another limit refused the same check for longer.
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
-	at := time.Second
-	s.Request(at, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
+	now := time.Second
+	s.Request(now, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
-	if outcome, _ := s.Spend(at+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
+	s.Refused(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	if outcome, _ := s.Spend(now+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("while the first limit refuses: have %d", outcome)
 	}
-	at += 50 * time.Millisecond
-	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(1, 1000)); outcome != Refused {
+	now += 50 * time.Millisecond
+	if outcome, _ := s.Spend(now, leaseOwner, leaseOps(1, 1000)); outcome != Refused {
 		t.Errorf("the second limit refuses: have %d", outcome)
 	}
-	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(1, 1)); outcome == Refused {
+	if outcome, _ := s.Spend(now, leaseOwner, leaseOps(1, 1)); outcome == Refused {
 		t.Error("refused by a limit whose retry_after was over 40 ms ago")
 	}
 }
@@ -108,11 +108,11 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	renewed := 0
 	for i := range 3 {
-		at := time.Duration(i+1) * 2 * time.Second
-		s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.Admitted(at, at, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
+		now := time.Duration(i+1) * 2 * time.Second
+		s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Admitted(now, now, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
 		for range 100 {
-			if _, r := s.Spend(at, leaseOwner, leaseOps(1)); r.Renew {
+			if _, r := s.Spend(now, leaseOwner, leaseOps(1)); r.Renew {
 				renewed++ // no answer arrives
 			}
 		}
@@ -126,10 +126,10 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 func TestDemandOfHugeCosts(t *testing.T) {
 	huge := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: algorithms.MaxAmount, Window: time.Second}
 	s := NewLeases(0)
-	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
+	ops := []counters.Op{{Key: counters.Key{Subject: 1, Counter: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
 	for i := range 200 {
-		at := time.Second + time.Duration(i)*time.Millisecond
-		w, _ := s.Request(at, leaseOwner, leaseTerms, ops, 10_000)
+		now := time.Second + time.Duration(i)*time.Millisecond
+		w, _ := s.Request(now, leaseOwner, leaseTerms, ops, 10_000)
 		if w.Want[0] <= 0 {
 			t.Fatalf("after %d questions: have a request for %d", i, w.Want[0])
 		}
@@ -139,13 +139,13 @@ func TestDemandOfHugeCosts(t *testing.T) {
 // A remembered refusal reports a cost that can never be allowed as such, even if it is the refusal of a smaller one.
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
-	at := time.Second
-	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	now := time.Second
+	s.Request(now, leaseOwner, leaseTerms, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.Refused(now, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
-	if outcome, _ := s.Spend(at, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
+	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)
 	}
 }

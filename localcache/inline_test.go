@@ -14,14 +14,14 @@ import (
 // callerOps returns ops of an inline subject, from a caller that allows that many units a minute.
 func callerOps(subject uint64, amount, cost int64) []counters.Op {
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute}
-	return []counters.Op{{Key: counters.Key{Hi: subject, Lo: counters.InlineLo(1)}, Limit: l, Cost: cost}}
+	return []counters.Op{{Key: counters.Key{Subject: subject, Counter: counters.InlineCounter(1)}, Limit: l, Cost: cost}}
 }
 
 // deliverLease delivers the answer to a caller's check, with a grant.
-func (s *Leases) deliverLease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
-	_, ok := s.Request(at, someone, terms, ops, 1)
+func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, amount int64) bool {
+	_, ok := s.Request(now, someone, terms, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
-	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	s.Admitted(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
@@ -91,7 +91,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 // inlineRequest is a request of a caller who allows that many a minute.
 func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
 	r := request(holder, want, remaining, &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute})
-	r.Ops[0].Key.Lo = counters.InlineLo(0)
+	r.Ops[0].Key.Counter = counters.InlineCounter(0)
 	return r
 }
 
@@ -99,7 +99,7 @@ func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
 // sets.
 func TestLedgerOfSeveralSets(t *testing.T) {
 	b := NewLeaseLedger(0)
-	lo := counters.InlineLo(0)
+	lo := counters.InlineCounter(0)
 	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), debitAlways)
 	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), debitAlways)
 	if first == 0 || amounts == nil || amounts[0] != 10 || b.Returnable(0, 7, lo) != 16 {
@@ -142,14 +142,14 @@ func TestABucketOfSeveralSetsStaysWithinItsBurst(t *testing.T) {
 	grant := func(holder byte, remaining, burst int64) uint64 {
 		l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: burst, Window: time.Minute}
 		r := request(holder, 100, remaining, l)
-		r.Ops[0].Key.Lo = counters.InlineLo(0)
+		r.Ops[0].Key.Counter = counters.InlineCounter(0)
 		id, _ := b.Grant(0, r, debitAlways)
 		return id
 	}
 	first := grant(1, 1000, 1000)
 	grant(1, 1900, 2000)
 	l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
-	ops, have := []counters.Op{{Key: counters.Key{Hi: 7, Lo: counters.InlineLo(0)}, Limit: l, Cost: 100}}, int64(0)
+	ops, have := []counters.Op{{Key: counters.Key{Subject: 7, Counter: counters.InlineCounter(0)}, Limit: l, Cost: 100}}, int64(0)
 	b.Return(1, 1, first, ops, func(*counters.Op) int64 { return 150 }, func(_ int, cost int64) { have += cost })
 	if have != 49 {
 		t.Errorf("have %d", have)
@@ -165,9 +165,9 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 			subject++
 			r := inlineRequest(1, 10, 1000, 1000)
 			if !inline {
-				r.Ops[0].Key.Lo = 1
+				r.Ops[0].Key.Counter = 1
 			}
-			r.Ops[0].Key.Hi, r.Ops[0].Cost = subject, 1
+			r.Ops[0].Key.Subject, r.Ops[0].Cost = subject, 1
 			if _, ok := s.Request(1, someone, terms, r.Ops, 1); ok {
 				leased++
 			}
@@ -203,7 +203,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 	limit := func(kind algorithms.Kind, amount int64, window time.Duration) *algorithms.Limit {
 		return &algorithms.Limit{Kind: kind, Amount: amount, Burst: amount, Window: window}
 	}
-	keyOf := func(lo uint64) counters.Key { return counters.Key{Hi: 12345, Lo: counters.InlineLo(lo)} }
+	keyOf := func(lo uint64) counters.Key { return counters.Key{Subject: 12345, Counter: counters.InlineCounter(lo)} }
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
 		sets := []limitSet{
 			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 1000, 2*time.Second)}},
@@ -235,8 +235,8 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 						for _, h := range hits {
 							w.hits = append(w.hits, hit{at: h.at, cost: []int64{costs(h)}})
 						}
-						if over, at := w.excess(0); over > 0 {
-							t.Errorf("seed %d: %s: %.3f too many at %s, of %v hits by set", seed, what, over, at, all)
+						if over, now := w.excess(0); over > 0 {
+							t.Errorf("seed %d: %s: %.3f too many at %s, of %v hits by set", seed, what, over, now, all)
 						}
 					}
 					for _, k := range []counters.Key{keyOf(1), keyOf(2)} {

@@ -11,7 +11,7 @@ import (
 
 // lease is what this node may spend of one subject without asking its owner, and the owner's last refusal.
 type lease struct {
-	hi            uint64
+	subject       uint64
 	nextSet       *lease // another lease of the same inline subject, with other limits
 	source        Source
 	limits        []leasedLimit // at least one
@@ -41,7 +41,7 @@ type Source struct {
 
 // leasedLimit is one limit's part of a lease.
 type leasedLimit struct {
-	lo           uint64
+	counter      uint64
 	limit        *algorithms.Limit
 	demand       demand
 	lastDecision algorithms.Decision // the owner's last decision, minus the grant that came with it
@@ -78,8 +78,8 @@ type refusedOp struct {
 	decision algorithms.Decision
 }
 
-// inline reports whether the lease belongs to an inline subject.
-func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.IsInline() }
+// isInline reports whether the lease belongs to an inline subject.
+func (le *lease) isInline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
 
 // matches reports whether ops use exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {
@@ -87,7 +87,7 @@ func (le *lease) matches(ops []counters.Op) bool {
 		return false
 	}
 	for i := range ops {
-		if l := &le.limits[i]; l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
+		if l := &le.limits[i]; l.counter != ops[i].Key.Counter || !l.limit.Equal(ops[i].Limit) {
 			return false
 		}
 	}
@@ -105,7 +105,7 @@ func (le *lease) adoptLimits(ops []counters.Op) {
 func (le *lease) reset(ops []counters.Op) {
 	le.limits = le.limits[:0]
 	for i := range ops {
-		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
+		le.limits = append(le.limits, leasedLimit{counter: ops[i].Key.Counter, limit: ops[i].Limit})
 	}
 	le.grants, le.refused, le.pressure = le.grants[:0], refusal{}, pressure{}
 	le.hasChecks, le.hasCounts = false, false
@@ -153,7 +153,7 @@ func (le *lease) noteModes(ops []counters.Op) {
 
 // spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks
 // debit nothing.
-func (le *lease) spend(at time.Duration, ops []counters.Op) {
+func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
 		took := op.Cost
@@ -162,7 +162,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 		}
 		le.grants[0].parts[i].left -= took
 		l.demand.record(op.Cost)
-		d := ageDecision(l.lastDecision, at-le.decisionAt)
+		d := ageDecision(l.lastDecision, now-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
@@ -172,7 +172,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 		d.Remaining -= op.Cost - took // as in every peek
 		op.Decision, op.Full = d, false
 	}
-	le.lastUsed = at
+	le.lastUsed = now
 }
 
 // ageDecision returns what a decision has become after some time in which nothing else happened.
@@ -186,13 +186,13 @@ func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decisio
 }
 
 // needsRenewal reports whether so much of the first grant is spent that the node should fetch the next one.
-func (le *lease) needsRenewal(at time.Duration) bool {
-	if len(le.grants) == MaxGrants || at < le.renewingUntil || at < le.nextRenewal || at < le.refused.until {
+func (le *lease) needsRenewal(now time.Duration) bool {
+	if len(le.grants) == MaxGrants || now < le.renewingUntil || now < le.nextRenewal || now < le.refused.until {
 		return false
 	}
 	// The holders of one subject should not all ask at once, so each renews at a slightly different level.
 	g := &le.grants[0]
-	eighths := 3 + int64(g.id&1) + int64(le.hi>>5&1)
+	eighths := 3 + int64(g.id&1) + int64(le.subject>>5&1)
 	for i := range g.parts {
 		if h := &g.parts[i]; h.size > 0 && h.left <= h.size/8*eighths {
 			return true
@@ -202,20 +202,20 @@ func (le *lease) needsRenewal(at time.Duration) bool {
 }
 
 // refuses reports whether the i-th limit still refuses a cost.
-func (r *refusal) refuses(i int, at time.Duration, cost int64) bool {
+func (r *refusal) refuses(i int, now time.Duration, cost int64) bool {
 	o := &r.ops[i]
-	return !o.decision.Allowed && cost >= o.cost && at < o.until
+	return !o.decision.Allowed && cost >= o.cost && now < o.until
 }
 
 // answer reports whether the refusal still applies to ops, and if so copies its decisions into them. It applies to the same
 // costs or more. For a shadow rule, which never makes a check fail, it applies only if every limit refuses.
-func (r *refusal) answer(at time.Duration, ops []counters.Op) bool {
-	if at >= r.until || len(r.ops) != len(ops) {
+func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
+	if now >= r.until || len(r.ops) != len(ops) {
 		return false
 	}
 	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
 	for i := range ops {
-		refuses := r.refuses(i, at, ops[i].Cost)
+		refuses := r.refuses(i, now, ops[i].Cost)
 		if shadow && !refuses && ops[i].Cost > 0 {
 			return false
 		}
@@ -225,11 +225,11 @@ func (r *refusal) answer(at time.Duration, ops []counters.Op) bool {
 		return false
 	}
 	for i := range ops {
-		d := ageDecision(r.ops[i].decision, at-r.at)
+		d := ageDecision(r.ops[i].decision, now-r.at)
 		switch {
 		case ops[i].Limit.Capacity() > 0 && ops[i].Cost > ops[i].Limit.Capacity():
 			d.RetryAfter = algorithms.Never
-		case !r.refuses(i, at, ops[i].Cost):
+		case !r.refuses(i, now, ops[i].Cost):
 			d.Allowed, d.RetryAfter = true, 0
 		}
 		ops[i].Decision, ops[i].Full = d, false

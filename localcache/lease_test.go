@@ -24,19 +24,19 @@ func opsOf(costs ...int64) []counters.Op {
 	limits := [...]*algorithms.Limit{&minute, &hour}
 	var ops []counters.Op
 	for i, c := range costs {
-		ops = append(ops, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: limits[i], Cost: c})
+		ops = append(ops, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: limits[i], Cost: c})
 	}
 	return ops
 }
 
 // deliverGrant delivers the answer to a check, with a grant of these amounts.
-func (ls *Leases) deliverGrant(at time.Duration, id uint64, amounts ...int64) {
+func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
-	ls.Request(at, someone, terms, ops, 1)
+	ls.Request(now, someone, terms, ops, 1)
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
-	ls.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+	ls.Admitted(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
 }
 
 func TestSpend(t *testing.T) {
@@ -80,8 +80,8 @@ func TestTwoGrants(t *testing.T) {
 	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != terms.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	if at := s.Next(); at != terms.TTL {
-		t.Errorf("the first one ends at %v", at)
+	if now := s.Next(); now != terms.TTL {
+		t.Errorf("the first one ends at %v", now)
 	}
 	back := s.TakeEnded(terms.TTL, nil)
 	if len(back) != 0 || s.Next() != terms.TTL+returnPause {
@@ -171,9 +171,9 @@ func TestRememberedRefusals(t *testing.T) {
 		}
 		s.Refused(0, from, ops, time.Second)
 	}
-	try := func(at time.Duration, costs ...int64) (Outcome, algorithms.Decision) {
+	try := func(now time.Duration, costs ...int64) (Outcome, algorithms.Decision) {
 		ops := opsOf(costs...)
-		o, _ := s.Spend(at, someone, ops)
+		o, _ := s.Spend(now, someone, ops)
 		return o, ops[0].Decision
 	}
 	refuse(time.Minute, false, 3)
@@ -213,7 +213,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	n := 0
 	for i := range 4 * minSubjects {
 		ops := opsOf(1)
-		ops[0].Key.Hi = uint64(i)
+		ops[0].Key.Subject = uint64(i)
 		if _, ok := s.Request(time.Duration(i), someone, terms, ops, 1); ok {
 			n++
 		}
@@ -235,33 +235,33 @@ func TestSubjectsAreForgotten(t *testing.T) {
 // The first check asks for a few units, a flood asks for more each time, and a trickle asks for nothing.
 func TestDemand(t *testing.T) {
 	var d demand
-	at := time.Second
-	d.since = at
+	now := time.Second
+	d.since = now
 	last := int64(0)
 	for range 6 {
 		d.record(1)
-		want := d.estimate(at, terms.TTL, 1)
+		want := d.estimate(now, terms.TTL, 1)
 		if want < last || want > max(initialChecks, maxGrowth*last) {
 			t.Errorf("after %d have %d", last, want)
 		}
-		last, at = want, at+time.Millisecond
+		last, now = want, now+time.Millisecond
 		d.record(want)
 	}
 	if last < 4*maxGrowth*maxGrowth*maxGrowth {
 		t.Errorf("have %d at the end of a flood", last)
 	}
 	for range 20 {
-		at += terms.TTL
+		now += terms.TTL
 		d.record(1)
-		last = d.estimate(at, terms.TTL, 1)
+		last = d.estimate(now, terms.TTL, 1)
 	}
 	if last > 2 {
 		t.Errorf("have %d for one in %v", last, terms.TTL)
 	}
 	for range 20 {
-		at += 2 * terms.TTL
+		now += 2 * terms.TTL
 		d.record(1)
-		last = d.estimate(at, terms.TTL, 1)
+		last = d.estimate(now, terms.TTL, 1)
 	}
 	if last != 0 {
 		t.Errorf("have %d for one in %v", last, 2*terms.TTL)

@@ -47,7 +47,7 @@ type leaseShard struct {
 	leases map[uint64]*lease // by subject; an inline subject's other leases follow by lease.nextSet
 	queue  leaseQueue        // all leases
 	inline int               // leases of inline subjects
-	ended  []Ended
+	ended  []EndedGrant
 }
 
 // Outcome is the result of a Spend.
@@ -91,8 +91,8 @@ type Grant struct {
 	Windows []int64       // by limit; the window in which the owner debited it
 }
 
-// Ended is a grant that has ended, with what is left of it.
-type Ended struct {
+// EndedGrant is a grant that has ended, with what is left of it.
+type EndedGrant struct {
 	Source Source
 	Grant  uint64
 	Ops    []counters.Op // their costs are what is left
@@ -114,16 +114,16 @@ func NewLeases(bound int64) *Leases {
 
 // lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. The subjects of a
 // partition are spread over all shards.
-func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
-	sh := &ls.shards[hi%leaseShards]
+func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
+	sh := &ls.shards[subject%leaseShards]
 	sh.mu.Lock()
-	return sh, sh.leases[hi]
+	return sh, sh.leases[subject]
 }
 
 // lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none. For an inline subject,
 // that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
-	sh, le := ls.lockSubject(ops[0].Key.Hi)
+	sh, le := ls.lockSubject(ops[0].Key.Subject)
 	for le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
 		le = le.nextSet
 	}
@@ -133,16 +133,16 @@ func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 // addLease adds a lease with the limits of ops. It returns nil if there is no room.
 func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	key, sets := ops[0].Key, 0
-	for le := sh.leases[key.Hi]; le != nil; le = le.nextSet {
+	for le := sh.leases[key.Subject]; le != nil; le = le.nextSet {
 		sets++
 	}
 	if len(sh.queue) >= bound || sets >= maxSets || key.IsInline() && sh.inline >= bound/2 {
 		return nil
 	}
-	le := &lease{hi: key.Hi, nextSet: sh.leases[key.Hi], index: -1}
+	le := &lease{subject: key.Subject, nextSet: sh.leases[key.Subject], index: -1}
 	le.reset(ops)
-	sh.leases[key.Hi] = le
-	if le.inline() {
+	sh.leases[key.Subject] = le
+	if le.isInline() {
 		sh.inline++
 	}
 	return le
@@ -151,10 +151,10 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 // removeLease forgets le.
 func (sh *leaseShard) removeLease(le *lease) {
 	heap.Remove(&sh.queue, le.index)
-	if le.inline() {
+	if le.isInline() {
 		sh.inline--
 	}
-	before := sh.leases[le.hi]
+	before := sh.leases[le.subject]
 	switch {
 	case before != le:
 		for before.nextSet != le {
@@ -162,44 +162,44 @@ func (sh *leaseShard) removeLease(le *lease) {
 		}
 		before.nextSet = le.nextSet
 	case le.nextSet != nil:
-		sh.leases[le.hi] = le.nextSet
+		sh.leases[le.subject] = le.nextSet
 	default:
-		delete(sh.leases, le.hi)
+		delete(sh.leases, le.subject)
 	}
 }
 
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in PeekMode take nothing; Spend reports whether
 // they could. owner is the node that presumably decides the subject now. If the lease is from another node, it ends.
-func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
+func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le == nil {
 		return Unknown, Receipt{}
 	}
 	if le.source.Owner != owner || !le.matches(ops) {
-		ls.endAll(sh, le, at)
+		ls.endAll(sh, le, now)
 		le.refused = refusal{}
 		return Unknown, Receipt{}
 	}
 	le.adoptLimits(ops)
 	le.noteModes(ops)
-	if len(le.grants) > 0 && (at >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
-		ls.endFirst(sh, le, at)
+	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
+		ls.endFirst(sh, le, now)
 	}
-	if le.covers(0, ops) && at < le.grants[0].until {
-		le.spend(at, ops)
+	if le.covers(0, ops) && now < le.grants[0].until {
+		le.spend(now, ops)
 		r := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
-		if le.needsRenewal(at) {
-			le.renewingUntil, r.Renew = at+le.keepFor/keepTTLs, true
+		if le.needsRenewal(now) {
+			le.renewingUntil, r.Renew = now+le.keepFor/keepTTLs, true
 		}
 		return Spent, r
 	}
-	if le.refused.answer(at, ops) {
+	if le.refused.answer(now, ops) {
 		for i := range ops {
 			le.limits[i].demand.record(ops[i].Cost)
 		}
-		le.lastUsed = at
-		le.pressure.record(at, le.terms.TTL)
+		le.lastUsed = now
+		le.pressure.record(now, le.terms.TTL)
 		return Refused, Receipt{Until: le.refused.until}
 	}
 	return Unknown, Receipt{}
@@ -225,7 +225,7 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 // Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
 // returns false if no lease is wanted: there is no room for the subject or this set of its limits, traffic is too slow, or
 // ops are looks that no lease can answer.
-func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
+func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if ls.disabled.Load() || t.None() {
 		return LeaseRequest{}, false
 	}
@@ -236,13 +236,13 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 			return LeaseRequest{}, false
 		}
 	} else if !le.matches(ops) {
-		ls.endAll(sh, le, at)
+		ls.endAll(sh, le, now)
 		le.reset(ops)
 	}
 	le.noteModes(ops)
-	le.lastUsed, le.terms, le.keepFor = at, t, max(keepTTLs*t.TTL, minKeepFor)
+	le.lastUsed, le.terms, le.keepFor = now, t, max(keepTTLs*t.TTL, minKeepFor)
 	if le.source.Owner != owner {
-		ls.endAll(sh, le, at)
+		ls.endAll(sh, le, now)
 		le.source, le.lastGrant = Source{Owner: owner}, 0
 	}
 	if t.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
@@ -253,9 +253,9 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
-		d.since = cmp.Or(d.since, at)
+		d.since = cmp.Or(d.since, now)
 		d.record(multiplyCapped(ops[i].Cost, int64(checks)))
-		request.Want[i] = d.estimate(at, t.TTL, ops[i].Cost)
+		request.Want[i] = d.estimate(now, t.TTL, ops[i].Cost)
 		wanted = wanted || request.Want[i] > 0
 	}
 	request.Held = le.reportHeld()
@@ -277,7 +277,7 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 
 // Admitted processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
 // sent is when the question was sent; renewal says whether it was a renewal. ops hold the owner's decisions.
-func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
+func (ls *Leases) Admitted(sent, now time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le != nil && renewal {
@@ -285,15 +285,15 @@ func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.O
 	}
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
-			ls.returnUnused(sh, at, from, ops, &g)
+			ls.returnUnused(sh, now, from, ops, &g)
 		}
 		return
 	}
 	if le.source != from {
-		ls.endAll(sh, le, at) // its grants are from another process or lineage
+		ls.endAll(sh, le, now) // its grants are from another process or lineage
 		le.source, le.lastGrant = from, 0
 	}
-	le.decisionAt = at
+	le.decisionAt = now
 	for i := range ops {
 		l := &le.limits[i]
 		l.lastDecision = ops[i].Decision
@@ -303,20 +303,20 @@ func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.O
 	}
 	le.refused = le.predictRefusal(sent, ops)
 	if g.ID != 0 {
-		ls.addGrant(sh, le, sent, at, from, ops, &g)
+		ls.addGrant(sh, le, sent, now, from, ops, &g)
 	} else if renewal && len(le.grants) > 0 {
-		le.nextRenewal = at + (le.grants[0].until-at)/4 // the owner has nothing to grant now
+		le.nextRenewal = now + (le.grants[0].until-now)/4 // the owner has nothing to grant now
 	}
 	ls.schedule(sh, le)
 }
 
 // addGrant adds a grant to le.
-func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
-	if len(le.grants) == MaxGrants || until <= at || g.ID <= le.lastGrant {
+	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {
 		le.lastGrant = max(le.lastGrant, g.ID)
-		ls.returnUnused(sh, at, from, ops, g)
+		ls.returnUnused(sh, now, from, ops, g)
 		return
 	}
 	le.lastGrant = g.ID
@@ -329,27 +329,27 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, fr
 }
 
 // returnUnused queues an unused grant in full for TakeEnded.
-func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
-	out := Ended{Source: from, Grant: g.ID, due: at}
+func (ls *Leases) returnUnused(sh *leaseShard, now time.Duration, from Source, ops []counters.Op, g *Grant) {
+	out := EndedGrant{Source: from, Grant: g.ID, due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
 		out.Window = append(out.Window, g.Windows[i])
 	}
 	sh.ended = append(sh.ended, out)
-	ls.wakeBy(at)
+	ls.wakeBy(now)
 }
 
 // Refused remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
 // and until there is room again, or a little longer if many checks are refused. If an op was refused only because the owner's
 // table is full, or no op was refused, Refused remembers nothing.
-func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+func (ls *Leases) Refused(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le == nil || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
-	le.pressure.record(at, ttl)
-	r := refusal{at: at, ops: make([]refusedOp, len(ops))}
+	le.pressure.record(now, ttl)
+	r := refusal{at: now, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		d := ops[i].Decision
 		r.ops[i] = refusedOp{cost: ops[i].Cost, decision: d}
@@ -361,38 +361,38 @@ func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl 
 		}
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(at, le.terms, ops[i].Limit, ops[i].Cost))
+			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(now, le.terms, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
 		r.ops[i].decision = d
-		r.ops[i].until = at + wait
-		r.until = max(r.until, at+wait)
+		r.ops[i].until = now + wait
+		r.until = max(r.until, now+wait)
 	}
-	if r.until > at {
+	if r.until > now {
 		le.refused = r
 	}
 }
 
 // RenewalUnanswered records that the renewal of ops' lease got no answer.
-func (ls *Leases) RenewalUnanswered(at time.Duration, ops []counters.Op) {
+func (ls *Leases) RenewalUnanswered(now time.Duration, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le != nil {
 		le.renewingUntil = 0
 		if len(le.grants) > 0 {
-			le.nextRenewal = at + max(0, le.grants[0].until-at)/4
+			le.nextRenewal = now + max(0, le.grants[0].until-now)/4
 		}
 	}
 }
 
 // Forget drops the owners' refusals of a subject. If room is set, the subject merely has room again, and its leases continue.
 // Otherwise its counters were changed, and its leases end too.
-func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, le := ls.lockSubject(hi)
+func (ls *Leases) Forget(now time.Duration, subject uint64, room bool) {
+	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 	for ; le != nil; le = le.nextSet {
 		if le.refused = (refusal{}); !room {
-			ls.endAll(sh, le, at)
+			ls.endAll(sh, le, now)
 		}
 	}
 }
@@ -444,8 +444,8 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 }
 
 // wakeBy makes sure that TakeEnded is called by at.
-func (ls *Leases) wakeBy(at time.Duration) {
-	if !ls.setAlarm(at) {
+func (ls *Leases) wakeBy(now time.Duration) {
+	if !ls.setAlarm(now) {
 		return
 	}
 	select {
@@ -455,9 +455,9 @@ func (ls *Leases) wakeBy(at time.Duration) {
 }
 
 // setAlarm moves the next call of TakeEnded forward to at. It returns false if that call is already due by then.
-func (ls *Leases) setAlarm(at time.Duration) bool {
-	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
-		if ls.alarm.CompareAndSwap(current, int64(at)) {
+func (ls *Leases) setAlarm(now time.Duration) bool {
+	for current := ls.alarm.Load(); int64(now) < current; current = ls.alarm.Load() {
+		if ls.alarm.CompareAndSwap(current, int64(now)) {
 			return true
 		}
 	}

@@ -57,7 +57,7 @@ type ledgerGrant struct {
 
 // ledgerPart is one limit's part of a grant.
 type ledgerPart struct {
-	lo         uint64 // Key.Lo
+	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
 	spendable  int64  // the holder may still spend at most this many units
 	returnable int64  // roughly how many units may still come back, by the holder's last report
@@ -66,21 +66,21 @@ type ledgerPart struct {
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
 // as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
-	for i := range b.shards {
-		b.shards[i].subjects, b.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
+	ll := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
+	for i := range ll.shards {
+		ll.shards[i].subjects, ll.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
 	}
-	return b
+	return ll
 }
 
 // Outstanding returns the number of outstanding grants.
 func (ll *LeaseLedger) Outstanding() int64 { return ll.outstanding.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if it has no grants.
-func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *ledgerSubject) {
-	sh := &ll.shards[hi%ledgerShards]
+func (ll *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
+	sh := &ll.shards[subject%ledgerShards]
 	sh.mu.Lock()
-	return sh, sh.subjects[hi]
+	return sh, sh.subjects[subject]
 }
 
 // GrantRequest is a holder's request about one subject.
@@ -128,14 +128,14 @@ func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 
 // Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
 // returned ID is zero if nothing is granted.
-func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
-	sh, s := ll.lock(key.Hi)
+	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
 	if s != nil {
-		ll.acceptReport(s, at, set, r)
+		ll.acceptReport(s, now, set, r)
 	} else {
-		ll.sweep(sh, at)
+		ll.sweep(sh, now)
 	}
 	switch {
 	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
@@ -149,15 +149,15 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 	}
 	if s == nil {
 		s = &ledgerSubject{inline: key.IsInline()}
-		sh.subjects[key.Hi] = s
+		sh.subjects[key.Subject] = s
 		if s.inline {
 			sh.inline++
 		}
 	}
-	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + returnGrace}
+	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
-		e.parts, amounts = append(e.parts, ledgerPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
+		e.parts, amounts = append(e.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
 	}
 	s.grants = append(s.grants, e)
 	ll.outstanding.Add(1)
@@ -168,9 +168,9 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 
 // acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
 // missing from the report is no longer being spent, although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint64, r *GrantRequest) {
+func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.grants)
-	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return at >= e.until || e.lineage != r.Lineage })
+	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return now >= e.until || e.lineage != r.Lineage })
 	ll.outstanding.Add(int64(len(s.grants) - before))
 	for i := range s.grants {
 		e := &s.grants[i]
@@ -179,7 +179,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
 		if held < 0 {
-			e.until = min(e.until, at+returnGrace)
+			e.until = min(e.until, now+returnGrace)
 		}
 		for j := range e.parts {
 			if p := &e.parts[j]; held < 0 {
@@ -200,7 +200,7 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
 		input := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
-		s.forEachPart(op.Key.Lo, func(e *ledgerGrant, p *ledgerPart) {
+		s.forEachPart(op.Key.Counter, func(e *ledgerGrant, p *ledgerPart) {
 			input.Out = addCapped(input.Out, p.spendable)
 			if e.holder == r.Holder {
 				input.HolderOut = addCapped(input.HolderOut, p.spendable)
@@ -220,15 +220,15 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	return ops
 }
 
-// forEachPart calls f for each outstanding part of the limit lo.
-func (s *ledgerSubject) forEachPart(lo uint64, f func(e *ledgerGrant, p *ledgerPart)) {
+// forEachPart calls f for each outstanding part of the limit of counter.
+func (s *ledgerSubject) forEachPart(counter uint64, f func(e *ledgerGrant, p *ledgerPart)) {
 	if s == nil {
 		return
 	}
 	for i := range s.grants {
 		e := &s.grants[i]
 		for j := range e.parts {
-			if e.parts[j].lo == lo {
+			if e.parts[j].counter == counter {
 				f(e, &e.parts[j])
 			}
 		}
@@ -237,9 +237,9 @@ func (s *ledgerSubject) forEachPart(lo uint64, f func(e *ledgerGrant, p *ledgerP
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns a
 // limit's usage. If the grant is no longer outstanding, Return does nothing.
-func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
+func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
-	sh, s := ll.lock(ops[0].Key.Hi)
+	sh, s := ll.lock(ops[0].Key.Subject)
 	defer sh.mu.Unlock()
 	if s == nil {
 		return
@@ -251,18 +251,18 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 	e := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
-	if at >= e.until {
+	if now >= e.until {
 		return
 	}
 	for i := range ops {
-		part := slices.IndexFunc(e.parts, func(p ledgerPart) bool { return p.lo == ops[i].Key.Lo })
+		part := slices.IndexFunc(e.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
 		if part < 0 {
 			continue
 		}
 		cost := min(ops[i].Cost, e.parts[part].unreturned)
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
 			spendable := int64(0)
-			s.forEachPart(ops[i].Key.Lo, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
+			s.forEachPart(ops[i].Key.Counter, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
 			// Usage is rounded up, hence the −1.
 			cost = min(cost, used(&ops[i])-1-spendable)
 		}
@@ -275,11 +275,11 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
-func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (total int64) {
-	sh, s := ll.lock(hi)
+func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
+	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()
-	s.forEachPart(lo, func(e *ledgerGrant, p *ledgerPart) {
-		if at < e.until {
+	s.forEachPart(counter, func(e *ledgerGrant, p *ledgerPart) {
+		if now < e.until {
 			total = addCapped(total, p.returnable)
 		}
 	})
@@ -287,8 +287,8 @@ func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (total int64)
 }
 
 // Forget drops the grants of a subject whose counters were changed, so that nothing of them comes back.
-func (ll *LeaseLedger) Forget(hi uint64) {
-	sh, s := ll.lock(hi)
+func (ll *LeaseLedger) Forget(subject uint64) {
+	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()
 	if s != nil {
 		ll.outstanding.Add(int64(-len(s.grants)))
@@ -297,26 +297,26 @@ func (ll *LeaseLedger) Forget(hi uint64) {
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (ll *LeaseLedger) Sweep(at time.Duration) {
+func (ll *LeaseLedger) Sweep(now time.Duration) {
 	for i := range ll.shards {
 		sh := &ll.shards[i]
 		sh.mu.Lock()
-		ll.sweep(sh, at)
+		ll.sweep(sh, now)
 		sh.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller must hold. It reads the whole shard, so it runs at most once per
 // returnGrace.
-func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
-	if at < sh.nextSweep {
+func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
+	if now < sh.nextSweep {
 		return
 	}
 	next := never
-	for hi, s := range sh.subjects {
-		if s.until <= at {
+	for subject, s := range sh.subjects {
+		if s.until <= now {
 			ll.outstanding.Add(int64(-len(s.grants)))
-			delete(sh.subjects, hi)
+			delete(sh.subjects, subject)
 			if s.inline {
 				sh.inline--
 			}
@@ -324,5 +324,5 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 			next = min(next, s.until)
 		}
 	}
-	sh.nextSweep = max(next, at+returnGrace)
+	sh.nextSweep = max(next, now+returnGrace)
 }

@@ -39,7 +39,7 @@ func TestSize(t *testing.T) {
 }
 
 func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequest {
-	op := counters.Op{Key: counters.Key{Hi: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
+	op := counters.Op{Key: counters.Key{Subject: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
 	request := LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
 	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameIncarnation: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
 }
@@ -47,9 +47,9 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequ
 func debitAlways([]counters.Op) bool { return true }
 
 // giveBack returns how much of a grant the owner takes back.
-func (ll *LeaseLedger) giveBack(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
-	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
-	ll.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
+func (ll *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+	ops := []counters.Op{{Key: counters.Key{Subject: 7}, Limit: l, Cost: cost}}
+	ll.Return(now, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
 }
 

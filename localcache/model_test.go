@@ -74,8 +74,8 @@ const (
 	networkLineage = 5
 )
 
-func (nw *network) now() algorithms.Now {
-	return algorithms.Now{Steady: networkBegin + int64(nw.at), Wall: networkBegin + int64(nw.at)}
+func (nw *network) now() algorithms.Instant {
+	return algorithms.Instant{Steady: networkBegin + int64(nw.at), Wall: networkBegin + int64(nw.at)}
 }
 
 func (nw *network) after(d time.Duration, run func()) {
@@ -168,14 +168,14 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 }
 
 // grant grants a request as an owner does.
-func (nw *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []counters.Op) Grant {
+func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, ops []counters.Op) Grant {
 	g := Grant{EndsIn: request.Terms.TTL}
 	for i := range ops {
 		l := ops[i].Limit
 		if l.Kind != algorithms.TokenBucket {
 			g.EndsIn = min(g.EndsIn, l.WindowLeft(now))
 		}
-		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
+		g.Windows = append(g.Windows, l.TakeRecord(l.Advance(algorithms.State{}, now), now).Window)
 	}
 	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool { return nw.table.Take(now, ops) == counters.Admitted })
@@ -193,7 +193,7 @@ func (nw *network) returnEnded(h int) {
 			}
 			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
 				op := &e.Ops[i]
-				taken := algorithms.Taken{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+				taken := algorithms.TakeRecord{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost); err != nil {
 					nw.t.Error(err)
 				}
@@ -225,9 +225,9 @@ func (nw *network) run(end time.Duration) {
 // excess returns by how much the hits exceed limit i, and when; zero if they respect it.
 func (nw *network) excess(i int) (worst float64, when time.Duration) {
 	l := nw.limits[i]
-	note := func(over float64, at time.Duration) {
+	note := func(over float64, now time.Duration) {
 		if over > worst {
-			worst, when = over, at
+			worst, when = over, now
 		}
 	}
 	var window, cur, prev int64
@@ -279,7 +279,7 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	for i := range limits {
 		amount := int64(100 + w.chance.IntN(2000))
 		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
-		w.key = append(w.key, counters.Key{Hi: 12345, Lo: uint64(i + 1)})
+		w.key = append(w.key, counters.Key{Subject: 12345, Counter: uint64(i + 1)})
 	}
 	w.terms = Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
 		TTL: max(MinTTL, window/20)}
@@ -360,8 +360,8 @@ func TestG2_ModelOfLeases(t *testing.T) {
 					w.traffic(end)
 					w.run(end)
 					for i := range w.limits {
-						if over, at := w.excess(i); over > 0 {
-							t.Errorf("seed %d: limit %d, %+v, terms %+v: %.3f too many at %s (%d hits)", seed, i, *w.limits[i], w.terms, over, at, len(w.hits))
+						if over, now := w.excess(i); over > 0 {
+							t.Errorf("seed %d: limit %d, %+v, terms %+v: %.3f too many at %s (%d hits)", seed, i, *w.limits[i], w.terms, over, now, len(w.hits))
 						}
 					}
 					w.table.Close()
@@ -411,7 +411,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
-	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
+	op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
 	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
 	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
@@ -502,8 +502,8 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 		w.after(0, tend)
 	}
 	w.run(3 * time.Second)
-	if over, at := w.excess(0); over > 0 {
-		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, at, limit.Burst, float64(limit.Amount)*w.terms.TTL.Seconds())
+	if over, now := w.excess(0); over > 0 {
+		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, now, limit.Burst, float64(limit.Amount)*w.terms.TTL.Seconds())
 	}
 }
 
@@ -531,7 +531,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			w := newNetwork(t, 1, networkCase{kind: algorithms.TokenBucket, ordered: true, slow: time.Microsecond})
 			defer w.table.Close()
 			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
-			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
+			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
 			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
 			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
@@ -600,16 +600,16 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
 	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
-	at := time.Second
+	now := time.Second
 	for range 100 {
-		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
+		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
 		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
-		id, _ := b.Grant(at, r, func([]counters.Op) bool { return true })
+		id, _ := b.Grant(now, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
 		request.LastGrant = id // the holder has nothing left
-		at += 40 * time.Millisecond
+		now += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.
 	if n := b.Outstanding(); n > 30 {

@@ -24,26 +24,26 @@ type pressure struct {
 }
 
 // record counts one more refused check.
-func (p *pressure) record(at, ttl time.Duration) {
-	p.refused = p.level(at, ttl) + 1
-	p.at = max(p.at, at)
+func (p *pressure) record(now, ttl time.Duration) {
+	p.refused = p.level(now, ttl) + 1
+	p.at = max(p.at, now)
 }
 
-func (p *pressure) level(at, ttl time.Duration) float64 {
-	left := 1 - float64(max(0, at-p.at))/float64(max(1, ttl))
+func (p *pressure) level(now, ttl time.Duration) float64 {
+	left := 1 - float64(max(0, now-p.at))/float64(max(1, ttl))
 	return p.refused * max(0, left)
 }
 
 // isHigh reports whether the node is under pressure.
-func (p *pressure) isHigh(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressureThreshold }
+func (p *pressure) isHigh(now, ttl time.Duration) bool { return p.level(now, ttl) >= pressureThreshold }
 
 // backOff returns how long a node under pressure waits before it asks for more of a limit that regains room continuously.
 // Otherwise it would ask for each unit separately, as soon as it becomes available. The wait is no longer than it takes to
 // regain what one question can bring (its cost and a lease), so that a single node can still use the whole limit. It is too
 // short for a bucket to fill up in the meantime.
-func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
+func (p *pressure) backOff(now time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
 	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
-	if !continuous || l.Amount == 0 || !p.isHigh(at, t.TTL) {
+	if !continuous || l.Amount == 0 || !p.isHigh(now, t.TTL) {
 		return 0
 	}
 	unit := float64(l.Window) / float64(l.Amount)

@@ -47,20 +47,20 @@ func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
 	s, terms := NewLeases(0), terms
 	terms.Nodes = 20 // a lease is at most 100
-	ask := func(at time.Duration) (Outcome, algorithms.Decision) {
+	ask := func(now time.Duration) (Outcome, algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
-		o, _ := s.Spend(at, someone, ops)
+		o, _ := s.Spend(now, someone, ops)
 		return o, ops[0].Decision
 	}
-	answer := func(at time.Duration, d algorithms.Decision) {
+	answer := func(now time.Duration, d algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
-		s.Request(at, someone, terms, ops, 1)
+		s.Request(now, someone, terms, ops, 1)
 		if ops[0].Decision = d; d.Allowed {
-			s.Admitted(at, at, from, ops, Grant{}, false)
+			s.Admitted(now, now, from, ops, Grant{}, false)
 		} else {
-			s.Refused(at, from, ops, terms.TTL)
+			s.Refused(now, from, ops, terms.TTL)
 		}
 	}
 	const began = time.Minute
@@ -70,34 +70,34 @@ func TestUsedUp(t *testing.T) {
 			t.Fatalf("have %d, %+v", o, d)
 		}
 	}
-	at := began + time.Millisecond
-	if o, _ := ask(at); o != Unknown {
+	now := began + time.Millisecond
+	if o, _ := ask(now); o != Unknown {
 		t.Fatalf("there may be room: have %d", o)
 	}
-	answer(at, algorithms.Decision{Allowed: true})
+	answer(now, algorithms.Decision{Allowed: true})
 	const hold = 101 * time.Millisecond // the time in which 101 units come back
-	if o, d := ask(at); o != Refused || d.RetryAfter != hold || d.Allowed {
+	if o, d := ask(now); o != Refused || d.RetryAfter != hold || d.Allowed {
 		t.Errorf("nothing is left: have %d, %+v", o, d)
 	}
-	if o, _ := ask(at + hold); o != Unknown {
+	if o, _ := ask(now + hold); o != Unknown {
 		t.Errorf("there is room again: have %d", o)
 	}
-	answer(at, algorithms.Decision{Allowed: true, Remaining: 1})
-	if o, _ := ask(at); o != Unknown {
+	answer(now, algorithms.Decision{Allowed: true, Remaining: 1})
+	if o, _ := ask(now); o != Unknown {
 		t.Errorf("one is left: have %d", o)
 	}
-	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
-	if o, d := ask(at); o != Refused || d.RetryAfter != hold {
+	answer(now, algorithms.Decision{RetryAfter: time.Millisecond})
+	if o, d := ask(now); o != Refused || d.RetryAfter != hold {
 		t.Errorf("refused by the owner: have %d, %+v", o, d)
 	}
 	// Without pressure, the owner's answer applies.
-	at += terms.TTL
-	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
-	if o, d := ask(at); o != Refused || d.RetryAfter != time.Millisecond {
+	now += terms.TTL
+	answer(now, algorithms.Decision{RetryAfter: time.Millisecond})
+	if o, d := ask(now); o != Refused || d.RetryAfter != time.Millisecond {
 		t.Errorf("without pressure: have %d, %+v", o, d)
 	}
-	answer(at, algorithms.Decision{Allowed: true})
-	if o, _ := ask(at); o != Unknown {
+	answer(now, algorithms.Decision{Allowed: true})
+	if o, _ := ask(now); o != Unknown {
 		t.Errorf("without pressure: have %d", o)
 	}
 }

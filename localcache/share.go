@@ -33,7 +33,7 @@ func ScaleLimit(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 }
 
 // NoShare returns the decision on a cost by a node that has no share of the limit.
-func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+func NoShare(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
 		return algorithms.Decision{Allowed: true}
@@ -45,7 +45,7 @@ func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 
 // UnscaleDecision converts a decision under a share into one under the whole limit l: a cost that exceeds the share but not the
 // limit may be allowed once the owner is back.
-func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
 		d.RetryAfter = retryWithoutCounter(l, now)
 	}
@@ -54,7 +54,7 @@ func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.
 
 // retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the window ends; for
 // buckets, until one unit has come back; otherwise one window.
-func retryWithoutCounter(l *algorithms.Limit, now algorithms.Now) time.Duration {
+func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Duration {
 	switch {
 	case l.Amount < 1:
 		return algorithms.Never // the region has no share

@@ -31,11 +31,11 @@ func (s *settings) bindIP() string {
 var errAlone = errors.New("this node runs alone")
 
 // useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
-func (w *environment) useNoNetwork() {
-	w.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
-	w.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }
-	w.gossip = silentTransport{}
-	w.wan = func() (memberlist.Transport, error) { return silentTransport{}, nil }
+func (e *environment) useNoNetwork() {
+	e.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
+	e.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }
+	e.gossip = silentTransport{}
+	e.wan = func() (memberlist.Transport, error) { return silentTransport{}, nil }
 }
 
 // silentListener is a listener that never accepts a connection.

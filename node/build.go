@@ -20,8 +20,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/persist"
@@ -189,7 +189,7 @@ func (n *Node) openCluster() (err error) {
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.peerPort(),
 	}
 	config.Primary, config.OtherRegions = c.PrimaryRegion, n.wan
-	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
+	config.BootstrapExpect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
 		Remembered: n.savedAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
@@ -202,14 +202,14 @@ func (n *Node) openCluster() (err error) {
 	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
 		config.OnAddresses = func(list []string) { n.saveAddresses(gossipFile, list) }
-		config.AppliedNote = persist.NewNote(n.dir, appliedFile)
+		config.AppliedStore = persist.NewSmallFile(n.dir, appliedFile)
 	}
 	tune(&config)
 	if n.cluster, err = cluster.New(config); err != nil {
 		return err
 	}
 	n.closeOnRelease(n.cluster)
-	n.wan.SetOwnEntries(n.cluster.Entries)
+	n.wan.SetOwnEntryNodes(n.cluster.EntryNodes)
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closeOnRelease(n.keeper)
-	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
+	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / countersPerLease,
@@ -239,7 +239,7 @@ func (n *Node) openPartitions() (err error) {
 	n.recent.ruleStats, n.recent.endHistoryStep, n.recent.logRefusals = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
-		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
+		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
 		n.closeOnRelease(n.usage)
 	}
 	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
@@ -267,13 +267,13 @@ func (n *Node) listen() (err error) {
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
 		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, Health: n.clusterHealth, Logger: n.log,
 	}
-	sources := []figures.Source{
-		n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
-		func(s figures.Sink) { n.storeStatus().Figures(s) },
+	sources := []metrics.Source{
+		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics,
+		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {
 		shared.Checkpoints = n.files[0].Status
-		sources = append(sources, n.files[0].Figures)
+		sources = append(sources, n.files[0].Metrics)
 	}
 	if n.doors, err = api.Open(shared); err != nil {
 		return err
@@ -284,13 +284,13 @@ func (n *Node) listen() (err error) {
 		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
 			return err
 		}
-		sources = append(sources, n.data.Figures)
+		sources = append(sources, n.data.Metrics)
 	}
 	if c.GRPCAddr != "" {
 		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
 			return err
 		}
-		sources = append(sources, n.grpc.Figures)
+		sources = append(sources, n.grpc.Metrics)
 	}
 	if c.AdminAddr == "" {
 		return nil
@@ -300,9 +300,9 @@ func (n *Node) listen() (err error) {
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
 	if n.usage != nil {
-		config.Months, sources = n.usage, append(sources, n.meter.Figures)
+		config.Months, sources = n.usage, append(sources, n.meter.Metrics)
 	}
-	config.Figures = sources
+	config.Metrics = sources
 	n.admin, err = admin.Open(n.doors, config)
 	return err
 }

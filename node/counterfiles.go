@@ -123,11 +123,11 @@ type debts struct {
 	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
 }
 
-func (n *Node) debtsNote() persist.Note { return persist.NewNote(n.dir, debtsFile) }
+func (n *Node) savedDebts() persist.SmallFile { return persist.NewSmallFile(n.dir, debtsFile) }
 
 // restoreDebts restores the debts from their file.
 func (n *Node) restoreDebts() {
-	b, err := n.debtsNote().Read()
+	b, err := n.savedDebts().Read()
 	if err == nil && len(b) > 0 {
 		var count int
 		if count, err = n.keeper.RestoreDebts(b); count > 0 {
@@ -157,7 +157,7 @@ func (n *Node) writeDebts() error {
 	if changed == n.debtsWritten {
 		return nil
 	}
-	if err := n.debtsNote().Save(n.keeper.AppendDebts(nil)); err != nil {
+	if err := n.savedDebts().Save(n.keeper.AppendDebts(nil)); err != nil {
 		return err
 	}
 	n.debtsWritten = changed

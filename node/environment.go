@@ -39,18 +39,18 @@ type environment struct {
 }
 
 // complete returns w if a test has set it, and otherwise the machine's environment.
-func (w environment) complete(c *settings) environment {
-	if w.listen != nil {
-		return w
+func (e environment) complete(c *settings) environment {
+	if e.listen != nil {
+		return e
 	}
-	w = environment{
+	e = environment{
 		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
 	if c.isAlone() {
-		w.useNoNetwork()
-		return w
+		e.useNoNetwork()
+		return e
 	}
-	w.listen = func() (net.Listener, error) {
+	e.listen = func() (net.Listener, error) {
 		l, err := net.Listen("tcp", net.JoinHostPort(c.ClusterBind, strconv.Itoa(c.PeerPort)))
 		if err != nil && c.AnyPort {
 			l, err = net.Listen("tcp", net.JoinHostPort(c.ClusterBind, "0"))
@@ -58,10 +58,10 @@ func (w environment) complete(c *settings) environment {
 		return l, err
 	}
 	dialer := net.Dialer{Timeout: dialTimeout, LocalAddr: localAddress(c.ClusterBind)}
-	w.dial = func(ctx context.Context, address string) (net.Conn, error) {
+	e.dial = func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}
-	return w
+	return e
 }
 
 // localAddress makes calls come from the address that the node is bound to, which tells nodes on one machine apart.

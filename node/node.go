@@ -61,7 +61,7 @@ type Node struct {
 	cluster    *cluster.Cluster
 	keeper     *partitions.Keeper
 	limiter    *limiter.Limiter
-	usage      *usage.Cluster // nil if turned off
+	usage      *usage.Totals // nil if turned off
 	files      counterFiles
 	debts
 	doors *api.Doors

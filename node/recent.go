@@ -23,9 +23,9 @@ type recent struct {
 	endHistoryStep func() // ends a step of the limiter's history
 	logRefusals    func() // logs refusals
 
-	mu   sync.Mutex // guards the fields below
-	ring [recentSeconds][waysToDecide]int64
-	next int // index of the oldest reading
+	mu       sync.Mutex // guards the fields below
+	readings [recentSeconds][waysToDecide]int64
+	next     int // index of the oldest reading
 }
 
 // takeReading takes a reading.
@@ -33,7 +33,7 @@ func (r *recent) takeReading() {
 	now := r.total()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ring[r.next] = now
+	r.readings[r.next] = now
 	r.next = (r.next + 1) % recentSeconds
 }
 
@@ -52,11 +52,11 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 func (r *recent) decidedBy() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()
-	before := r.ring[r.next]
+	before := r.readings[r.next]
 	r.mu.Unlock()
 	out := map[string]int64{}
 	for way := range now {
-		// Removing a rule removes its figures, so n can be negative.
+		// Removing a rule removes its metrics, so n can be negative.
 		if n := now[way] - before[way]; n > 0 {
 			out[limiter.DecidedBy(way).String()] = n
 		}

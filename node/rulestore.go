@@ -54,7 +54,7 @@ func (n *Node) condition() error {
 	if n.leftByRequest.Load() {
 		return errLeft
 	}
-	if why := n.cluster.Condition(); why != nil {
+	if why := n.cluster.Degraded(); why != nil {
 		return why
 	}
 	if n.replacing.Load() {

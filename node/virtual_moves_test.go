@@ -168,7 +168,7 @@ func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	if newcomer {
 		other = from
 	}
-	p.eventually("the other end has a copy", func() (has bool) {
+	p.eventually("the other side has a copy", func() (has bool) {
 		_ = other.node.table.Copy(partition, func(records []counters.Record) error {
 			has = has || slices.ContainsFunc(records, func(r counters.Record) bool { return r.State.Count == before })
 			return nil

@@ -95,7 +95,7 @@ type faultPair struct {
 	pair  pairs.Pair
 
 	owner, standby *testNode // of some partitions; neither leads at the beginning
-	from, to       *testNode // the ends of a move; nil until there is one
+	from, to       *testNode // the two sides of a move; nil until there is one
 	broken         *testNode // the node with the broken disk
 	began          time.Time
 	before         *agreement.State // when the fault began

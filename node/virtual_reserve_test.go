@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -185,7 +185,7 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 
 // figureOf returns a figure of a node's limiter by name.
 func figureOf(v *testNode, name string) (n int64) {
-	v.node.limiter.Figures(func(f figures.Figure) {
+	v.node.limiter.Metrics(func(f metrics.Metric) {
 		if f.Name == name {
 			n += int64(f.Value)
 		}

@@ -15,12 +15,12 @@ import (
 const million = 1_000_000
 
 // typicalRecord returns counter i of four limits: windows of a minute and an hour, and two token buckets.
-func typicalRecord(now algorithms.Now, i int) counters.Record {
+func typicalRecord(now algorithms.Instant, i int) counters.Record {
 	second := now.Steady / 1e9
 	r := counters.Record{
-		Key:   counters.Key{Hi: mix(uint64(i / 4)), Lo: mix(uint64(i) + 1<<40)},
-		Level: uint8(1 + i%255),
-		State: algorithms.State{Count: int64(i%1000 + 1), At: now.Steady - int64(i)},
+		Key:      counters.Key{Subject: mix(uint64(i / 4)), Counter: mix(uint64(i) + 1<<40)},
+		Fullness: uint8(1 + i%255),
+		State:    algorithms.State{Count: int64(i%1000 + 1), At: now.Steady - int64(i)},
 	}
 	owed := int64(mix(uint64(i)) % 1000)
 	switch i % 4 {

@@ -188,8 +188,8 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 		return nil
 	}
 	c := b.Cursor()
-	for key, sealed := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, sealed = c.Next() {
-		value, err := stripSum(bucket, key, sealed)
+	for key, stored := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, stored = c.Next() {
+		value, err := stripSum(bucket, key, stored)
 		if err != nil {
 			value = nil
 		}
@@ -210,13 +210,13 @@ func (t Tx) Drop(bucket string) error {
 
 // stripSum returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
 // counts as damaged.
-func stripSum(bucket string, key, sealed []byte) ([]byte, error) {
-	if sealed == nil {
+func stripSum(bucket string, key, stored []byte) ([]byte, error) {
+	if stored == nil {
 		return nil, nil
 	}
-	end := len(sealed) - crc32.Size
-	if end < 0 || binary.LittleEndian.Uint32(sealed[end:]) != wire.Sum(0, []byte(bucket), key, sealed[:end]) {
+	end := len(stored) - crc32.Size
+	if end < 0 || binary.LittleEndian.Uint32(stored[end:]) != wire.Sum(0, []byte(bucket), key, stored[:end]) {
 		return nil, ErrCorrupt
 	}
-	return sealed[:end:end], nil
+	return stored[:end:end], nil
 }

@@ -214,7 +214,7 @@ func (c *Counters) commitFrames(frames []byte, ends []int) error {
 		for _, end := range ends {
 			last++
 			number, frame := binary.BigEndian.AppendUint64(nil, last), frames[begin:end:end]
-			sealFrame(number, frame)
+			addChecksum(number, frame)
 			if err := b.Put(number, frame); err != nil {
 				return err
 			}
@@ -249,7 +249,7 @@ func (c *Counters) pace(ctx context.Context) {
 
 // noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
 // the last step that it noticed.
-func (c *Counters) noticeClockStep(now algorithms.Now) bool {
+func (c *Counters) noticeClockStep(now algorithms.Instant) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - c.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
 		return false

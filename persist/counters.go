@@ -19,7 +19,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // Source is the table whose counters are saved.
@@ -32,7 +32,7 @@ type Source interface {
 	MarkChanged(part, n int) (next, marked int)
 	// Restore puts records back, except those of counters that the table already has. If a counter has several records, the
 	// first counts. It returns how many it put back, and how many it dropped for lack of room.
-	Restore(now algorithms.Now, records []counters.Record) (restored, noRoom int)
+	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
 }
 
 // CountersConfig says where and how often counters are saved.
@@ -44,7 +44,7 @@ type CountersConfig struct {
 	// Source is the table.
 	Source Source
 	// Now reads the node's clocks.
-	Now func() algorithms.Now
+	Now func() algorithms.Instant
 	// Interval is the time from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. It
 	// doubles while checkpoints fail.
 	Interval time.Duration
@@ -146,8 +146,8 @@ type Status struct {
 	Damaged   int64         // frames that Load skipped because they were damaged
 }
 
-// Figures reports the state of checkpoints.
-func (c *Counters) Figures(s figures.Sink) {
+// Metrics reports the state of checkpoints.
+func (c *Counters) Metrics(s metrics.Sink) {
 	st := c.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
 	if !st.Completed.IsZero() {

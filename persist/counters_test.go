@@ -31,7 +31,7 @@ func TestCountersComeBack(t *testing.T) {
 	later := clk.Now()
 	later.Steady -= int64(3*time.Second) + 5
 	again := newTable()
-	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return later }))
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return later }))
 	defer mustClose(t, c)
 	if stats.Restored != 25_000 || stats.DamagedFrames+stats.Older+stats.Expired+stats.NoRoom != 0 {
 		t.Fatalf("have %+v", stats)
@@ -71,16 +71,16 @@ func TestNewestWins(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			default:
 				r := counters.Record{
-					Key:   counters.Key{Hi: rapid.Uint64Range(0, 5).Draw(rt, "key")},
-					Kind:  rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
-					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
+					Key:      counters.Key{Subject: rapid.Uint64Range(0, 5).Draw(rt, "key")},
+					Kind:     rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
+					Fullness: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
 				if !r.Kind.Bucket() {
 					r.State.At /= int64(time.Minute)
 				}
 				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {
-					r.State, r.Level = algorithms.State{}, 0
+					r.State, r.Fullness = algorithms.State{}, 0
 				}
 				r.FreshAt = max(r.FreshAt, src.all[r.Key].FreshAt)
 				src.set(r)
@@ -106,7 +106,7 @@ func TestNewestWins(t *testing.T) {
 	})
 }
 
-func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Now) {
+func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Instant) {
 	for k, want := range model {
 		have, ok := src.all[k]
 		left := want.FreshAt - now.Steady/1e9
@@ -129,21 +129,21 @@ func TestClockWasAhead(t *testing.T) {
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
 	now := clk.Now()
 	second := now.Steady / 1e9
-	src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Hi: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
-	src.set(counters.Record{Key: counters.Key{Hi: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Subject: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
 	mustClose(t, c)
 
 	back := now
 	back.Wall -= int64(10 * 365 * 24 * time.Hour)
 	back.Steady = back.Wall + 1000
 	again := newTable()
-	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return back }))
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return back }))
 	defer mustClose(t, c)
 	if stats.Restored != 3 {
 		t.Fatalf("have %+v", stats)
 	}
-	bucket, log, window := again.all[counters.Key{Hi: 1}], again.all[counters.Key{Hi: 2}], again.all[counters.Key{Hi: 3}]
+	bucket, log, window := again.all[counters.Key{Subject: 1}], again.all[counters.Key{Subject: 2}], again.all[counters.Key{Subject: 3}]
 	if bucket.State.At != back.Steady || bucket.State.Count != 5 {
 		t.Errorf("bucket is %+v, want it at now", bucket)
 	}
@@ -169,15 +169,15 @@ func TestQueueIsKept(t *testing.T) {
 			return algorithms.Entry{At: now.Steady + int64(ahead), N: 1}
 		}
 		log := []algorithms.Entry{entry(-time.Second), entry(0), entry(time.Second), entry(time.Minute)}
-		src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
+		src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
 		mustClose(t, c)
 
 		then := now
 		then.Wall += int64(set)
 		then.Steady = then.Wall + 1000
 		again := newTable()
-		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Now { return then }))
-		have := again.all[counters.Key{Hi: 1}]
+		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Instant { return then }))
+		have := again.all[counters.Key{Subject: 1}]
 		if len(have.Log) != 4 {
 			t.Fatalf("set by %s: have %+v", set, have)
 		}
@@ -198,9 +198,9 @@ func TestClockStepsForward(t *testing.T) {
 	for _, forGood := range []bool{true, false} {
 		dir, src := t.TempDir(), newTable()
 		now := newClock().Now()
-		clock := func() algorithms.Now { return now }
+		clock := func() algorithms.Instant { return now }
 		c, _ := openLoaded(t, testConfig(dir, src, clock))
-		k := counters.Key{Hi: 1, Lo: 1}
+		k := counters.Key{Subject: 1, Counter: 1}
 		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
 		mustCheckpoint(t, c)
 		now.Wall += int64(2 * time.Hour)
@@ -457,7 +457,7 @@ func TestWithTable(t *testing.T) {
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {
-			out = append(out, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: l, Cost: cost})
+			out = append(out, counters.Op{Key: counters.Key{Subject: 1 << 60, Counter: uint64(i)}, Limit: l, Cost: cost})
 		}
 		return out
 	}
@@ -471,7 +471,7 @@ func TestWithTable(t *testing.T) {
 	defer next.Close()
 	now := clk.Now()
 	now.Steady += int64(42 * time.Minute)
-	c, stats := openLoaded(t, testConfig(dir, next, func() algorithms.Now { return now }))
+	c, stats := openLoaded(t, testConfig(dir, next, func() algorithms.Instant { return now }))
 	defer mustClose(t, c)
 	if stats.Restored != int64(len(limits)) {
 		t.Fatalf("have %+v", stats)

@@ -320,7 +320,7 @@ func TestGuard(t *testing.T) {
 	var none *counters.Record
 	tests := map[string]func() error{
 		"panic":       func() error { panic("no") },
-		"nil pointer": func() error { none.Level = 1; return nil },
+		"nil pointer": func() error { none.Fullness = 1; return nil },
 	}
 	for name, f := range tests {
 		if err := guard(f); !errors.Is(err, errBroken) {

@@ -28,7 +28,7 @@ var framesBucket = []byte("frames")
 
 // appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. It skips expired records.
 // Their older copies have expired as well, because a counter's expiry never moves to an earlier time.
-func appendFrame(b []byte, records []counters.Record, now algorithms.Now) (frame []byte, taken int) {
+func appendFrame(b []byte, records []counters.Record, now algorithms.Instant) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64(now.Wall))
@@ -41,8 +41,8 @@ func appendFrame(b []byte, records []counters.Record, now algorithms.Now) (frame
 	return b, taken
 }
 
-// sealFrame writes the checksum into a frame.
-func sealFrame(number, frame []byte) {
+// addChecksum writes the checksum into a frame.
+func addChecksum(number, frame []byte) {
 	binary.LittleEndian.PutUint32(frame, frameSum(number, frame))
 }
 
@@ -53,7 +53,7 @@ func frameSum(number, frame []byte) uint32 {
 // readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the record's
 // length in bytes. It takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the
 // frame's counters expire that much earlier. It returns false if the frame is damaged. r is reused between calls.
-func readFrame(number, frame []byte, now algorithms.Now, each func(r *counters.Record, size int)) bool {
+func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // fullLog is a log at its bound.
-func fullLog(now algorithms.Now, k counters.Key) counters.Record {
+func fullLog(now algorithms.Instant, k counters.Key) counters.Record {
 	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, FreshAt: now.Steady/1e9 + 7200}
 	for i := range int64(algorithms.MaxLogEntries) {
 		r.Log = append(r.Log, algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})
@@ -23,13 +23,13 @@ func TestFrames(t *testing.T) {
 	now := newClock().Now()
 	all := sample(now, 10_000)
 	for i := range 3 {
-		all = append(all, fullLog(now, counters.Key{Hi: uint64(i)}), all[i])
+		all = append(all, fullLog(now, counters.Key{Subject: uint64(i)}), all[i])
 	}
 	seen, entries, most := 0, 0, 0
 	for rest := all; len(rest) > 0; {
 		frame, taken := appendFrame(nil, rest, now)
 		number := binary.BigEndian.AppendUint64(nil, uint64(len(rest)))
-		sealFrame(number, frame)
+		addChecksum(number, frame)
 		if most = max(most, len(frame)); taken == 0 {
 			t.Fatal("an empty frame")
 		}
@@ -54,7 +54,7 @@ func TestFrameIsWhole(t *testing.T) {
 	now := newClock().Now()
 	number := binary.BigEndian.AppendUint64(nil, 7)
 	frame, _ := appendFrame(nil, sample(now, 20), now)
-	sealFrame(number, frame)
+	addChecksum(number, frame)
 	none := func(r *counters.Record, _ int) { t.Fatalf("have %+v", *r) }
 	for i := range frame {
 		frame[i] ^= 0x10
@@ -84,7 +84,7 @@ func FuzzReadFrame(f *testing.F) {
 	number := make([]byte, 8)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if len(frame) >= frameHeader {
-			sealFrame(number, frame)
+			addChecksum(number, frame)
 		}
 		table := counters.New(1000)
 		defer table.Close()
@@ -104,7 +104,7 @@ func FuzzReadFrame(f *testing.F) {
 			return
 		}
 		again, taken := appendFrame(nil, have, now)
-		sealFrame(number, again)
+		addChecksum(number, again)
 		i := 0
 		if !readFrame(number, again, now, func(r *counters.Record, _ int) {
 			if want := have[i]; r.Key != want.Key || r.Kind != want.Kind || r.State.Count != want.State.Count || r.State.Part != want.State.Part {

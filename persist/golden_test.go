@@ -13,10 +13,10 @@ import (
 
 // TestGolden: the on-disk format of counters has not changed.
 func TestGolden(t *testing.T) {
-	now := algorithms.Now{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
+	now := algorithms.Instant{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
 	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}
 	records := []counters.Record{
-		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Level: 255},
+		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Fullness: 255},
 		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}},
 		{Kind: algorithms.TokenBucket, State: state},
 		{Kind: algorithms.LeakyBucket, State: state},
@@ -24,11 +24,11 @@ func TestGolden(t *testing.T) {
 		{Kind: algorithms.TokenBucket}, // reset
 	}
 	for i := range records {
-		records[i].Key, records[i].FreshAt = counters.Key{Hi: 1 << 63, Lo: uint64(i)}, now.Steady/1e9+60
+		records[i].Key, records[i].FreshAt = counters.Key{Subject: 1 << 63, Counter: uint64(i)}, now.Steady/1e9+60
 	}
 	number := binary.BigEndian.AppendUint64(nil, 12)
 	frame, taken := appendFrame(nil, records, now)
-	sealFrame(number, frame)
+	addChecksum(number, frame)
 	frame = golden.Check(t, "testdata/frames.txt", golden.Line{Name: "12", Bytes: frame})[0]
 
 	then := now

@@ -45,18 +45,18 @@ func child(job string) {
 }
 
 // wallClock is for tests that span several processes.
-func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
+func wallClock() algorithms.Instant { return algorithms.At(time.Now()) }
 
 // killKey returns the counter that the n-th change of a load affects.
 func killKey(load string, n int) (k counters.Key, log bool) {
 	x := mix(uint64(n))
 	switch {
 	case load == "logs" && x%100 == 0:
-		return counters.Key{Hi: 1<<63 + x>>10%4}, true
+		return counters.Key{Subject: 1<<63 + x>>10%4}, true
 	case load == "random":
-		return counters.Key{Hi: mix(50 + x>>10%30_000)}, false
+		return counters.Key{Subject: mix(50 + x>>10%30_000)}, false
 	}
-	return counters.Key{Hi: mix(x >> 10 % 50)}, false
+	return counters.Key{Subject: mix(x >> 10 % 50)}, false
 }
 
 // killRecord returns the record of a counter after change n.
@@ -68,7 +68,7 @@ func killRecord(load string, n int) counters.Record {
 		r = fullLog(now, k)
 		r.Log[len(r.Log)-1].N = int64(n)
 	}
-	r.Level, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
+	r.Fullness, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
 	return r
 }
 
@@ -317,7 +317,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 	if testing.Short() {
 		steps = 12
 	}
-	log := fullLog(clk.Now(), counters.Key{Hi: 1})
+	log := fullLog(clk.Now(), counters.Key{Subject: 1})
 	saved, current := map[counters.Key]int64{}, map[counters.Key]int64{}
 	src.crash = func() {
 		crashes++
@@ -350,7 +350,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 		for i := range 400 {
 			if i < 20 || step == 1 || mix(uint64(step*1000+i))%8 == 0 {
 				set(counters.Record{
-					Key: counters.Key{Hi: mix(uint64(i))}, Kind: algorithms.TokenBucket,
+					Key: counters.Key{Subject: mix(uint64(i))}, Kind: algorithms.TokenBucket,
 					State: algorithms.State{Count: int64(step), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
 				}, step)
 			}

@@ -35,7 +35,7 @@ const (
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
 // written while the clock was ahead, is moved to now.
-func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
+func (c *Counters) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
 	if err := c.acquire(c.ctx); err != nil {
 		return stats, ErrClosed
@@ -64,7 +64,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 }
 
 // readFrames reads all frames, with one reader per core but at most maxReaders.
-func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
+func (c *Counters) readFrames(now algorithms.Instant, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
 	var group sync.WaitGroup
@@ -93,7 +93,7 @@ func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 // frameReader restores one part of the key space. Each reader reads all frames.
 type frameReader struct {
 	*Counters
-	now         algorithms.Now
+	now         algorithms.Instant
 	part, parts uint64
 	// reset holds the counters that are not in the table because they were reset. They are few.
 	reset map[counters.Key]struct{}
@@ -131,7 +131,7 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 // collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
 // counter.
 func (f *frameReader) collect(r *counters.Record, size int) {
-	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
+	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
 		return
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {

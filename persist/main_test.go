@@ -56,7 +56,7 @@ func (t *table) Changed(yield func([]counters.Record) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys := slices.SortedFunc(maps.Keys(t.changed), func(a, b counters.Key) int {
-		if a.Hi < b.Hi || a.Hi == b.Hi && a.Lo < b.Lo {
+		if a.Subject < b.Subject || a.Subject == b.Subject && a.Counter < b.Counter {
 			return -1
 		}
 		return 1
@@ -76,7 +76,7 @@ func (t *table) Changed(yield func([]counters.Record) error) error {
 	return nil
 }
 
-func (t *table) Restore(_ algorithms.Now, records []counters.Record) (restored, noRoom int) {
+func (t *table) Restore(_ algorithms.Instant, records []counters.Record) (restored, noRoom int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.full {
@@ -99,7 +99,7 @@ func (t *table) MarkChanged(part, n int) (next, marked int) {
 	defer t.mu.Unlock()
 	for ; part < tableParts && marked < n; part++ {
 		for k, r := range t.all {
-			if int(k.Hi%tableParts) == part {
+			if int(k.Subject%tableParts) == part {
 				t.changed[k] = r
 				marked++
 			}
@@ -123,15 +123,15 @@ func (t *table) len() int {
 // clock is a pair of clocks that the test controls.
 type clock struct {
 	mu  sync.Mutex // guards now
-	now algorithms.Now
+	now algorithms.Instant
 }
 
 func newClock() *clock {
 	wall := time.Date(2026, 11, 21, 12, 0, 3, 0, time.UTC)
-	return &clock{now: algorithms.Now{Steady: wall.Add(-77 * time.Millisecond).UnixNano(), Wall: wall.UnixNano()}}
+	return &clock{now: algorithms.Instant{Steady: wall.Add(-77 * time.Millisecond).UnixNano(), Wall: wall.UnixNano()}}
 }
 
-func (c *clock) Now() algorithms.Now {
+func (c *clock) Now() algorithms.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
@@ -144,7 +144,7 @@ func (c *clock) add(d time.Duration) {
 	c.now.Wall += int64(d)
 }
 
-func testConfig(dir string, src Source, now func() algorithms.Now) CountersConfig {
+func testConfig(dir string, src Source, now func() algorithms.Instant) CountersConfig {
 	cfg := DefaultCountersConfig()
 	cfg.Dir, cfg.Source, cfg.Now, cfg.Logger = dir, src, now, quiet
 	return cfg
@@ -191,16 +191,16 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 }
 
 // sample returns n counters of all algorithms that expire within a few hours of now.
-func sample(now algorithms.Now, n int) []counters.Record {
+func sample(now algorithms.Instant, n int) []counters.Record {
 	second := now.Steady / int64(time.Second)
 	out := make([]counters.Record, 0, n)
 	for i := range n {
 		r := counters.Record{
-			Key:     counters.Key{Hi: mix(uint64(i)), Lo: mix(uint64(i) + 1<<40)},
-			Kind:    algorithms.Kind(i % 5),
-			Level:   uint8(i % 2 * 255),
-			FreshAt: second + 60 + int64(i%97)*31,
-			State:   algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
+			Key:      counters.Key{Subject: mix(uint64(i)), Counter: mix(uint64(i) + 1<<40)},
+			Kind:     algorithms.Kind(i % 5),
+			Fullness: uint8(i % 2 * 255),
+			FreshAt:  second + 60 + int64(i%97)*31,
+			State:    algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
 		}
 		if !r.Kind.Bucket() {
 			r.State.At = second / 60

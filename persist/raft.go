@@ -14,8 +14,8 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/hashilog"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 const (
@@ -120,10 +120,10 @@ func (r *Raft) assemble() error {
 	}
 	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
 	r.stable = &guardedStable{
-		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
+		inner: checkedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
-	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.workers, log)
+	r.logs = newGuardedLogs(checkedLogs{r.store}, r.cfg.Timeout, r.workers, log)
 	r.logs.afterWrite = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
@@ -175,8 +175,8 @@ func (r *Raft) Empty() (bool, error) {
 	return !exists, nil
 }
 
-// Figures reports the state of the store.
-func (rs RaftStatus) Figures(s figures.Sink) {
+// Metrics reports the state of the store.
+func (rs RaftStatus) Metrics(s metrics.Sink) {
 	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(rs.Size))
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
 	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, because the disk is full or for another reason; otherwise 0.", !rs.FullSince.IsZero())

@@ -57,7 +57,7 @@ func (r *Raft) create() error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(sealedStable{store}.Set(formatKey, formatValue), store.Close())
+		return errors.Join(checkedStable{store}.Set(formatKey, formatValue), store.Close())
 	})
 	if err != nil {
 		return fmt.Errorf("create %s: %w", r.path, err)
@@ -105,7 +105,7 @@ func (r *Raft) wrapOpenError(err error) error {
 		return nil
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
-	case isDamaged(err), errors.Is(err, errSeal):
+	case isDamaged(err), errors.Is(err, errChecksum):
 		return corruptError(r.path, err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
@@ -132,14 +132,14 @@ func checkBuckets(tx *bolt.Tx) error {
 	if buckets != 2 || logs == nil || conf == nil {
 		return pageError("not the buckets of a Raft log")
 	}
-	err = conf.ForEach(func(key, sealed []byte) error {
-		_, err := unseal(key, sealed)
+	err = conf.ForEach(func(key, stored []byte) error {
+		_, err := verifyChecksum(key, stored)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if have, err := unseal(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
+	if have, err := verifyChecksum(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
 		return pageError("format is not %s", formatValue)
 	}
 	return logs.ForEach(func(key, value []byte) error {
@@ -159,7 +159,7 @@ func (r *Raft) checkContent() error {
 		return err
 	}
 	err = guard(func() error { return r.checkEntries(at) })
-	if isDamaged(err) || errors.Is(err, errSeal) {
+	if isDamaged(err) || errors.Is(err, errChecksum) {
 		return corruptError(r.path, err)
 	}
 	return err
@@ -168,7 +168,7 @@ func (r *Raft) checkContent() error {
 // checkEntries reads the whole log. at is the newest snapshot's position. Every entry after it must be there, and terms must
 // never decrease. Up to that position, there may be gaps: Raft jumps ahead when the leader sends a snapshot.
 func (r *Raft) checkEntries(at snapshotPosition) error {
-	logs := sealedLogs{r.store}
+	logs := checkedLogs{r.store}
 	first, err := logs.FirstIndex()
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 		}
 		if err != nil {
 			// Whatever the error, Raft can't do without the entry.
-			return fmt.Errorf("%w: %w", errSeal, err)
+			return fmt.Errorf("%w: %w", errChecksum, err)
 		}
 		if l.Term < term {
 			return pageError("entry %d is of term %d, behind one of term %d", i, l.Term, term)
@@ -205,7 +205,7 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 
 // checkTerm checks that the saved term is not below term, the log's: Raft saves the term before it stores an entry.
 func (r *Raft) checkTerm(term uint64) error {
-	have, err := sealedStable{r.store}.GetUint64(termKey)
+	have, err := checkedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
 	}
@@ -281,7 +281,7 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	}
 	dir := filepath.Join(r.cfg.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
-		if errors.Is(err, errSeal) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, errChecksum) || errors.Is(err, fs.ErrNotExist) {
 			return newest, corruptError(dir, err)
 		}
 		return newest, fmt.Errorf("check snapshot: %w", err)
@@ -296,7 +296,7 @@ type snapshotMeta struct {
 }
 
 func checkSnapshot(dir, name string, at snapshotPosition) error {
-	broken := func(what any) error { return fmt.Errorf("%w: %v", errSeal, what) }
+	broken := func(what any) error { return fmt.Errorf("%w: %v", errChecksum, what) }
 	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func readBoundedFile(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errSeal, path, most)
+		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errChecksum, path, most)
 	}
 	return os.ReadFile(path)
 }

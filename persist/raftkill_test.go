@@ -98,7 +98,7 @@ func BenchmarkRaftRead(b *testing.B) {
 	for _, logs := range []struct {
 		name  string
 		store raft.LogStore
-	}{{"bare", r.store}, {"sealed", sealedLogs{r.store}}, {"guarded", r.logs}} {
+	}{{"bare", r.store}, {"checked", checkedLogs{r.store}}, {"guarded", r.logs}} {
 		b.Run(logs.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {

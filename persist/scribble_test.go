@@ -56,7 +56,7 @@ func TestDamagedFile(t *testing.T) {
 	good := counterFile(t, clk, n)
 	want := map[uint64]int64{}
 	for _, r := range sample(clk.Now(), n) {
-		want[r.Key.Hi] = r.State.Count
+		want[r.Key.Subject] = r.State.Count
 	}
 	dir := t.TempDir()
 	aside := 0
@@ -71,7 +71,7 @@ func TestDamagedFile(t *testing.T) {
 		cfg := testConfig(dir, src, clk.Now)
 		c, stats := openLoaded(t, cfg)
 		for k, r := range src.all {
-			if count, ok := want[k.Hi]; !ok || count != r.State.Count && r.Kind != algorithms.SlidingLog {
+			if count, ok := want[k.Subject]; !ok || count != r.State.Count && r.Kind != algorithms.SlidingLog {
 				t.Fatalf("round %d, %s: %+v was never written", round, what, r)
 			}
 		}

@@ -66,13 +66,13 @@ func (k Key) MarshalJSON() ([]byte, error) {
 func (k Key) String() string {
 	parts := make([]string, len(k))
 	for i := range k {
-		parts[i] = printable(k[i])
+		parts[i] = Printable(k[i])
 	}
 	return cmp.Or(strings.Join(parts, ", "), "(all)")
 }
 
-// printable quotes s if it is empty or has unprintable characters.
-func printable(s string) string {
+// Printable quotes s if it is empty or has unprintable characters.
+func Printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted
 	}
@@ -166,7 +166,7 @@ func (r *Report) printRules(b *strings.Builder) {
 	table := tabwriter.NewWriter(b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "\nCHECKS\tREFUSED\t\tSUBJECTS\t  RULE\n")
 	for _, rule := range r.Rules {
-		name := printable(rule.Name)
+		name := Printable(rule.Name)
 		if rule.Shadow {
 			name += " (shadow: would have refused)"
 		}
@@ -184,7 +184,7 @@ func (r *Report) printTop(b *strings.Builder) {
 	table := tabwriter.NewWriter(b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT\n")
 	for _, s := range r.Top {
-		fmt.Fprintf(table, "%s\t%s\t  %s: %s\n", withCommas(s.Refused), withCommas(s.Checks), printable(s.Rule), s.Key)
+		fmt.Fprintf(table, "%s\t%s\t  %s: %s\n", withCommas(s.Refused), withCommas(s.Checks), Printable(s.Rule), s.Key)
 	}
 	table.Flush()
 }
@@ -201,7 +201,7 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 			continue
 		}
 		fmt.Fprintf(b, "\n%s: the most that each of the %s subjects never refused used of its limit\n",
-			printable(rule.Name), withCommas(all))
+			Printable(rule.Name), withCommas(all))
 		for i, n := range rule.Headroom {
 			if n == 0 {
 				continue

@@ -151,7 +151,7 @@ func (p *replayer) decideAll() error {
 		if err := p.record.unpack(packed); err != nil {
 			return err
 		}
-		now := algorithms.Now{Steady: t, Wall: t}
+		now := algorithms.Instant{Steady: t, Wall: t}
 		query.Attributes, query.Costs = p.record.attributes, p.record.costs
 		if err := l.CheckAt(now, &query, &answer); err != nil {
 			return fmt.Errorf("check line %d: %w", p.record.line, err)
@@ -214,8 +214,8 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 	if len(inputs) > 1 {
 		d.Input = inputs[r.input].Name
 	}
-	if a.Tightest >= 0 {
-		la := &a.Limits[a.Tightest]
+	if a.TightestIndex >= 0 {
+		la := &a.Limits[a.TightestIndex]
 		retry := la.RetryAfter.Milliseconds()
 		if la.RetryAfter > 0 {
 			retry = int64((la.RetryAfter + time.Millisecond - 1) / time.Millisecond)

@@ -44,13 +44,13 @@ type Document struct {
 	Inline      *InlineSpec // nil if left out: calls may bring any limits
 	Envoy       []*EnvoySpec
 
-	source string // the text it was parsed from; empty after a change
-	asJSON bool   // source is JSON
-	days   bool   // some duration was written in days
-	size   int    // upper bound of the length of the document's renderings, in bytes
-	at     positions
-	// atDefaults is where the keys of the defaults are.
-	atDefaults positions
+	source    string // the text it was parsed from; empty after a change
+	asJSON    bool   // source is JSON
+	days      bool   // some duration was written in days
+	size      int    // upper bound of the length of the document's renderings, in bytes
+	positions positions
+	// defaultPositions is where the keys of the defaults are.
+	defaultPositions positions
 }
 
 // positions records the positions of keys in the text.
@@ -114,7 +114,7 @@ type RuleSpec struct {
 	Settings
 
 	pos       yaml.Pos
-	at        positions
+	positions positions
 	malformed bool // not a mapping, so validation skips it
 }
 
@@ -218,8 +218,8 @@ func (d *Document) Size() Size {
 	return n
 }
 
-// Level returns the feature level that every node of a cluster must support to read d; see package agreement.
-func (d *Document) Level() int {
+// FeatureLevel returns the feature level that every node of a cluster must support to read d; see package agreement.
+func (d *Document) FeatureLevel() int {
 	if d.days || d.Inline != nil || len(d.Envoy) > 0 {
 		return 2
 	}

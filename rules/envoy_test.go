@@ -99,7 +99,7 @@ func TestEnvoyNodes(t *testing.T) {
 	if len(set.Rules) != 1 {
 		t.Error("descriptors count as rules")
 	}
-	if n := set.Document.Level(); n != 2 {
+	if n := set.Document.FeatureLevel(); n != 2 {
 		t.Errorf("the section has level %d", n)
 	}
 }
@@ -291,7 +291,7 @@ func TestEnvoyRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkRoundTrip(t, changed)
-	if changed.Level() != 2 || len(changed.Envoy) != 2 {
+	if changed.FeatureLevel() != 2 || len(changed.Envoy) != 2 {
 		t.Error("a change of a rule loses the section")
 	}
 }

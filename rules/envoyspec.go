@@ -343,7 +343,7 @@ func (c *checker) checkEnvoy() {
 		c.checkEnvoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
 	if c.envoyDetailed > maxEnvoyDetailed {
-		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
+		c.add(c.doc.positions["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
 	}
 }
 

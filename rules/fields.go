@@ -29,10 +29,10 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 }
 
 // read reads a mapping and reports whether n is one. Unless at is nil, read records the positions of the keys in it.
-func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at positions) bool {
+func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, where positions) bool {
 	return d.eachField(n, f.keys, func(i int, key, v *yaml.Node) {
-		if at != nil {
-			at[key.Text] = key.Pos
+		if where != nil {
+			where[key.Text] = key.Pos
 		}
 		f.list[i].read(d, v, into)
 	})

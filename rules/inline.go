@@ -121,9 +121,9 @@ type inlineSet struct {
 }
 
 // find returns the rule for key, or nil.
-func (t *inlineSets) find(key []byte) *Rule {
+func (s *inlineSets) find(key []byte) *Rule {
 	for i := xxh3.Hash(key); ; i++ {
-		switch e := t.slots[i%uint64(len(t.slots))].Load(); {
+		switch e := s.slots[i%uint64(len(s.slots))].Load(); {
 		case e == nil:
 			return nil
 		case e.key == string(key):
@@ -134,20 +134,20 @@ func (t *inlineSets) find(key []byte) *Rule {
 
 // add keeps r under key and returns the rule kept there, which may be that of a concurrent add. If the table is full, add
 // marks r as Uninterned and returns it.
-func (t *inlineSets) add(key []byte, r *Rule) *Rule {
-	if t.count.Add(1) > maxInterned {
-		t.count.Add(-1)
+func (s *inlineSets) add(key []byte, r *Rule) *Rule {
+	if s.count.Add(1) > maxInterned {
+		s.count.Add(-1)
 		r.Uninterned = true
 		return r
 	}
 	e := &inlineSet{string(key), r}
 	for i := xxh3.Hash(key); ; {
-		slot := &t.slots[i%uint64(len(t.slots))]
+		slot := &s.slots[i%uint64(len(s.slots))]
 		if slot.CompareAndSwap(nil, e) {
 			return r
 		}
 		if other := slot.Load(); other.key == e.key {
-			t.count.Add(-1)
+			s.count.Add(-1)
 			return other.rule
 		}
 		i++

@@ -19,13 +19,13 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 	d := &decoder{}
-	doc := &Document{source: string(src), at: positions{}, atDefaults: positions{}}
+	doc := &Document{source: string(src), positions: positions{}, defaultPositions: positions{}}
 	doc.asJSON = json.Valid(src)
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
 		return nil, d.err()
 	}
-	documentFields.read(d, root, doc, doc.at)
+	documentFields.read(d, root, doc, doc.positions)
 	validate(doc, &d.collector)
 	if err := d.err(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ var (
 			}
 		}, func(*Document) *yaml.Node { return integer(1) }},
 		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
-			defaultsFields.read(d, n, &doc.Defaults, doc.atDefaults)
+			defaultsFields.read(d, n, &doc.Defaults, doc.defaultPositions)
 		}, func(doc *Document) *yaml.Node { return nilIfEmpty(defaultsFields.node(&doc.Defaults)) }},
 		of("default", wordCodec("allow", "deny"), func(doc *Document) *string { return &doc.Default }),
 		field[Document]{"headers", func(d *decoder, n *yaml.Node, doc *Document) {

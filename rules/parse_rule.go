@@ -75,8 +75,8 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 
 // rule reads a rule; name is the rule's name if the body has none.
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
-	r := &RuleSpec{Name: name, pos: n.Pos, at: positions{}}
-	ok := ruleFields.read(d, n, r, r.at)
+	r := &RuleSpec{Name: name, pos: n.Pos, positions: positions{}}
+	ok := ruleFields.read(d, n, r, r.positions)
 	if r.malformed = !ok; !ok {
 		return r
 	}

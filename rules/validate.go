@@ -40,7 +40,7 @@ func validate(doc *Document, errs *collector) {
 		c.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
 	}
 	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
-		c.add(doc.at["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
+		c.add(doc.positions["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
 	}
 	for _, g := range doc.Subjects {
 		path := keyPath("subjects", g.Attribute)
@@ -73,14 +73,14 @@ func keyPath(path, key string) string { return string(appendKey([]byte(path), ke
 
 // position returns the position of a key of the rule, or else that of the rule.
 func (r *RuleSpec) position(key string) yaml.Pos {
-	if at, ok := r.at[key]; ok {
+	if at, ok := r.positions[key]; ok {
 		return at
 	}
 	return r.pos
 }
 
 func (r *RuleSpec) has(key string) bool {
-	_, ok := r.at[key]
+	_, ok := r.positions[key]
 	return ok
 }
 
@@ -174,7 +174,7 @@ func (c *checker) checkTierProduct() {
 	}
 	if rules*limits > maxTierLimits {
 		c.tooManyTierLimits = true
-		c.add(c.doc.at["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
+		c.add(c.doc.positions["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // which some region gets nothing. Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
-	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.atDefaults[key] })
+	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.defaultPositions[key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		d.warnShares(&w, r, path+".limits", r.Limits)

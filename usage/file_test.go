@@ -93,7 +93,7 @@ func TestDamagedRows(t *testing.T) {
 		}
 		m.Close()
 	}
-	h.Cluster = Join(open(t, h.config), w, func() []Member { return w.names })
+	h.Totals = NewTotals(open(t, h.config), w, func() []Member { return w.names })
 	h.meter.writing.Lock()
 	if err := h.meter.closeLedger(h.meter.inMemory()[0]); err != nil {
 		t.Fatal(err)

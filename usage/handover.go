@@ -22,17 +22,17 @@ type pageHeader struct {
 // HandOver sends all ledgers that this node holds to another member, which keeps them under the names of the nodes that counted
 // them. It closes the ledgers first. Later counts begin new ledgers; call HandOver again to hand them over. It returns nil once
 // the other member has everything on disk.
-func (c *Cluster) HandOver(ctx context.Context) error {
-	sources, err := c.meter.seal()
+func (t *Totals) HandOver(ctx context.Context) error {
+	sources, err := t.meter.closeAll()
 	if err != nil {
 		return fmt.Errorf("hand over usage: %w", err)
 	}
 	errs := []error{errors.New("hand over usage: there is no other member")}
-	for _, to := range c.members() {
-		if to.ID == c.meter.cfg.Self {
+	for _, to := range t.members() {
+		if to.ID == t.meter.cfg.Self {
 			continue
 		}
-		err := c.handOverTo(ctx, to, sources)
+		err := t.handOverTo(ctx, to, sources)
 		if err == nil {
 			return nil
 		}
@@ -44,8 +44,8 @@ func (c *Cluster) HandOver(ctx context.Context) error {
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
-// seal closes all ledgers and returns them. A ledger that can't be written stays in memory and is handed over from there.
-func (m *Meter) seal() ([]source, error) {
+// closeAll closes all ledgers and returns them. A ledger that can't be written stays in memory and is handed over from there.
+func (m *Meter) closeAll() ([]source, error) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	for _, l := range m.inMemory() {
@@ -57,12 +57,12 @@ func (m *Meter) seal() ([]source, error) {
 }
 
 // handOverTo sends ledgers to a member, except those that the member counted itself and so already has.
-func (c *Cluster) handOverTo(ctx context.Context, to Member, sources []source) error {
+func (t *Totals) handOverTo(ctx context.Context, to Member, sources []source) error {
 	for _, s := range sources {
 		if s.Ledger.Source == to.ID {
 			continue
 		}
-		if err := c.handOverLedger(ctx, to, &pageHeader{source: s}); err != nil {
+		if err := t.handOverLedger(ctx, to, &pageHeader{source: s}); err != nil {
 			return err
 		}
 	}
@@ -70,13 +70,13 @@ func (c *Cluster) handOverTo(ctx context.Context, to Member, sources []source) e
 }
 
 // handOverLedger sends a ledger page by page. It stops if the other node already has the ledger.
-func (c *Cluster) handOverLedger(ctx context.Context, to Member, p *pageHeader) error {
+func (t *Totals) handOverLedger(ctx context.Context, to Member, p *pageHeader) error {
 	for page := (&pager{limit: pageBytes}); ; page = page.next() {
-		if err := c.meter.page(p.Ledger, page); err != nil {
+		if err := t.meter.page(p.Ledger, page); err != nil {
 			return err
 		}
 		p.Last = !page.more
-		had, err := c.sendPage(ctx, to, p, page.page)
+		had, err := t.sendPage(ctx, to, p, page.page)
 		if err != nil || had || p.Last {
 			return err
 		}
@@ -84,9 +84,9 @@ func (c *Cluster) handOverLedger(ctx context.Context, to Member, p *pageHeader) 
 	}
 }
 
-func (c *Cluster) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
+func (t *Totals) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
 	head, _ := json.Marshal(p) // names and numbers
-	reply, err := c.ask(ctx, to, MethodTake, append(wire.AppendText(nil, head), page...))
+	reply, err := t.ask(ctx, to, MethodTake, append(wire.AppendText(nil, head), page...))
 	return bytes.Equal(reply, alreadyHeld), err
 }
 
@@ -94,13 +94,13 @@ func (c *Cluster) sendPage(ctx context.Context, to Member, p *pageHeader, page [
 var alreadyHeld = []byte{1}
 
 // takePage stores a page of a ledger that another node hands over.
-func (c *Cluster) takePage(body []byte) ([]byte, error) {
+func (t *Totals) takePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var p pageHeader
 	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRow
 	}
-	page, m := d.Rest(), c.meter
+	page, m := d.Rest(), t.meter
 	if p.Ledger.Source == m.cfg.Self || p.Ledger.Source.IsZero() || p.Page < 0 ||
 		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
 		return nil, errors.New("invalid ledger")

@@ -56,7 +56,7 @@ type ledger struct {
 // one; the upper eight bits come from the row's hash. An empty slot is zero.
 type shard struct {
 	mu       sync.Mutex // guards the fields below
-	sealed   bool       // the shard accepts no more counts
+	closed   bool       // the shard accepts no more counts
 	dirty    bool       // some rows are dirty
 	slots    []uint32   // their number is a power of two; at most three quarters are used
 	rows     []record   // in order of creation; a record's hash and names never change
@@ -147,12 +147,12 @@ func (s *shard) namesOf(row int) []byte {
 	return s.names[s.rows[row].nameOffset:]
 }
 
-// add adds to the row with the given hash. It returns false if there is none, or if the ledger is sealed.
+// add adds to the row with the given hash. It returns false if there is none, or if the ledger is closed.
 func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	s := l.shard(lo)
 	s.mu.Lock()
 	row := s.find(hi, lo)
-	found := row >= 0 && !s.sealed
+	found := row >= 0 && !s.closed
 	if found {
 		s.add(row, cost, checks)
 	}
@@ -167,7 +167,7 @@ const (
 	outcomeEntered outcome = iota // counted under its own names
 	outcomeOther                  // counted among the others
 	outcomeLost                   // not counted: there was no room for either
-	outcomeSealed                 // not counted: the ledger is sealed
+	outcomeClosed                 // not counted: the ledger is closed
 )
 
 // enter adds to the row with the given hash, which it creates if needed. If there is no room, it adds to the row of others
@@ -184,13 +184,13 @@ func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 }
 
 // enterAt is enter without the row of others. count is the number of rows of row's kind, at most bound. It returns done,
-// outcomeLost if there is no room, or outcomeSealed.
+// outcomeLost if there is no room, or outcomeClosed.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	s := l.shard(lo)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sealed {
-		return outcomeSealed, 0
+	if s.closed {
+		return outcomeClosed, 0
 	}
 	number := s.find(hi, lo)
 	if number < 0 {
@@ -221,12 +221,12 @@ func tryReserve(count *atomic.Int64, n, bound int64) bool {
 	return true
 }
 
-// seal ends counting. All rows are final afterwards.
-func (l *ledger) seal() {
+// close ends counting. All rows are final afterwards.
+func (l *ledger) close() {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		s.sealed = true
+		s.closed = true
 		s.mu.Unlock()
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -129,7 +129,7 @@ func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []stri
 		}
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
 		switch done, _ := l.enter(hi, lo, &row); done {
-		case outcomeSealed: // the ledger has just been closed: try the next one
+		case outcomeClosed: // the ledger has just been closed: try the next one
 			continue
 		case outcomeOther:
 			m.figures.others.Add(checks)
@@ -163,7 +163,7 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	return l
 }
 
-// Stats returns the current figures.
+// Stats returns the current metrics.
 func (m *Meter) Stats() Stats {
 	f := &m.figures
 	s := Stats{
@@ -180,8 +180,8 @@ func (m *Meter) Stats() Stats {
 	return s
 }
 
-// Figures reports the Meter's figures.
-func (m *Meter) Figures(s figures.Sink) {
+// Metrics reports the Meter's metrics.
+func (m *Meter) Metrics(s metrics.Sink) {
 	st := m.Stats()
 	s.Gauge("usage_rows", "Rows of usage in this month, one per rule, subject and unit.", float64(st.Rows))
 	s.Gauge("usage_rows_max", "Bound on the rows of usage per month.", float64(st.MaxRows))

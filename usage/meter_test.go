@@ -74,7 +74,7 @@ func (m *Meter) count(wall time.Time, rule string, key []string, unit string, co
 // rows reads what this node counted in a month.
 func (m *Meter) rows(t testing.TB, month string) map[string][2]int64 {
 	t.Helper()
-	c := Join(m, nil, nil)
+	c := NewTotals(m, nil, nil)
 	id, err := ParseMonth(month)
 	if err != nil {
 		t.Fatal(err)

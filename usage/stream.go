@@ -17,7 +17,7 @@ type Query struct {
 // Stream reads rows in order, each subject and unit once. It is not safe for concurrent use.
 type Stream struct {
 	ctx     context.Context
-	cluster *Cluster
+	totals  *Totals
 	query   Query
 	readers []*ledgerReader
 	missing []string
@@ -33,19 +33,19 @@ type ledgerReader struct {
 
 // Read begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
 // no rows.
-func (c *Cluster) Read(ctx context.Context, q Query) (*Stream, error) {
-	s := &Stream{ctx: ctx, cluster: c, query: q}
-	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
+func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
+	s := &Stream{ctx: ctx, totals: t, query: q}
+	self := Member{ID: t.meter.cfg.Self, Name: t.meter.cfg.Name}
 	members := []Member{self}
 	if !q.Here {
-		for _, m := range c.members() {
+		for _, m := range t.members() {
 			if m.ID != self.ID {
 				members = append(members, m)
 			}
 		}
 	}
 	var sources []source
-	sources, s.missing = c.gather(ctx, q.Month, members)
+	sources, s.missing = t.gather(ctx, q.Month, members)
 	for _, one := range sources {
 		if q.Here && one.Ledger.Source != self.ID {
 			continue
@@ -96,7 +96,7 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 		return
 	}
 	q := pageQuery{Ledger: reader.source.Ledger, Rule: s.query.Rule, After: reader.last}
-	body, err := s.cluster.readPageFrom(s.ctx, reader.source.heldBy, &q)
+	body, err := s.totals.readPageFrom(s.ctx, reader.source.heldBy, &q)
 	if err == nil && len(body) == 0 {
 		err = errRow
 	}
@@ -105,7 +105,7 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 		reader.page, err = readPage(body[1:])
 	}
 	if err != nil {
-		s.cluster.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
+		s.totals.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
 		reader.page, reader.more = nil, false
 		s.missing = append(s.missing, reader.source.Node)
 		slices.Sort(s.missing)
@@ -130,12 +130,12 @@ func readPage(page []byte) (rows []Row, err error) {
 }
 
 // readPageFrom reads a page from this node or another one.
-func (c *Cluster) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
-	if at.ID == c.meter.cfg.Self {
-		return c.page(q)
+func (t *Totals) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
+	if at.ID == t.meter.cfg.Self {
+		return t.page(q)
 	}
 	body, _ := json.Marshal(q) // names and numbers
-	body, err := c.ask(ctx, at, MethodRows, body)
+	body, err := t.ask(ctx, at, MethodRows, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)
 	}

@@ -202,7 +202,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 		m.current.CompareAndSwap(l, nil)
 	}
 	m.mu.Unlock()
-	l.seal() // no new call can find it
+	l.close() // no new call can find it
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}

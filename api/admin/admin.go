@@ -29,7 +29,7 @@ const (
 	adminWriteTimeout  = 60 * time.Second
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
-	adminPlaces        = 512 // connections served at once
+	adminSlots         = 512 // connections served at once
 	// adminWrites bounds the writes in progress at once; more wait.
 	adminWrites = 4
 	// maxProfile bounds how long a pprof profile may run.
@@ -59,7 +59,7 @@ func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
-// limitToProbes closes a connection that holds a spare place after one request, and answers only probes on it.
+// limitToProbes closes a connection that holds a spare slot after one request, and answers only probes on it.
 func (s *Server) limitToProbes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.ProbesOnly {
@@ -156,7 +156,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: api.NewConnections(cmp.Or(doors.MaxConnections, adminPlaces)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		conns: api.NewConnections(cmp.Or(doors.MaxConnections, adminSlots)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.limitToProbes(s.handler()),

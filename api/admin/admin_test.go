@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -450,7 +450,7 @@ func TestAdminWithoutRules(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
 		l := limiter.New(nil, nil)
-		c.Decider, c.Subjects, c.Figures = l, l, []figures.Source{l.Figures}
+		c.Decider, c.Subjects, c.Metrics = l, l, []metrics.Source{l.Metrics}
 	})
 	for path, want := range map[string]int{
 		"/v1/rules": 503, "/v1/rules/x": 503, "/v1/usage?rule=x": 503, "/v1/owner?rule=x": 503, "/v1/cluster": 200, "/metrics": 200, "/healthz": 200, "/v1/top": 200, "/readyz": 503,

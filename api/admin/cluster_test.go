@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -147,7 +147,7 @@ func TestNoOwner(t *testing.T) {
 func TestClusterMetrics(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
-		c.Figures = append(c.Figures, func(s figures.Sink) {
+		c.Metrics = append(c.Metrics, func(s metrics.Sink) {
 			s.Histogram("forward_seconds", "help", []float64{25e-6, 1}, []int64{2, 0, 1}, 2)
 			s.Count("fallback_total", "help", 5, "on_partition", "full")
 			s.Count("standby_decisions_total", "help", 7)
@@ -164,11 +164,11 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Figures of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
-func TestFigures(t *testing.T) {
+// Metrics of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
+func TestNodeMetrics(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
-		c.Figures = append(c.Figures, func(s figures.Sink) {
+		c.Metrics = append(c.Metrics, func(s metrics.Sink) {
 			s.Flag("on", "help", true)
 			s.Level("up", "help", 7, "region", "eu")
 			s.Level("up", "help", 9, "region", "no\xfftext")

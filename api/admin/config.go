@@ -6,7 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -90,8 +90,8 @@ type Config struct {
 	History    func() limiter.History
 	Loads      Loads  // the loads that adaptive rules follow
 	Months     Months // nil: usage is not counted by month
-	// Figures are the sources of metrics, except for package api and the admin plane, which add their own.
-	Figures []figures.Source
+	// Metrics are the sources of metrics, except for package api and the admin plane, which add their own.
+	Metrics []metrics.Source
 
 	// CatchUp returns once this node has applied everything that the cluster agreed on before the call. Reads of the rules
 	// call it to see writes at other nodes. If it fails, the answer says that it may be stale.

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // metrics answers GET /metrics from a registry of its own.
@@ -29,15 +29,15 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	}
 }
 
-// collector exports the figures of all packages as Prometheus metrics.
+// collector exports the metrics of all packages as Prometheus metrics.
 type collector struct{ *Server }
 
-// Describe sends nothing, which makes the collector unchecked: the set of figures depends on what the node does.
+// Describe sends nothing, which makes the collector unchecked: the set of metrics depends on what the node does.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends all figures.
+// Collect sends all metrics.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	sink := func(f figures.Figure) {
+	sink := func(f metrics.Metric) {
 		var names, values []string
 		for i := 0; i < len(f.Labels); i += 2 {
 			if !utf8.ValidString(f.Labels[i+1]) {
@@ -47,13 +47,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		desc := prometheus.NewDesc("rlnode_"+f.Name, f.Help, names, nil)
 		switch f.Kind {
-		case figures.Gauge:
+		case metrics.Gauge:
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, f.Value, values...)
-		case figures.Counter:
+		case metrics.Counter:
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, f.Value, values...)
-		case figures.Summary:
+		case metrics.Summary:
 			ch <- prometheus.MustNewConstSummary(desc, uint64(f.Counts[0]), f.Sum, nil, values...)
-		case figures.Histogram:
+		case metrics.Histogram:
 			atMost, count := make(map[float64]uint64, len(f.Bounds)), uint64(0)
 			for i, n := range f.Counts {
 				if count += uint64(n); i < len(f.Bounds) {
@@ -63,23 +63,23 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstHistogram(desc, count, f.Sum, atMost, values...)
 		}
 	}
-	c.doors.Figures(sink)
-	c.figures(sink)
-	for _, source := range c.config.Figures {
+	c.doors.Metrics(sink)
+	c.ownMetrics(sink)
+	for _, source := range c.config.Metrics {
 		source(sink)
 	}
 }
 
-// figures reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
-func (s *Server) figures(sink figures.Sink) {
-	s.conns.Figures(sink, "admin")
+// ownMetrics reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
+func (s *Server) ownMetrics(sink metrics.Sink) {
+	s.conns.Metrics(sink, "admin")
 	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version, "go", runtime.Version())
-	s.loadFigures(sink)
+	s.loadMetrics(sink)
 }
 
-// loadFigures reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
+// loadMetrics reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
 // may report any number of those.
-func (s *Server) loadFigures(sink figures.Sink) {
+func (s *Server) loadMetrics(sink metrics.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
 	for _, r := range s.adaptiveRules() {
 		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.LimitFactor(r), "rule", r.Name)

@@ -18,7 +18,7 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Months reports what was admitted by subject and calendar month. *usage.Cluster is one.
+// Months reports what was admitted by subject and calendar month. *usage.Totals is one.
 type Months interface {
 	// Read starts to read a month. The stream's Missing lists the nodes that can't be reached.
 	Read(ctx context.Context, q usage.Query) (*usage.Stream, error)

@@ -35,9 +35,9 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cluster := usage.Join(m, deafPeers{}, func() []usage.Member { return members })
+		cluster := usage.NewTotals(m, deafPeers{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
-		c.Months, c.Figures = cluster, append(c.Figures, m.Figures)
+		c.Months, c.Metrics = cluster, append(c.Metrics, m.Metrics)
 		t.Cleanup(func() {
 			if err := cluster.Close(); err != nil {
 				t.Error(err)

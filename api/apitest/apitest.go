@@ -24,8 +24,8 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
@@ -114,7 +114,7 @@ func (c *Config) Plane() admin.Config { return c.plane }
 // DataPlane is the data plane of a node under test.
 type DataPlane interface {
 	Addr() net.Addr
-	Figures(figures.Sink)
+	Metrics(metrics.Sink)
 	Close(context.Context) error
 }
 
@@ -151,7 +151,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 		plane: admin.Config{
 			Addr: "127.0.0.1:0", Subjects: l, Rules: n.Rules, Cluster: Alone{Name: "n1", ID: ring.NodeID{1}, Address: "127.0.0.1", Region: "default"},
 			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
-			CatchUp: func(context.Context) error { return nil }, Activity: l.Activity, History: l.History, Figures: []figures.Source{l.Figures, table.Figures},
+			CatchUp: func(context.Context) error { return nil }, Activity: l.Activity, History: l.History, Metrics: []metrics.Source{l.Metrics, table.Metrics},
 		},
 	}
 	if change != nil {
@@ -164,7 +164,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	if n.Data, err = open(n.Doors, n.Config); err != nil {
 		t.Fatal(err)
 	}
-	n.Config.Figures = append(n.Config.Figures, n.Data.Figures)
+	n.Config.Metrics = append(n.Config.Metrics, n.Data.Metrics)
 	if n.Admin, err = admin.Open(n.Doors, n.Config.plane); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ var (
 	AdminCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,
 		api.UnknownRule, api.NotFound, api.MethodNotAllowed, api.Timeout, api.Conflict, api.TooLarge, api.InvalidRules, api.NotReady,
-		api.NoLeader, api.NoOwner, api.MemberThere, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
+		api.NoLeader, api.NoOwner, api.MemberAlive, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
 		api.Incomplete,
 	}
 )

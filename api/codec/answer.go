@@ -105,9 +105,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitText caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly about the
-// same limit.
-type limitText struct {
+// limitFieldsCache caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly
+// about the same limit.
+type limitFieldsCache struct {
 	rule, unit []byte // copies, because an inline limit does not outlive its request
 	capacity   int64
 	window     time.Duration
@@ -116,28 +116,28 @@ type limitText struct {
 }
 
 // append appends the fields that describe limit l, in the order that the API documents.
-func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
-	t.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
-	b = append(b, t.beforeUsed...)
+func (c *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
+	c.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
+	b = append(b, c.beforeUsed...)
 	b = strconv.AppendInt(b, l.Used, 10)
 	b = AppendInt(b, `,"remaining":`, l.Remaining)
-	b = append(b, t.afterRemaining...)
+	b = append(b, c.afterRemaining...)
 	b = strconv.AppendInt(b, Millis(l.ResetAfter), 10)
 	b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
 	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
 }
 
 // set makes t describe a limit, unless it already does.
-func (t *limitText) set(rule, unit string, capacity int64, window time.Duration) {
-	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.beforeUsed) > 0 {
+func (c *limitFieldsCache) set(rule, unit string, capacity int64, window time.Duration) {
+	if c.capacity == capacity && c.window == window && string(c.rule) == rule && string(c.unit) == unit && len(c.beforeUsed) > 0 {
 		return
 	}
-	t.capacity, t.window = capacity, window
-	t.rule, t.unit = append(t.rule[:0], rule...), append(t.unit[:0], unit...)
-	t.beforeUsed = AppendString(append(t.beforeUsed[:0], `,"rule":`...), rule)
-	t.beforeUsed = append(AppendInt(t.beforeUsed, `,"limit":`, capacity), `,"used":`...)
-	t.afterRemaining = AppendString(append(t.afterRemaining[:0], `,"unit":`...), unit)
-	t.afterRemaining = append(AppendInt(t.afterRemaining, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
+	c.capacity, c.window = capacity, window
+	c.rule, c.unit = append(c.rule[:0], rule...), append(c.unit[:0], unit...)
+	c.beforeUsed = AppendString(append(c.beforeUsed[:0], `,"rule":`...), rule)
+	c.beforeUsed = append(AppendInt(c.beforeUsed, `,"limit":`, capacity), `,"used":`...)
+	c.afterRemaining = AppendString(append(c.afterRemaining[:0], `,"unit":`...), unit)
+	c.afterRemaining = append(AppendInt(c.afterRemaining, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
 }
 
 // appendLimits appends every limit that was evaluated.

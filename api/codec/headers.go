@@ -97,7 +97,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	}
 	policy := r.values[from:len(r.values):len(r.values)]
 	from = len(r.values)
-	retry := a.Limits[a.Tightest].RetryAfter
+	retry := a.Limits[a.TightestIndex].RetryAfter
 	for n, i := range r.order {
 		l := &a.Limits[i]
 		if n > 0 {

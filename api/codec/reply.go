@@ -16,9 +16,9 @@ type Reply struct {
 	order   []int32 // indices into the answer's Limits, tightest first
 	scratch []byte  // scratch space for text that is then quoted
 
-	lastLimit     limitText // of the last decision
-	originVersion int64     // the version of the rules in origin
-	origin        []byte    // the encoded fields node and rules_version of the last decision
+	lastLimit     limitFieldsCache // of the last decision
+	originVersion int64            // the version of the rules in origin
+	origin        []byte           // the encoded fields node and rules_version of the last decision
 }
 
 // Header is a header of a Reply.

@@ -213,17 +213,17 @@ type inbound struct {
 }
 
 // Read implements net.Conn.
-func (c *inbound) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+func (i *inbound) Read(b []byte) (int, error) {
+	n, err := i.Conn.Read(b)
 	for rest := b[:n]; len(rest) > 0; {
-		if c.skipBytes > 0 {
-			k := min(c.skipBytes, len(rest))
-			rest, c.skipBytes = rest[k:], c.skipBytes-k
+		if i.skipBytes > 0 {
+			k := min(i.skipBytes, len(rest))
+			rest, i.skipBytes = rest[k:], i.skipBytes-k
 			continue
 		}
-		k := copy(c.head[c.headBytes:], rest)
-		rest, c.headBytes = rest[k:], c.headBytes+k
-		if c.headBytes == frameHeadBytes && !c.beginFrame() {
+		k := copy(i.head[i.headBytes:], rest)
+		rest, i.headBytes = rest[k:], i.headBytes+k
+		if i.headBytes == frameHeadBytes && !i.beginFrame() {
 			return 0, errSmallFrames
 		}
 	}
@@ -231,17 +231,17 @@ func (c *inbound) Read(b []byte) (int, error) {
 }
 
 // beginFrame counts the frame whose head has arrived. It reports false if there were too many small ones.
-func (c *inbound) beginFrame() bool {
-	c.headBytes, c.skipBytes = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
-	switch c.head[3] {
+func (i *inbound) beginFrame() bool {
+	i.headBytes, i.skipBytes = 0, int(i.head[0])<<16|int(i.head[1])<<8|int(i.head[2])
+	switch i.head[3] {
 	case dataFrame:
-		c.data.Add(int64(c.skipBytes))
-		c.smallFrames += c.skipBytes/bytesPerFrame - 1
+		i.data.Add(int64(i.skipBytes))
+		i.smallFrames += i.skipBytes/bytesPerFrame - 1
 	case headersFrame:
-		c.smallFrames += framesPerRequest
+		i.smallFrames += framesPerRequest
 	}
-	c.smallFrames = min(c.smallFrames, maxSmallFrames)
-	return c.smallFrames >= 0
+	i.smallFrames = min(i.smallFrames, maxSmallFrames)
+	return i.smallFrames >= 0
 }
 
 // maxHeld is an upper bound on what grpc-go holds of an incomplete message, in bytes.

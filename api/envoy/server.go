@@ -22,7 +22,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/rls"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
@@ -128,11 +128,11 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 // Addr returns the address on which the door listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
-// Figures reports the door's metrics.
-func (s *Server) Figures(sink figures.Sink) {
-	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
+// Metrics reports the door's metrics.
+func (s *Server) Metrics(sink metrics.Sink) {
+	s.latency.Metrics(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
 	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were in progress.", s.overloads.Load())
-	s.conns.Figures(sink, "envoy")
+	s.conns.Metrics(sink, "envoy")
 }
 
 // Close makes callers go elsewhere, waits for the calls in progress until ctx ends, and closes what is left.

@@ -7,18 +7,18 @@ import (
 )
 
 // answerUsage returns a handler that answers with the usage that operation returns, and echoes the costs that the caller gave.
-func answerUsage(operation func(api.Decider, *limiter.Query) (*limiter.Usage, error)) func(*plane, *exchange) *api.Error {
-	return func(p *plane, x *exchange) *api.Error {
+func answerUsage(operation func(api.Decider, *limiter.Query) (*limiter.Usage, error)) func(*handlers, *exchange) *api.Error {
+	return func(h *handlers, x *exchange) *api.Error {
 		q := &x.check
 		if e := x.token.NamespaceError(&q.Query); e != nil {
 			return e
 		}
-		if e := q.RequireKey(p.Decider.Rules()); e != nil {
+		if e := q.RequireKey(h.Decider.Rules()); e != nil {
 			return e
 		}
-		u, err := operation(p.Decider, &q.Query)
+		u, err := operation(h.Decider, &q.Query)
 		if err != nil {
-			return p.explain(err)
+			return h.explain(err)
 		}
 		x.StartJSON(200)
 		x.Body = append(codec.AppendUsage(q.AppendGivenCosts(codec.AppendSubject(x.Body, u)), u), '}')

@@ -60,7 +60,7 @@ func newFixed() *fixed {
 	tenant, ip, shadow := &rules.Rule{Name: "tenant"}, &rules.Rule{Name: "ip"}, &rules.Rule{Name: "new", Shadow: true}
 	set := &rules.Set{Version: 17, Headers: rules.Headers{IETF: true, XRateLimit: true}}
 	return &fixed{set: set, answer: limiter.Answer{
-		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, Tightest: 1,
+		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, TightestIndex: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
 		Limits: []limiter.LimitAnswer{
 			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond}},
@@ -72,31 +72,31 @@ func newFixed() *fixed {
 
 // refuse makes the answer a refusal by limit i.
 func (f *fixed) refuse(i int, retry time.Duration) {
-	f.answer.Allowed, f.answer.Tightest = false, i
+	f.answer.Allowed, f.answer.TightestIndex = false, i
 	l := &f.answer.Limits[i]
 	l.Allowed, l.Remaining, l.RetryAfter = false, 0, retry
 }
 
-// planeOf returns the data plane of a node that is ready.
-func planeOf(d api.Decider) *plane {
+// handlersOf returns the data plane of a node that is ready.
+func handlersOf(d api.Decider) *handlers {
 	doors := &api.Doors{Config: api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler)}}
 	doors.Ready()
-	return newPlane(doors, nil)
+	return newHandlers(doors, nil)
 }
 
-// planeWithTokens is like planeOf, with the tokens of the settings.
-func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
+// planeWithTokens is like handlersOf, with the tokens of the settings.
+func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *handlers {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
 	if err != nil {
 		t.Fatal(err)
 	}
 	doors.Ready()
-	return newPlane(doors, nil)
+	return newHandlers(doors, nil)
 }
 
 // serve answers x.
-func serve(p *plane, x *exchange) {
+func serve(p *handlers, x *exchange) {
 	if r, e := p.admit(x); e != nil {
 		x.SetError(e)
 	} else {
@@ -105,7 +105,7 @@ func serve(p *plane, x *exchange) {
 }
 
 // ask serves one check and returns status, headers and body as text.
-func ask(p *plane, body string) (status int, headers, answer string) {
+func ask(p *handlers, body string) (status int, headers, answer string) {
 	x := p.acquire()
 	defer p.release(x)
 	x.method, x.path = "POST", "/v1/check"
@@ -179,7 +179,7 @@ Retry-After: 2
 				f.refuse(1, algorithms.Never)
 				f.answer.Set = &rules.Set{}
 				f.answer.Limits = f.answer.Limits[1:]
-				f.answer.Tightest = 0
+				f.answer.TightestIndex = 0
 			},
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
@@ -205,7 +205,7 @@ X-RateLimit-Reset: 36
 		{
 			name: "deny list", body: plainCheck, status: 403,
 			change: func(f *fixed) {
-				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByList, nil, -1
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.TightestIndex = false, limiter.ByList, nil, -1
 			},
 			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"The deny list refuses this.",` +
 				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
@@ -213,14 +213,14 @@ X-RateLimit-Reset: 36
 		{
 			name: "default deny", body: `{"attributes":{}}`, status: 403,
 			change: func(f *fixed) {
-				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByNone, nil, -1
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.TightestIndex = false, limiter.ByNone, nil, -1
 			},
 			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"No rule applies, and the default is to deny.",` +
 				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "only shadow", body: `{"attributes":{}}`, status: 200,
-			change: func(f *fixed) { f.answer.Limits, f.answer.Tightest = f.answer.Limits[2:], -1 },
+			change: func(f *fixed) { f.answer.Limits, f.answer.TightestIndex = f.answer.Limits[2:], -1 },
 			answer: `{"allowed":true,"rule":"","retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
@@ -236,7 +236,7 @@ X-RateLimit-Reset: 36
 			if tt.change != nil {
 				tt.change(f)
 			}
-			status, headers, answer := ask(planeOf(f), tt.body)
+			status, headers, answer := ask(handlersOf(f), tt.body)
 			if status != tt.status {
 				t.Errorf("status: have %d, want %d", status, tt.status)
 			}
@@ -261,7 +261,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 			if refused {
 				f.refuse(1, time.Second)
 			}
-			p := planeOf(f)
+			p := handlersOf(f)
 			x := p.acquire() // once: under the race detector, a pool drops objects at random
 			n := testing.AllocsPerRun(1000, func() {
 				x.reset()
@@ -279,7 +279,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 func BenchmarkCheck(b *testing.B) {
 	for _, body := range []string{plainCheck, `{"attributes":{"ip":"198.51.100.7","tenant":"acme","api_key":"k1","endpoint":"/chat/completions"},"costs":{"tokens":900}}`} {
 		b.Run(fmt.Sprint(len(body), "B"), func(b *testing.B) {
-			p := planeOf(newFixed())
+			p := handlersOf(newFixed())
 			b.ReportAllocs()
 			for b.Loop() {
 				x := p.acquire()
@@ -294,7 +294,7 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkServer measures a check through the server library, without a connection.
 func BenchmarkServer(b *testing.B) {
-	s := &Server{plane: planeOf(newFixed())}
+	s := &Server{handlers: handlersOf(newFixed())}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	body := strings.NewReader(plainCheck)
@@ -313,7 +313,7 @@ func BenchmarkServer(b *testing.B) {
 }
 
 func BenchmarkBatch(b *testing.B) {
-	p := planeOf(newFixed())
+	p := handlersOf(newFixed())
 	body := `{"checks":[` + strings.Repeat(plainCheck+",", 99) + plainCheck + `]}`
 	b.ReportAllocs()
 	for b.Loop() {

@@ -23,7 +23,7 @@ const (
 
 // auth answers a proxy that asks whether a request of its own client may pass. The answer is a status and headers. A path after
 // the profile's name belongs to the request that the proxy asks about, and so does the query then.
-func (p *plane) auth(x *exchange) *api.Error {
+func (h *handlers) auth(x *exchange) *api.Error {
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := 0
 	if !below {
@@ -32,7 +32,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 			return e
 		}
 	}
-	profile := p.profile(name)
+	profile := h.profile(name)
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
@@ -40,16 +40,16 @@ func (p *plane) auth(x *exchange) *api.Error {
 		return e
 	}
 	x.readHeaders(profile)
-	if err := p.Decider.Check(&x.check.Query, &x.answer); err != nil {
-		return p.explain(err)
+	if err := h.Decider.Check(&x.check.Query, &x.answer); err != nil {
+		return h.explain(err)
 	}
-	x.compose(deny, true, p.node)
+	x.compose(deny, true, h.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 
 // profile returns the profile with a percent-encoded name, or nil if there is none.
-func (p *plane) profile(name string) *rules.Profile {
+func (h *handlers) profile(name string) *rules.Profile {
 	if len(name) > maxProfileName {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (p *plane) profile(name string) *rules.Profile {
 	if err != nil {
 		return nil
 	}
-	return p.Decider.Rules().Profile(name)
+	return h.Decider.Rules().Profile(name)
 }
 
 // denyStatus returns the status for refusals that the query asks for, 400 to 499; 0 if it asks for none. The first one

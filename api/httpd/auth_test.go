@@ -326,7 +326,7 @@ func TestAuthHeaders(t *testing.T) {
 
 // A node that is not ready yet says so; a draining one still decides.
 func TestAuthReadiness(t *testing.T) {
-	p := newPlane(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(), Logger: slog.New(slog.DiscardHandler)}}, nil)
+	p := newHandlers(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(), Logger: slog.New(slog.DiscardHandler)}}, nil)
 	x := p.acquire()
 	x.method, x.path = "GET", "/v1/auth/web"
 	if serve(p, x); x.Status != 503 || !strings.Contains(string(x.Body), string(api.NotReady)) {
@@ -359,7 +359,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 			if refused {
 				f.refuse(1, time.Second)
 			}
-			p := planeOf(f)
+			p := handlersOf(f)
 			x := p.acquire()
 			header := headerMap{"X-Forwarded-Uri": {[]byte("/chat?x=y")}, "X-Api-Key": {[]byte("k1")}}
 			if forwarded != "" {
@@ -391,7 +391,7 @@ func BenchmarkServerAuth(b *testing.B) {
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		b.Fatal(err)
 	}
-	s := &Server{plane: planeOf(f)}
+	s := &Server{handlers: handlersOf(f)}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	b.ReportAllocs()

@@ -19,32 +19,32 @@ const (
 )
 
 // batch answers POST /v1/check/batch.
-func (p *plane) batch(x *exchange) *api.Error {
+func (h *handlers) batch(x *exchange) *api.Error {
 	count, e := x.decoder.StartBatch(x.request.body)
 	if e != nil {
 		return e
 	}
 	x.checks = count
 	x.batchMemory = int64(min(count, maxChunk) * typicalCheckMemory)
-	if !p.Budget.Wait(func() bool { return p.growAnswer(x, count*typicalResultSize) }) {
-		return p.Budget.FullError()
+	if !h.Budget.Wait(func() bool { return h.growAnswer(x, count*typicalResultSize) }) {
+		return h.Budget.FullError()
 	}
 	x.StartJSON(200)
-	x.StyleHeader(p.Decider.Rules().Headers)
-	c, ok := p.chunks.Get().(*chunk)
+	x.StyleHeader(h.Decider.Rules().Headers)
+	c, ok := h.chunks.Get().(*chunk)
 	if !ok {
 		c = &chunk{}
 	}
-	p.decideAll(x, c)
-	p.chunks.Put(c)
+	h.decideAll(x, c)
+	h.chunks.Put(c)
 	return nil
 }
 
 // growAnswer grows x's answer by a capacity of more bytes. It reports false if the budget does not allow that.
-func (p *plane) growAnswer(x *exchange, more int) bool {
+func (h *handlers) growAnswer(x *exchange, more int) bool {
 	b := x.Body
 	n := len(b) + more
-	if !p.chargeFor(x, max(0, n-cap(b))) {
+	if !h.chargeFor(x, max(0, n-cap(b))) {
 		return false
 	}
 	if n > cap(b) {
@@ -90,7 +90,7 @@ func (c *chunk) reset() {
 }
 
 // decideAll decides the remaining checks of the batch in x.decoder and writes the answer. c is empty before and after.
-func (p *plane) decideAll(x *exchange, c *chunk) {
+func (h *handlers) decideAll(x *exchange, c *chunk) {
 	x.Body = append(x.Body, `{"results":[`...)
 	first := true
 	var stopError *api.Error // if not nil, no more checks are decided
@@ -99,10 +99,10 @@ func (p *plane) decideAll(x *exchange, c *chunk) {
 		if stopError == nil && len(x.Body) > maxBatchAnswer {
 			stopError = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
-		p.decideChunk(x, c, first, stopError)
+		h.decideChunk(x, c, first, stopError)
 		more := estimateGrowth(len(x.Body), n, x.checks)
-		if stopError == nil && !p.Budget.Wait(func() bool { return p.growAnswer(x, more) }) {
-			stopError = p.Budget.FullError()
+		if stopError == nil && !h.Budget.Wait(func() bool { return h.growAnswer(x, more) }) {
+			stopError = h.Budget.FullError()
 		}
 		first = first && c.used == 0
 		c.reset()
@@ -110,7 +110,7 @@ func (p *plane) decideAll(x *exchange, c *chunk) {
 	}
 	for ; x.decoder.MoreChecks(n); n++ {
 		it := c.next()
-		if it.failure = x.decoder.NextCheck(&it.check, p.Decider.Rules()); it.failure == nil {
+		if it.failure = x.decoder.NextCheck(&it.check, h.Decider.Rules()); it.failure == nil {
 			it.failure = x.token.NamespaceError(&it.check.Query)
 		}
 		// Results with detail are long, so the room is checked again after each.
@@ -130,7 +130,7 @@ func estimateGrowth(size, n, checks int) int {
 
 // decideChunk decides the checks of c and appends their results to x's answer. If stopError is not nil, it decides none, and
 // stopError is the result of each.
-func (p *plane) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Error) {
+func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Error) {
 	c.queries, c.answers, c.errs, c.pending = c.queries[:0], c.answers[:0], c.errs[:0], c.pending[:0]
 	for _, it := range c.items[:c.used] {
 		if it.failure == nil && stopError != nil {
@@ -141,10 +141,10 @@ func (p *plane) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Er
 			c.errs, c.pending = append(c.errs, nil), append(c.pending, it)
 		}
 	}
-	p.Decider.CheckAll(c.queries, c.answers, c.errs)
+	h.Decider.CheckAll(c.queries, c.answers, c.errs)
 	for i, it := range c.pending {
 		if c.errs[i] != nil {
-			it.failure = p.explain(c.errs[i])
+			it.failure = h.explain(c.errs[i])
 		}
 	}
 	b := x.Body
@@ -153,7 +153,7 @@ func (p *plane) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Er
 			b = append(b, ',')
 		}
 		if it.failure == nil {
-			b = x.AppendDecision(append(b, '{'), &it.answer, &it.check, p.node)
+			b = x.AppendDecision(append(b, '{'), &it.answer, &it.check, h.node)
 			continue
 		}
 		b = append(b, `{"error":{`...)

@@ -23,23 +23,23 @@ func longBatch(checks int) string {
 func TestUnreadAnswersMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Capacity = 14 << 20
+	n.server.handlers.Budget.Capacity = 14 << 20
 	body := longBatch(4_000)
 	unread := n.dial(t)
 	if _, err := io.WriteString(unread, post("/v1/check/batch", body)); err != nil {
 		t.Fatal(err)
 	}
 	apitest.Until(t, "the answer is on its way", func() bool {
-		return n.server.plane.Budget.Used() > 4<<20
+		return n.server.handlers.Budget.Used() > 4<<20
 	})
-	if used := n.server.plane.Budget.Used(); used < 4<<20 {
+	if used := n.server.handlers.Budget.Used(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
 	}
 	// The same request from a caller that reads its answer must wait until the first connection can be closed.
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.ClosedSlow(); have != 1 {
+	if have := n.server.handlers.Budget.ClosedSlow(); have != 1 {
 		t.Errorf("%d connections were closed, want 1", have)
 	}
 	if _, err := io.Copy(io.Discard, unread); err == nil {
@@ -47,25 +47,25 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 			t.Error("the connection that does not read stays open")
 		}
 	}
-	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.plane.Budget.Used() == 0 })
+	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.handlers.Budget.Used() == 0 })
 }
 
 // A connection whose body stalls is closed to make room for others, too.
 func TestStalledBodiesMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Capacity = 3 << 20
+	n.server.handlers.Budget.Capacity = 3 << 20
 	for range 3 {
 		stalled := n.dial(t)
 		if _, err := io.WriteString(stalled, "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+strings.Repeat(" ", 600_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "the bodies take up most of the budget", func() bool { return n.server.plane.Budget.Used() > 2500<<10 })
+	apitest.Until(t, "the bodies take up most of the budget", func() bool { return n.server.handlers.Budget.Used() > 2500<<10 })
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.ClosedSlow(); have == 0 {
+	if have := n.server.handlers.Budget.ClosedSlow(); have == 0 {
 		t.Error("no connection was closed")
 	}
 }
@@ -93,8 +93,8 @@ func TestBatchAnswersAreBounded(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Capacity = 1 << 20
-	n.server.plane.Budget.Take(1 << 20)
+	n.server.handlers.Budget.Capacity = 1 << 20
+	n.server.handlers.Budget.Take(1 << 20)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)})
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded || !strings.Contains(body, "1048576") {
 		t.Errorf("have %d %s", resp.StatusCode, body)
@@ -102,7 +102,7 @@ func TestNoRoom(t *testing.T) {
 	if status, f := n.Check(good); status != 200 {
 		t.Errorf("a small check: have %d %v", status, f)
 	}
-	n.server.plane.Budget.Give(1 << 20)
+	n.server.handlers.Budget.Give(1 << 20)
 	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}

@@ -140,7 +140,7 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 				c.requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
 			}
 		case "the library's":
-			n.server.quick = nil
+			n.server.fast = nil
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -191,9 +191,9 @@ func BenchmarkConnection(b *testing.B) {
 		b.Run(one.name, func(b *testing.B) {
 			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }
 			if s := one.server; s != nil {
-				s.quick = nil
+				s.fast = nil
 				if one.quick {
-					s.quick = s.answerQuickly
+					s.fast = s.serveFast
 				}
 				serve = func(c *endless) error { return s.serveEndless(b, c) }
 			}
@@ -217,18 +217,18 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuickHead parses a request on the fast path: one with an unknown head, and one with the same head as the last.
-func BenchmarkQuickHead(b *testing.B) {
+// BenchmarkFastHead parses a request on the fast path: one with an unknown head, and one with the same head as the last.
+func BenchmarkFastHead(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {
-			if _, ok := parseQuick(one); !ok {
+			if _, ok := parseFast(one); !ok {
 				b.Fatal("not taken")
 			}
 		}
 	})
 	b.Run("known", func(b *testing.B) {
-		var h quickHead
+		var h fastHead
 		for b.Loop() {
 			if _, ok := h.read(one); !ok {
 				b.Fatal("not taken")

@@ -15,19 +15,19 @@ import (
 
 const maxBatchBody = 8 << 20 // bytes
 
-// plane is the data plane apart from its HTTP server: routes and handlers.
-type plane struct {
+// handlers is the data plane apart from its HTTP server: routes and handlers.
+type handlers struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
 	tracer    *tracing.Tracer // nil: no tracing
 	latency   api.Latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
-	replies   sync.Pool // of *reply, with buffers that api.Reuse keeps
+	replies   sync.Pool // of *largeReply, with buffers that api.Reuse keeps
 }
 
-func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
-	return &plane{Doors: doors, node: codec.AppendString(nil, doors.Node), tracer: tracer}
+func newHandlers(doors *api.Doors, tracer *tracing.Tracer) *handlers {
+	return &handlers{Doors: doors, node: codec.AppendString(nil, doors.Node), tracer: tracer}
 }
 
 // route is a path of the data plane and its handler.
@@ -39,24 +39,24 @@ type route struct {
 	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the request is answered and the connection closed.
 	bodyIgnored bool
 	form        *codec.Form // the body is parsed as this form before serve is called; nil: serve parses it
-	serve       func(*plane, *exchange) *api.Error
+	serve       func(*handlers, *exchange) *api.Error
 	need        api.Scope // the caller's token must have one of these
 }
 
 // dataRoutes lists all routes of the data plane, busiest first.
 var dataRoutes = []route{
-	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*plane).check, need: api.ScopeCheck},
-	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
-	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*plane).batch, need: api.ScopeCheck},
-	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
-	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
+	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*handlers).check, need: api.ScopeCheck},
+	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*handlers).auth, need: api.ScopeCheck},
+	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*handlers).batch, need: api.ScopeCheck},
+	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*handlers).check, need: api.ScopeCheck},
+	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*handlers).settleReservation, need: api.ScopeCheck},
 	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: answerUsage(api.Decider.Adjust), need: api.ScopeAdjust},
 	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: answerUsage(api.Decider.Usage), need: api.ScopeCheck},
 	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: answerUsage(api.Decider.Reset), need: api.ScopeAdjust},
-	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*plane).envoy, need: api.ScopeCheck},
-	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
-	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
-	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},
+	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*handlers).envoy, need: api.ScopeCheck},
+	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*handlers).healthz, need: api.Anyone},
+	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*handlers).readyz, need: api.Anyone},
+	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*handlers).welcome, need: api.Anyone},
 }
 
 func routeOf(path string) *route {
@@ -76,37 +76,39 @@ func (r *route) bodyLimit() int {
 	return r.maxBody
 }
 
-func (p *plane) acquire() *exchange {
-	x, ok := p.exchanges.Get().(*exchange)
+func (h *handlers) acquire() *exchange {
+	x, ok := h.exchanges.Get().(*exchange)
 	if !ok {
-		return &exchange{stripe: p.latency.Stripe()}
+		return &exchange{stripe: h.latency.Stripe()}
 	}
-	if !p.charge(x) { // an earlier request left large buffers behind
+	if !h.charge(x) { // an earlier request left large buffers behind
 		x = &exchange{stripe: x.stripe}
 	}
 	return x
 }
 
-func (p *plane) release(x *exchange) {
+func (h *handlers) release(x *exchange) {
 	x.stripe.Count()
 	if x.charged > 0 {
-		p.Budget.Give(x.charged)
+		h.Budget.Give(x.charged)
 		x.charged = 0
 	}
 	x.reset()
-	p.exchanges.Put(x)
+	h.exchanges.Put(x)
 }
 
 // charge charges the budget for the growth of x's buffers since the last charge. It reports false if the budget has no room.
-func (p *plane) charge(x *exchange) bool { return x.size() <= api.UnchargedBytes || p.chargeFor(x, 0) }
+func (h *handlers) charge(x *exchange) bool {
+	return x.size() <= api.UnchargedBytes || h.chargeFor(x, 0)
+}
 
 // chargeFor is like charge, for buffers that are about to grow by more bytes.
-func (p *plane) chargeFor(x *exchange, more int) bool {
+func (h *handlers) chargeFor(x *exchange, more int) bool {
 	size := x.size() + int64(more)
 	if size <= api.UnchargedBytes || size <= x.charged {
 		return true
 	}
-	if !p.Budget.Take(size - x.charged) {
+	if !h.Budget.Take(size - x.charged) {
 		return false
 	}
 	x.charged = size
@@ -115,7 +117,7 @@ func (p *plane) chargeFor(x *exchange, more int) bool {
 
 // admit returns the route for x and sets its token. It needs only the method, path and headers, so a request can be refused
 // before its body is read.
-func (p *plane) admit(x *exchange) (*route, *api.Error) {
+func (h *handlers) admit(x *exchange) (*route, *api.Error) {
 	r := routeOf(x.path)
 	switch {
 	case x.header != nil && (r == nil || r.prefix != authPrefix) && fromPage(x.header):
@@ -128,7 +130,7 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 		e.Allow = r.allow
 		return nil, e
 	}
-	token, e := p.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
+	token, e := h.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
 	if e != nil {
 		return nil, e
 	}
@@ -137,23 +139,23 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 }
 
 // serve answers x once its body has been received.
-func (p *plane) serve(r *route, x *exchange) {
-	defer p.recover(x)
+func (h *handlers) serve(r *route, x *exchange) {
+	defer h.recover(x)
 	if x.began.IsZero() {
 		x.began = time.Now()
 	}
-	if e := p.dispatch(r, x); e != nil {
+	if e := h.dispatch(r, x); e != nil {
 		x.SetError(e)
 	}
-	if p.tracer != nil {
-		p.trace(r, x)
+	if h.tracer != nil {
+		h.trace(r, x)
 	}
 }
 
 // dispatch runs r's handler on x. Probes are answered at any time.
-func (p *plane) dispatch(r *route, x *exchange) *api.Error {
+func (h *handlers) dispatch(r *route, x *exchange) *api.Error {
 	if r.need != api.Anyone {
-		if e := p.ChecksError(); e != nil {
+		if e := h.ChecksError(); e != nil {
 			return e
 		}
 	}
@@ -162,66 +164,66 @@ func (p *plane) dispatch(r *route, x *exchange) *api.Error {
 			return e
 		}
 	}
-	return r.serve(p, x)
+	return r.serve(h, x)
 }
 
 // recover turns a panic into an internal error that reveals nothing about it.
-func (p *plane) recover(x *exchange) {
+func (h *handlers) recover(x *exchange) {
 	if v := recover(); v != nil {
-		p.Panics.Add(1)
-		p.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
+		h.Panics.Add(1)
+		h.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
 		x.SetError(api.InternalError())
 		x.hangUp = true
 	}
 }
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
-func (p *plane) check(x *exchange) *api.Error {
+func (h *handlers) check(x *exchange) *api.Error {
 	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
-	if e := x.check.RequireKey(p.Decider.Rules()); e != nil {
+	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
-	if err := p.checkOrReserve(x); err != nil {
-		return p.explain(err)
+	if err := h.checkOrReserve(x); err != nil {
+		return h.explain(err)
 	}
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.delayAnswer(time.Now())
 	}
-	x.compose(0, false, p.node)
+	x.compose(0, false, h.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 
 // explain turns an error of the decider into an answer. It logs internal errors.
-func (p *plane) explain(err error) *api.Error {
+func (h *handlers) explain(err error) *api.Error {
 	e := api.AsError(err)
 	if e.Code == api.Internal {
-		p.Logger.Error("check not decided", "error", err)
+		h.Logger.Error("check not decided", "error", err)
 	}
 	return e
 }
 
 // healthz answers GET /healthz: the process is alive.
-func (p *plane) healthz(x *exchange) *api.Error {
+func (h *handlers) healthz(x *exchange) *api.Error {
 	x.StartJSON(200)
-	x.Body = append(x.Body, p.HealthReport()...)
+	x.Body = append(x.Body, h.HealthReport()...)
 	return nil
 }
 
 // welcome answers GET / with what this server is, and where its documentation is.
-func (p *plane) welcome(x *exchange) *api.Error {
+func (h *handlers) welcome(x *exchange) *api.Error {
 	x.StartJSON(200)
-	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
+	x.Body = append(append(append(x.Body, `{"node":`...), h.node...),
 		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
 	return nil
 }
 
 // readyz answers GET /readyz: whether the node takes checks.
-func (p *plane) readyz(x *exchange) *api.Error {
-	if e := p.ProbeError(); e != nil {
+func (h *handlers) readyz(x *exchange) *api.Error {
+	if e := h.ProbeError(); e != nil {
 		return e
 	}
-	return p.healthz(x)
+	return h.healthz(x)
 }

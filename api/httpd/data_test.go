@@ -121,7 +121,7 @@ func TestCheckDecides(t *testing.T) {
 			}
 		}
 	}
-	if have, want := n.server.plane.Panics.Load(), int64(0); have != want {
+	if have, want := n.server.handlers.Panics.Load(), int64(0); have != want {
 		t.Errorf("panics: have %d", have)
 	}
 }
@@ -358,7 +358,7 @@ func TestPanicIsCaught(t *testing.T) {
 	if resp.StatusCode != 500 || strings.Contains(body, "purpose") || strings.Contains(body, "goroutine") {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	if have := n.server.plane.Panics.Load(); have != 1 {
+	if have := n.server.handlers.Panics.Load(); have != 1 {
 		t.Errorf("have %d panics counted, want 1", have)
 	}
 	b.err = errors.New("something secret")

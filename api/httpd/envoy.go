@@ -10,14 +10,14 @@ import (
 
 // envoy answers POST /json: Envoy's rate limit service for callers without gRPC, compatible with the reference server. It is
 // not optimised.
-func (p *plane) envoy(x *exchange) *api.Error {
+func (h *handlers) envoy(x *exchange) *api.Error {
 	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor
 	if n > api.UnchargedBytes {
-		if !p.Budget.Wait(func() bool { return p.Budget.Take(n) }) {
-			return p.Budget.FullError()
+		if !h.Budget.Wait(func() bool { return h.Budget.Take(n) }) {
+			return h.Budget.FullError()
 		}
-		defer p.Budget.Give(n)
+		defer h.Budget.Give(n)
 	}
 	request, e := rls.FromJSON(x.request.body)
 	if e != nil {
@@ -27,7 +27,7 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	if e := c.Read(request); e != nil {
 		return e
 	}
-	if e := c.Decide(p.Doors, x.token); e != nil {
+	if e := c.Decide(h.Doors, x.token); e != nil {
 		return e
 	}
 	x.StartJSON(200)
@@ -36,7 +36,7 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	}
 	var err error
 	if x.Body, err = rls.AppendJSON(x.Body, c.Append(nil)); err != nil {
-		return p.explain(fmt.Errorf("answer POST /json: %w", err))
+		return h.explain(fmt.Errorf("answer POST /json: %w", err))
 	}
 	x.stripe.Observe(time.Since(x.began))
 	return nil

@@ -25,20 +25,20 @@ const (
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
-	dataPlaces       = 32 << 10 // connections served at once
+	dataSlots        = 32 << 10 // connections served at once
 	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
 )
 
-// dataPlacesFor returns how many connections the data plane serves at once in a process that may open this many files.
-func dataPlacesFor(files int) int { return min(dataPlaces, files/2) }
+// dataSlotsFor returns how many connections the data plane serves at once in a process that may open this many files.
+func dataSlotsFor(files int) int { return min(dataSlots, files/2) }
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
-	plane  *plane
-	server *fasthttp.Server
-	addr   net.Addr
-	ln     net.Listener
-	conns  *api.Connections
+	handlers *handlers
+	server   *fasthttp.Server
+	addr     net.Addr
+	ln       net.Listener
+	conns    *api.Connections
 	transport
 	waiting *heldAnswers
 	date    dateHeader
@@ -55,23 +55,23 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open data plane: %w", err)
 	}
-	return start(newPlane(doors, config.Tracer), ln, config.ReadTimeout), nil
+	return start(newHandlers(doors, config.Tracer), ln, config.ReadTimeout), nil
 }
 
 // start serves plane on ln.
-func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
+func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.MaxConnections, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
-		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: plane.TLS == nil},
+		handlers: handlers, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(handlers.MaxConnections, dataSlotsFor(maxFiles()))), done: make(chan error, 1),
+		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: handlers.TLS == nil},
 	}
-	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
+	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), handlers.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
 		ExpectHandler:  s.expect,
 		HeaderReceived: s.headerReceived,
-		Logger:         serverLog{plane.Logger},
+		Logger:         serverLog{handlers.Logger},
 
 		// This package reads bodies itself, in pieces: the library would allocate whatever length a caller announces.
 		StreamRequestBody:            true,
@@ -79,12 +79,12 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		DisablePreParseMultipartForm: true,
 
 		ReadTimeout:  readTimeout,
-		WriteTimeout: cmp.Or(plane.Timeout, dataWriteTimeout),
-		IdleTimeout:  cmp.Or(plane.Timeout, dataIdleTimeout),
+		WriteTimeout: cmp.Or(handlers.Timeout, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(handlers.Timeout, dataIdleTimeout),
 		// How long an idle worker goroutine waits for the next connection.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
-		Concurrency:           2 * dataPlaces, // never reached: see places
+		Concurrency:           2 * dataSlots, // never reached: see slots
 		CloseOnShutdown:       true,
 		KeepHijackedConns:     true, // see hold
 
@@ -92,12 +92,12 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		NoDefaultContentType:  true,
 		SecureErrorLogMessage: true,
 	}
-	if plane.TLS == nil && plane.tracer == nil {
-		s.quick, s.server.ConnState = s.answerQuickly, noteConnState
+	if handlers.TLS == nil && handlers.tracer == nil {
+		s.fast, s.server.ConnState = s.serveFast, noteConnState
 	}
 	ln = listener{s.conns.Listen(ln), &s.transport}
-	if plane.TLS != nil {
-		ln = securedListener{tls.NewListener(ln, plane.TLS)}
+	if handlers.TLS != nil {
+		ln = securedListener{tls.NewListener(ln, handlers.TLS)}
 	}
 	s.ln = ln
 	go func() { s.done <- s.server.Serve(ln) }()
@@ -157,19 +157,19 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if c := api.Unwrap[*connection](ctx.Conn()); c != nil && c.isClosed() {
 		return
 	}
-	x := s.plane.acquire()
-	defer s.plane.release(x)
+	x := s.handlers.acquire()
+	defer s.handlers.release(x)
 	x.method = codec.UnsafeString(ctx.Method())
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
 	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
 		x.authorization, x.authorizations = codec.UnsafeString(lines[0]), len(lines)
 	}
-	if s.plane.tracer != nil {
+	if s.handlers.tracer != nil {
 		x.traceparent = codec.UnsafeString(ctx.Request.Header.Peek("Traceparent"))
 		x.tracestate = codec.UnsafeString(ctx.Request.Header.Peek("Tracestate"))
 	}
-	r, refusal := s.plane.admit(x)
+	r, refusal := s.handlers.admit(x)
 	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r, refusal = nil, api.CrowdedError()
 	}
@@ -184,7 +184,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	case e != nil:
 		x.SetError(e)
 	default:
-		s.plane.serve(r, x)
+		s.handlers.serve(r, x)
 	}
 	s.answer(ctx, x)
 }
@@ -201,9 +201,9 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 
 // answer hands x's response to the library.
 func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
-	if !s.plane.charge(x) {
+	if !s.handlers.charge(x) {
 		x.Body = nil
-		x.SetError(s.plane.Budget.FullError())
+		x.SetError(s.handlers.Budget.FullError())
 	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
@@ -220,14 +220,14 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		// Move the buffer and its charge to the reply.
 		size := int64(cap(x.Body))
 		x.charged = max(0, x.charged-size)
-		var sent *reply
-		sent, x.Body = s.plane.newReply(x.Body, size, ctx.Conn())
+		var sent *largeReply
+		sent, x.Body = s.handlers.newLargeReply(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.plane.ClosesConnections(), api.IsProbesOnly(ctx.Conn()):
+	case s.handlers.ClosesConnections(), api.IsProbesOnly(ctx.Conn()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
@@ -253,7 +253,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	large := false
 	defer func() {
 		if large {
-			s.plane.Budget.Finish(&x.transfer)
+			s.handlers.Budget.Finish(&x.transfer)
 		}
 	}()
 	for b := x.request.body[:0]; ; {
@@ -264,18 +264,18 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 				size = min(size, max(4096, length+1))
 			}
 			if large { // the time that it waits for room must not count as slowness
-				s.plane.Budget.Finish(&x.transfer)
+				s.handlers.Budget.Finish(&x.transfer)
 				large = false
 			}
-			if !s.plane.Budget.Wait(func() bool { return s.plane.chargeFor(x, size-cap(b)) }) {
-				return s.plane.Budget.FullError()
+			if !s.handlers.Budget.Wait(func() bool { return s.handlers.chargeFor(x, size-cap(b)) }) {
+				return s.handlers.Budget.FullError()
 			}
 			b = append(make([]byte, 0, size), b...)
 			x.request.body = b
 		}
 		if !large && x.charged > 0 {
 			large = true
-			s.plane.Budget.Begin(&x.transfer, x.charged, ctx.Conn())
+			s.handlers.Budget.Begin(&x.transfer, x.charged, ctx.Conn())
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -314,8 +314,8 @@ func notReceived(err error) *api.Error {
 
 // malformed answers input that the library could not parse as a request.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
-	x := s.plane.acquire()
-	defer s.plane.release(x)
+	x := s.handlers.acquire()
+	defer s.handlers.release(x)
 	ctx.Response.Reset()
 	x.SetError(notReceived(err))
 	x.hangUp = true
@@ -330,8 +330,8 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	if ctx.Request.Header.ContentLength() <= most || r != nil && r.bodyIgnored {
 		return fasthttp.StatusContinue
 	}
-	x := s.plane.acquire()
-	defer s.plane.release(x)
+	x := s.handlers.acquire()
+	defer s.handlers.release(x)
 	x.SetError(api.TooLargeError(most))
 	x.hangUp = true
 	s.answer(ctx, x)

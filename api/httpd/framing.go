@@ -102,7 +102,7 @@ func (f *framing) scan(b []byte) int {
 			}
 			return at
 		}
-		if f.line = f.line[:0]; cap(f.line) > maxQuickHead {
+		if f.line = f.line[:0]; cap(f.line) > maxFastHead {
 			f.line = nil
 		}
 		at += end + 1

@@ -209,7 +209,7 @@ type readers struct {
 
 func newReaders(t testing.TB) *readers {
 	r := &readers{data: startData(t, newFixed()), ln: newPipes()}
-	r.data.quick = nil
+	r.data.fast = nil
 	r.data.server.Handler = func(ctx *fasthttp.RequestCtx) {
 		x := &exchange{}
 		if e := r.data.readBody(ctx, x, 1<<16); e != nil {

@@ -17,13 +17,13 @@ import (
 // hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
 // once: the node drains, too many answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	if !s.waiting.takePlace() {
+	if !s.waiting.takeSlot() {
 		return false
 	}
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
-		if !s.plane.Budget.Take(n) {
-			s.waiting.freePlace()
+		if !s.handlers.Budget.Take(n) {
+			s.waiting.freeSlot()
 			return false
 		}
 		w.charged = n
@@ -38,9 +38,9 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
-		s.plane.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
-		s.plane.Budget.Give(w.charged)
-		s.waiting.freePlace()
+		s.handlers.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
+		s.handlers.Budget.Give(w.charged)
+		s.waiting.freeSlot()
 		_ = c.Close()
 		return
 	}
@@ -123,15 +123,15 @@ func descriptor(c net.Conn) int {
 func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := api.Unwrap[*api.Connection](w.conn)
-	closes := w.closes || s.plane.ClosesConnections() || c != nil && !s.conns.Resume(c)
+	closes := w.closes || s.handlers.ClosesConnections() || c != nil && !s.conns.Resume(c)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
 	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
 	if err == nil {
 		_, err = w.conn.Write(text)
 	}
-	s.plane.Budget.Give(w.charged)
-	s.waiting.freePlace()
+	s.handlers.Budget.Give(w.charged)
+	s.waiting.freeSlot()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)
 	} else {
@@ -141,6 +141,6 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		err = errors.Join(err, w.conn.Close())
 	}
 	if err != nil {
-		s.plane.Logger.Debug("data plane: connection after a wait", "error", err)
+		s.handlers.Logger.Debug("data plane: connection after a wait", "error", err)
 	}
 }

@@ -222,12 +222,12 @@ func TestHostile(t *testing.T) {
 	if status, f := n.Check(good); status != 200 {
 		t.Errorf("afterwards: have %d %v", status, f)
 	}
-	if have := n.server.plane.Panics.Load(); have != 0 {
+	if have := n.server.handlers.Panics.Load(); have != 0 {
 		t.Errorf("%d panics", have)
 	}
 	n.Client.CloseIdleConnections()
 	apitest.Until(t, "all connections are closed", func() bool { return n.open() == 0 })
-	apitest.Until(t, "the bodies are given back", func() bool { return n.server.plane.Budget.Used() == 0 })
+	apitest.Until(t, "the bodies are given back", func() bool { return n.server.handlers.Budget.Used() == 0 })
 	// The test's own errors and logs take up to 256 KiB.
 	apitest.Until(t, "memory has returned", func() bool { return heapInUse() < heap+heap/10+(256<<10) })
 	// The library keeps idle workers for some seconds.

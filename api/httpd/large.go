@@ -7,36 +7,36 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// reply is an answer of more than UnchargedBytes that is being sent.
-type reply struct {
+// largeReply is an answer of more than UnchargedBytes that is being sent.
+type largeReply struct {
 	bytes.Reader
 	api.Transfer
-	body  []byte
-	size  int64 // bytes charged to the budget for body
-	plane *plane
+	body     []byte
+	size     int64 // bytes charged to the budget for body
+	handlers *handlers
 }
 
-// newReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an empty buffer to
-// use in place of body.
-func (p *plane) newReply(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
-	r, ok := p.replies.Get().(*reply)
+// newLargeReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an
+// empty buffer to use in place of body.
+func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *largeReply, spare []byte) {
+	r, ok := h.replies.Get().(*largeReply)
 	if !ok {
-		r = &reply{plane: p}
+		r = &largeReply{handlers: h}
 	}
 	spare, r.body = r.body[:0], body
 	r.Reset(body)
 	r.size = size
-	p.Budget.Begin(&r.Transfer, size, conn)
+	h.Budget.Begin(&r.Transfer, size, conn)
 	return r, spare
 }
 
 // Close releases the reply and its charge, whether it was sent or not.
-func (r *reply) Close() error {
-	p, size := r.plane, r.size
-	p.Budget.Finish(&r.Transfer)
+func (r *largeReply) Close() error {
+	h, size := r.handlers, r.size
+	h.Budget.Finish(&r.Transfer)
 	r.Reset(nil)
 	r.body = api.Reuse(r.body)
-	p.replies.Put(r)
-	p.Budget.Give(size)
+	h.replies.Put(r)
+	h.Budget.Give(size)
 	return nil
 }

@@ -10,24 +10,24 @@ import (
 )
 
 // checkOrReserve asks the decider for x's check or reservation.
-func (p *plane) checkOrReserve(x *exchange) (err error) {
+func (h *handlers) checkOrReserve(x *exchange) (err error) {
 	if !x.check.Reserving {
-		return p.Decider.Check(&x.check.Query, &x.answer)
+		return h.Decider.Check(&x.check.Query, &x.answer)
 	}
-	x.check.Reservation, err = p.Decider.Reserve(&x.check.Query, x.check.TTL, &x.answer)
+	x.check.Reservation, err = h.Decider.Reserve(&x.check.Query, x.check.TTL, &x.answer)
 	return err
 }
 
 // settleReservation answers POST /v1/settle.
-func (p *plane) settleReservation(x *exchange) *api.Error {
+func (h *handlers) settleReservation(x *exchange) *api.Error {
 	costs := slices.Clone(x.check.Costs)
 	for i := range costs {
 		costs[i].Unit = strings.Clone(costs[i].Unit) // the decider may use it after this request has ended
 	}
 	id := strings.Clone(x.check.Reservation)
-	out, err := p.Decider.Settle(id, costs)
+	out, err := h.Decider.Settle(id, costs)
 	if err != nil {
-		return p.explain(err)
+		return h.explain(err)
 	}
 	x.StartJSON(200)
 	x.Body = appendSettlement(x.Body, id, out)

@@ -160,7 +160,7 @@ func TestHalfClosed(t *testing.T) {
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Capacity = 1 << 20
+	n.server.handlers.Budget.Capacity = 1 << 20
 	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
 	for range 50 {
 		if _, err := io.WriteString(n.dial(t), announced); err != nil {
@@ -168,14 +168,14 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 		}
 	}
 	apitest.Until(t, "all connections are open", func() bool { return n.open() == 50 })
-	if held := n.server.plane.Budget.Used(); held != 0 {
+	if held := n.server.handlers.Budget.Used(); held != 0 {
 		t.Errorf("have %d bytes held for bodies that did not come", held)
 	}
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(" ", 4<<20) + `]}`})
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.plane.Budget.Used() == 0 })
+	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.handlers.Budget.Used() == 0 })
 	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}

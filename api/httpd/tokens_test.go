@@ -170,13 +170,13 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 }
 
 // A connection that remembers a token forgets it when the tokens change.
-func TestQuickWayForgetsTokens(t *testing.T) {
+func TestFastPathForgetsTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
-		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
-		one := quickPost(plainCheck, "Authorization: Bearer x")
-		if with, without, quick := serveBothWays(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
-			t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", quick, with, without)
+		s := startHandlers(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
+		one := fastPost(plainCheck, "Authorization: Bearer x")
+		if with, without, fast := serveBothWays(t, s, opening, one, one, one); with != without || fast != 3 || strings.Count(with, tt.status) < 3 {
+			t.Errorf("%d answers on the fast path; have\n%s\nwant\n%s", fast, with, without)
 		}
 	}
 	file := apitest.TokensFile(t, apitest.TokenEntry("x", "x", "check"))
@@ -185,8 +185,8 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer doors.Close()
-	var head quickHead
-	one := []byte(quickPost(plainCheck, "Authorization: Bearer x"))
+	var head fastHead
+	one := []byte(fastPost(plainCheck, "Authorization: Bearer x"))
 	for i, text := range []string{"x", "y", "x"} {
 		apitest.WriteFile(t, file, "tokens:\n"+apitest.TokenEntry(text, text, "check"))
 		knows := func(header string) bool {
@@ -202,7 +202,7 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		}
 	}
 	// The token of the remembered head is not used for a head that is too long to remember.
-	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxQuickHead)))
+	long := []byte(fastPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxFastHead)))
 	if r, ok := head.read(long); !ok || r.tokenCache != nil {
 		t.Errorf("have %v, %v", r.tokenCache, ok)
 	}

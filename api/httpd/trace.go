@@ -8,8 +8,8 @@ import (
 )
 
 // trace records an answered request, if it is sampled and not a probe.
-func (p *plane) trace(r *route, x *exchange) {
-	if r.need == api.Anyone || !p.tracer.Sampled(x.traceparent) {
+func (h *handlers) trace(r *route, x *exchange) {
+	if r.need == api.Anyone || !h.tracer.Sampled(x.traceparent) {
 		return
 	}
 	t := tracing.Request{
@@ -28,5 +28,5 @@ func (p *plane) trace(r *route, x *exchange) {
 	if x.token != nil {
 		t.Token = x.token.Name
 	}
-	p.tracer.Record(&t)
+	h.tracer.Record(&t)
 }

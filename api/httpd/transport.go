@@ -13,9 +13,9 @@ type transport struct {
 	began time.Time
 	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
 	slack time.Duration
-	// quick answers input that was read where a request begins; nil: no fast path. If it reports false, the library gets the
+	// fast answers input that was read where a request begins; nil: no fast path. If it reports false, the library gets the
 	// input.
-	quick func(*connection, []byte) (bool, error)
+	fast func(*connection, []byte) (bool, error)
 	// framed means that connections check the framing. With TLS, securedListener does, above the encryption.
 	framed bool
 }
@@ -50,8 +50,8 @@ type connection struct {
 	// serves the connection uses it.
 	betweenRequests bool
 	frame           framing
-	head            quickHead    // of the last request that was answered on the fast path
-	quickState      atomic.Int32 // the state of the fast path
+	head            fastHead     // of the last request that was answered on the fast path
+	fastState       atomic.Int32 // the state of the fast path
 }
 
 // The states of the fast path on a connection.
@@ -62,32 +62,32 @@ const (
 	quickClosed          // the connection is closed
 )
 
-// beginQuick starts answering a request on the fast path. It reports false if the connection is closed.
-func (c *connection) beginQuick() bool { return c.quickState.CompareAndSwap(quickIdle, quickAnswering) }
+// beginFast starts answering a request on the fast path. It reports false if the connection is closed.
+func (c *connection) beginFast() bool { return c.fastState.CompareAndSwap(quickIdle, quickAnswering) }
 
 // isClosed reports whether the connection is closed.
-func (c *connection) isClosed() bool { return c.quickState.Load() == quickClosed }
+func (c *connection) isClosed() bool { return c.fastState.Load() == quickClosed }
 
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
-func (c *connection) closesAfterAnswer() bool { return c.quickState.Load() == quickLast }
+func (c *connection) closesAfterAnswer() bool { return c.fastState.Load() == quickLast }
 
-// endQuick finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
-func (c *connection) endQuick() bool {
-	if c.quickState.CompareAndSwap(quickAnswering, quickIdle) {
+// endFast finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
+func (c *connection) endFast() bool {
+	if c.fastState.CompareAndSwap(quickAnswering, quickIdle) {
 		return false
 	}
-	c.quickState.Store(quickClosed)
+	c.fastState.Store(quickClosed)
 	_ = c.Connection.Close() // Close has already returned nil
 	return true
 }
 
 // Close closes the connection, at once or after the answer in progress.
 func (c *connection) Close() error {
-	for !c.quickState.CompareAndSwap(quickIdle, quickClosed) {
-		if c.quickState.CompareAndSwap(quickAnswering, quickLast) {
+	for !c.fastState.CompareAndSwap(quickIdle, quickClosed) {
+		if c.fastState.CompareAndSwap(quickAnswering, quickLast) {
 			return nil
 		}
-		switch c.quickState.Load() {
+		switch c.fastState.Load() {
 		case quickLast:
 			return nil
 		case quickClosed:
@@ -144,10 +144,10 @@ func (c *connection) Read(b []byte) (int, error) {
 	}
 	for {
 		n, err := c.receive(b)
-		if n == 0 || err != nil || !c.betweenRequests || c.transport.quick == nil {
+		if n == 0 || err != nil || !c.betweenRequests || c.transport.fast == nil {
 			return c.checkFraming(b[:n], err)
 		}
-		done, err := c.transport.quick(c, b[:n])
+		done, err := c.transport.fast(c, b[:n])
 		if err != nil {
 			return 0, err
 		}

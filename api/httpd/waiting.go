@@ -21,12 +21,12 @@ const (
 // the encoded answer and a runtime timer.
 type heldAnswers struct {
 	most    int                                 // bounds the answers held at once
-	answer  func(w *waiter, left time.Duration) // sends the answer, calls freePlace, and serves the connection again
+	answer  func(w *waiter, left time.Duration) // sends the answer, calls freeSlot, and serves the connection again
 	refused atomic.Int64                        // answers not held because the bound was reached
 
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
-	taken int           // places of answers not sent yet. Invariant: len(held) <= taken <= most
+	taken int           // slots of answers not sent yet. Invariant: len(held) <= taken <= most
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 
@@ -48,7 +48,7 @@ type waiter struct {
 
 // maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
 func maxHeldFor(files int) int {
-	return min(maxWaiting, files-files/spareFilesDivisor-dataPlacesFor(files))
+	return min(maxWaiting, files-files/spareFilesDivisor-dataSlotsFor(files))
 }
 
 // newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.
@@ -60,8 +60,8 @@ func newHeldAnswers(most int, draining <-chan struct{}, answer func(*waiter, tim
 	return s
 }
 
-// takePlace takes a place for one more answer. It reports false if there is none.
-func (ws *heldAnswers) takePlace() bool {
+// takeSlot takes a slot for one more answer. It reports false if there is none.
+func (ws *heldAnswers) takeSlot() bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	switch {
@@ -75,15 +75,15 @@ func (ws *heldAnswers) takePlace() bool {
 	return true
 }
 
-// freePlace frees a place, after the answer was sent or could not be.
-func (ws *heldAnswers) freePlace() {
+// freeSlot frees a slot, after the answer was sent or could not be.
+func (ws *heldAnswers) freeSlot() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.taken--
 	ws.closeIfEmpty()
 }
 
-// closeIfEmpty closes empty once the last place is free. The caller holds ws.mu.
+// closeIfEmpty closes empty once the last slot is free. The caller holds ws.mu.
 func (ws *heldAnswers) closeIfEmpty() {
 	if ws.ended && ws.taken == 0 {
 		select {
@@ -94,7 +94,7 @@ func (ws *heldAnswers) closeIfEmpty() {
 	}
 }
 
-// hold keeps w, for which takePlace has taken a place, until it is due.
+// hold keeps w, for which takeSlot has taken a slot, until it is due.
 func (ws *heldAnswers) hold(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -152,7 +152,7 @@ func (ws *heldAnswers) close() {
 	ws.running.Wait()
 }
 
-// count returns the number of places taken: answers not sent yet.
+// count returns the number of slots taken: answers not sent yet.
 func (ws *heldAnswers) count() int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -66,9 +66,9 @@ func TestTwentyThousandWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.SetRules(set)
-	plane := planeOf(l)
+	handlers := handlersOf(l)
 	ln := newPipes()
-	s := start(plane, ln, 0)
+	s := start(handlers, ln, 0)
 	s.waiting.most = crowd
 	var mu sync.Mutex // guards due
 	due := map[net.Conn]time.Time{}

@@ -51,7 +51,7 @@ func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	return apitest.Fields(t, body), closes
 }
 
-// While an answer is held back, its connection takes neither a goroutine nor a place. Afterwards it is served again, and
+// While an answer is held back, its connection takes neither a goroutine nor a slot. Afterwards it is served again, and
 // requests sent meanwhile are answered in order.
 func TestWaitKeepsTheConnection(t *testing.T) {
 	t.Parallel()
@@ -172,8 +172,8 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	}
 }
 
-// A caller that hangs up frees its place; one that closes only its sending side gets its answer.
-func TestHangUpFreesThePlace(t *testing.T) {
+// A caller that hangs up frees its slot; one that closes only its sending side gets its answer.
+func TestHangUpFreesTheSlot(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
 	n.Check(waitOn("slow"))

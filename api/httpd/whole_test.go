@@ -18,7 +18,7 @@ import (
 
 // wholeRequests returns requests as the server library hands them over: a POST, and a proxy's GET.
 func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
-	s := &Server{plane: planeOf(f)}
+	s := &Server{handlers: handlersOf(f)}
 	requests := map[string]func(*fasthttp.Request){
 		"POST /v1/check": func(r *fasthttp.Request) {
 			r.Header.SetMethod("POST")
@@ -102,7 +102,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 			if refused {
 				f.refuse(1, time.Second)
 			}
-			p := planeOf(f)
+			p := handlersOf(f)
 			body := `{"checks":[` + strings.Repeat(check+",", 49) + check + `]}`
 			x := p.acquire()
 			n := testing.AllocsPerRun(100, func() {

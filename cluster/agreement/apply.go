@@ -51,20 +51,20 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 }
 
 // applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
-func (w *signedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
-	if err := s.checkLevel(w.Entry, w.level); err != nil {
+func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
+	if err := s.checkLevel(e.Entry, e.level); err != nil {
 		return Result{Err: err}, nil
 	}
 	apply := func() Result {
-		if e, isRules := w.Entry.(Rules); isRules && p.fits(s, e) {
+		if e, isRules := e.Entry.(Rules); isRules && p.fits(s, e) {
 			return e.enact(next, p.after, p.err)
 		}
-		return w.apply(next)
+		return e.apply(next)
 	}
-	if w.transition == nil {
+	if e.transition == nil {
 		return apply(), nil
 	}
-	return w.transition.applyOn(s, next, apply)
+	return e.transition.applyOn(s, next, apply)
 }
 
 // Prepared is a change of rules or regions whose result is computed before its entry is applied.
@@ -101,7 +101,7 @@ func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
 
-func (e Found) apply(next *State) Result {
+func (e FoundCluster) apply(next *State) Result {
 	switch {
 	case e.Cluster.IsZero():
 		return rejected("the cluster has no ID")
@@ -118,7 +118,7 @@ func (e Empty) apply(*State) Result { return Result{} }
 // checkLevel rejects an entry above the feature level that the members have agreed on.
 func (s *State) checkLevel(e Entry, level Level) error {
 	switch e.(type) {
-	case Raise, Found:
+	case Raise, FoundCluster:
 		return nil
 	}
 	if level > s.Level {
@@ -132,8 +132,8 @@ func (e Raise) apply(next *State) Result {
 		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
-		if b, booted := next.Boots[id]; booted && b.knownLevel() < e.Level {
-			return rejected("%s knows feature level %d", id, b.knownLevel())
+		if p, booted := next.Processes[id]; booted && p.knownLevel() < e.Level {
+			return rejected("%s knows feature level %d", id, p.knownLevel())
 		}
 	}
 	next.Level = e.Level
@@ -199,11 +199,11 @@ func (e Leave) apply(next *State) Result {
 		return rejected("%s is not in the ring", e.Node)
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
-	case !e.Why.isKnown():
-		return rejected("unknown reason %q", e.Why)
+	case !e.Reason.isKnown():
+		return rejected("unknown reason %q", e.Reason)
 	}
 	next.Epoch = e.Epoch
-	next.suspend(e.Node, e.Why, e.When)
+	next.suspend(e.Node, e.Reason, e.When)
 	next.move(next.From, next.From.Without(e.Node))
 	return Result{}
 }
@@ -229,13 +229,13 @@ func (e Ended) apply(next *State) Result {
 		return rejected("the node is zero")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
-	case !e.Why.isKnown():
-		return rejected("unknown reason %q", e.Why)
+	case !e.Reason.isKnown():
+		return rejected("unknown reason %q", e.Reason)
 	}
-	if e.Why == Removed {
+	if e.Reason == Removed {
 		next.recordRemoved(e.Node)
 	}
-	next.suspend(e.Node, e.Why, e.When)
+	next.suspend(e.Node, e.Reason, e.When)
 	next.setGeneration(e.Node, have+1)
 	next.LastEnded, next.Revision = next.Index, next.Index
 	if !next.InRing(e.Node) {
@@ -256,11 +256,11 @@ func (e Ended) apply(next *State) Result {
 	return Result{}
 }
 
-func (e Boot) apply(next *State) Result {
+func (e RegisterProcess) apply(next *State) Result {
 	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
-	last, known := next.Boots[e.Node]
+	last, known := next.Processes[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
 		return rejected("the node or its boot is zero")
@@ -272,10 +272,10 @@ func (e Boot) apply(next *State) Result {
 		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
-	case !known && len(next.Boots) >= MaxBoots:
-		return rejected("%d nodes have registered processes, the most allowed", len(next.Boots))
+	case !known && len(next.Processes) >= MaxProcesses:
+		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
-	next.setBoot(e.Node, last.successor(e, next.Index))
+	next.setProcess(e.Node, last.successor(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
 }
@@ -289,8 +289,8 @@ func (e Forget) apply(next *State) Result {
 	}
 	next.Members = maps.Clone(next.Members)
 	delete(next.Members, e.Node)
-	next.Boots = maps.Clone(next.Boots)
-	delete(next.Boots, e.Node)
+	next.Processes = maps.Clone(next.Processes)
+	delete(next.Processes, e.Node)
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}
@@ -318,9 +318,9 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
 		r.Err = err
-	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
+	} else if doc, _ := history.Current(); Level(doc.FeatureLevel()) > next.Level {
 		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
-			doc.Level(), next.Level)}}
+			doc.FeatureLevel(), next.Level)}}
 	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
 		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}
 	} else {

@@ -63,19 +63,19 @@ func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 	return &Unreadable{Needs: needs, Release: release, Knows: b.Level, Err: err}
 }
 
-// appendSignature appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
-// releases, past and future, have a signature after their first bytes.
-func (b *Build) appendSignature(to []byte, needs Level) []byte {
+// appendOrigin appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
+// releases, past and future, name their origin in this way after their first bytes.
+func (b *Build) appendOrigin(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
-var errSignature = errors.New("invalid signature")
+var errOrigin = errors.New("invalid signature")
 
-// decodeSignature is the inverse of appendSignature.
-func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {
+// decodeOrigin is the inverse of appendOrigin.
+func decodeOrigin(d *wire.Decoder) (needs Level, release string, err error) {
 	needs, release = Level(d.UpTo(1<<31)), d.Text(MaxRelease)
 	if d.Failed() || needs == 0 || strings.ContainsFunc(release, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return 0, "", errSignature
+		return 0, "", errOrigin
 	}
 	return needs, release, nil
 }

@@ -42,7 +42,7 @@ const (
 
 // kinds has an entry of each kind at its number. The numbers are part of the format, so append new kinds at the end.
 var kinds = [...]Entry{
-	1: Found{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, Boot{}, Reign{}, Primary{}, Region{}, Mark{},
+	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
 	Adopt{}, Skipped{}, Raise{},
 }
 
@@ -59,7 +59,7 @@ func neededLevel(e Entry) Level {
 	switch e := e.(type) {
 	case Raise:
 		return max(1, e.Level) // a node that doesn't know the level should stop here, not at a later entry
-	case Found:
+	case FoundCluster:
 		return max(1, e.Level)
 	}
 	return 1
@@ -74,7 +74,7 @@ func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
-	head := b.appendSignature([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
+	head := b.appendOrigin([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
 	if head = wire.AppendBool(head, transition != nil); transition != nil {
 		head = transition.appendTo(head)
 	}
@@ -125,21 +125,21 @@ func (b *Build) Decode(entry []byte) (Entry, error) {
 	return w.Entry, err
 }
 
-// signedEntry is an entry with its signature and transition.
-type signedEntry struct {
+// stampedEntry is an entry with its signature and transition.
+type stampedEntry struct {
 	Entry
 	level      Level // the level needed to read it
 	release    string
 	transition *Transition // nil if there are none
 }
 
-func (b *Build) decode(entry []byte) (signedEntry, error) {
+func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return signedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		return stampedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
 	d := wire.NewDecoder(entry[3:])
-	level, release, err := decodeSignature(d)
-	w := signedEntry{level: level, release: release}
+	level, release, err := decodeOrigin(d)
+	w := stampedEntry{level: level, release: release}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrEntry, err)
@@ -161,7 +161,7 @@ func (b *Build) decode(entry []byte) (signedEntry, error) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
 	if err != nil {
-		return signedEntry{}, b.unreadable(level, release, err)
+		return stampedEntry{}, b.unreadable(level, release, err)
 	}
 	return w, nil
 }

@@ -13,16 +13,16 @@ const (
 	maxText     = 256 // bounds a member's name, address, region and zone, in bytes
 )
 
-// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark,
-// Adopt, Raise and Skipped.
+// Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended, RegisterProcess, Forget, Rules, Primary, Region,
+// Mark, Adopt, Raise and Skipped.
 type Entry interface {
 	// apply changes next, a copy of the state before the entry that already has the entry's index. The result's error says
 	// why the entry is rejected.
 	apply(next *State) Result
 }
 
-// Found founds a cluster. It is ignored if there already is one.
-type Found struct {
+// FoundCluster founds a cluster. It is ignored if there already is one.
+type FoundCluster struct {
 	Cluster ClusterID `json:"cluster"` // not zero
 	Secret  []byte    `json:"secret"`  // 32 bytes
 	// Level is the feature level at which the cluster starts; 0 means 1. All of its members must know it.
@@ -45,10 +45,10 @@ type Ring struct {
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
-	// Why is the leader's reason for taking the node out, or "" if the node asked to leave. When is the time, in Unix
+	// Reason is the leader's reason for taking the node out, or "" if the node asked to leave. When is the time, in Unix
 	// milliseconds.
-	Why  Reason `json:"why,omitempty"`
-	When int64  `json:"when,omitempty"`
+	Reason Reason `json:"why,omitempty"`
+	When   int64  `json:"when,omitempty"`
 }
 
 // Settled ends the move, because every member has reported Epoch as settled. It is rejected unless Epoch is the current one.
@@ -66,7 +66,7 @@ type Ended struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
 	Reign      uint64      `json:"reign,omitempty"` // of the leader that decided to end the node; 0 for any
-	Why        Reason      `json:"why,omitempty"`
+	Reason     Reason      `json:"why,omitempty"`
 	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
@@ -76,10 +76,10 @@ type Raise struct {
 	Level Level `json:"level"`
 }
 
-// Boot registers the process of a node that may have authority. Everything that the node's previous process held in memory is
-// gone. It is rejected if too many nodes are registered, if the process is a former one, if it doesn't know the agreed
-// feature level, or if Reign is over. Repeating it changes nothing.
-type Boot struct {
+// RegisterProcess registers the process of a node that may have authority. Everything that the node's previous process held
+// in memory is gone. It is rejected if too many nodes are registered, if the process is a former one, if it doesn't know
+// the agreed feature level, or if Reign is over. Repeating it changes nothing.
+type RegisterProcess struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
 	Reign uint64      `json:"reign,omitempty"` // of the leader that registers it; 0 for any

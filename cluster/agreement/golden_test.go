@@ -19,11 +19,11 @@ var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
 func goldenEntries() []Entry {
 	when := time.UnixMilli(1_800_000_000_000).UTC()
 	return []Entry{
-		Found{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
+		FoundCluster{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
 		Empty{},
 		Reign{Number: 77},
-		Boot{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
-		Boot{Node: node(1), Boot: 12},
+		RegisterProcess{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
+		RegisterProcess{Node: node(1), Boot: 12},
 		Ring{Epoch: 1, Members: members(1, 2, 3), Settings: ring.DefaultSettings()},
 		Primary{Region: "eu", World: WorldID{3}, Term: 4, When: when.UnixMilli()},
 		Rules{
@@ -37,10 +37,10 @@ func goldenEntries() []Entry {
 			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
 			Change: rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},
 		},
-		Leave{Epoch: 2, Node: node(3), Why: Unreachable, When: when.UnixMilli()},
+		Leave{Epoch: 2, Node: node(3), Reason: Unreachable, When: when.UnixMilli()},
 		Settled{Epoch: 2, Revision: 13},
-		Ended{Node: node(2), Generation: 0, Reign: 77, Why: Behind, When: when.UnixMilli()},
-		Ended{Node: node(1), Generation: 0, Why: Removed, When: when.UnixMilli()},
+		Ended{Node: node(2), Generation: 0, Reign: 77, Reason: Behind, When: when.UnixMilli()},
+		Ended{Node: node(1), Generation: 0, Reason: Removed, When: when.UnixMilli()},
 		Forget{Node: node(3)},
 		Raise{Level: 1},
 		Skipped{Hash: bytes.Repeat([]byte{9}, 32)},

@@ -91,20 +91,20 @@ func entryFor(t *rapid.T, s *State) Entry {
 		r.Members[0].Address = fmt.Sprintf("10.0.1.%d", rapid.IntRange(0, 9).Draw(t, "address"))
 		return r
 	case 4:
-		return Leave{Epoch: epoch(), Node: someone(), Why: reason(), When: when()}
+		return Leave{Epoch: epoch(), Node: someone(), Reason: reason(), When: when()}
 	case 5:
 		return Settled{Epoch: epoch() - 1}
 	case 6:
 		id := someone()
 		return Ended{
 			Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation"),
-			Why: reason(), When: when(),
+			Reason: reason(), When: when(),
 		}
 	case 7:
 		return Forget{someone()}
 	case 8:
 		reign := rapid.SampledFrom([]uint64{0, s.Reign, 3}).Draw(t, "reign")
-		return Boot{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
+		return RegisterProcess{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
 	case 9:
 		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
 	}

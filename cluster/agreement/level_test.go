@@ -15,7 +15,7 @@ var next = Build{Level: Newest + 1, Release: "v9.1.0"}
 func TestLevels(t *testing.T) {
 	begun := found
 	begun.Level = Newest
-	s := do(t, New(), begun, ringOf(1, 1, 2), Boot{Node: node(1), Boot: 7, Level: Newest + 1}, Boot{Node: node(2), Boot: 8, Level: Newest})
+	s := do(t, New(), begun, ringOf(1, 1, 2), RegisterProcess{Node: node(1), Boot: 7, Level: Newest + 1}, RegisterProcess{Node: node(2), Boot: 8, Level: Newest})
 	apply := func(b *Build, e Entry) Result {
 		t.Helper()
 		raw, err := next.Encode(e)
@@ -35,11 +35,11 @@ func TestLevels(t *testing.T) {
 	}
 	refused(Raise{Level: Newest}, fmt.Sprintf("is already %d", Newest))
 	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
-	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+1 {
+	if r := apply(&next, RegisterProcess{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
 	// An entry of a later level may not be written before the level is raised.
-	raw := append(next.appendSignature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
+	raw := append(next.appendOrigin([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
 	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
 		t.Errorf("have %v", err)
 	}
@@ -57,7 +57,7 @@ func TestLevels(t *testing.T) {
 		t.Error(err)
 	}
 	refused(Raise{Level: Newest}, "already")
-	refused(Boot{Node: node(1), Boot: 17, Level: Newest}, fmt.Sprintf("the cluster is at %d", Newest+1))
+	refused(RegisterProcess{Node: node(1), Boot: 17, Level: Newest}, fmt.Sprintf("the cluster is at %d", Newest+1))
 	b, err := next.AppendSnapshot(nil, s)
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +65,10 @@ func TestLevels(t *testing.T) {
 	if _, err := ThisBuild.Parse(b); !errors.As(err, new(*Unreadable)) {
 		t.Errorf("have %v", err)
 	}
-	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Boots[node(2)].Zones != "2031a" {
+	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Processes[node(2)].Zones != "2031a" {
 		t.Errorf("have %v", err)
 	}
-	if alone := do(t, New(), Found{Cluster: found.Cluster, Secret: found.Secret, Level: 1}); alone.Level != 1 {
+	if alone := do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}); alone.Level != 1 {
 		t.Errorf("have level %d", alone.Level)
 	}
 }

@@ -34,31 +34,31 @@ func (s *State) checkReign(reign uint64) Result {
 }
 
 // WasFormer reports whether boot is one of the node's remembered former processes.
-func (b Process) WasFormer(boot uint64) bool { return slices.Contains(b.Former, boot) }
+func (p Process) WasFormer(boot uint64) bool { return slices.Contains(p.Former, boot) }
 
 // knownLevel returns the newest feature level that the process knows.
-func (b Process) knownLevel() Level { return max(1, b.Level) }
+func (p Process) knownLevel() Level { return max(1, p.Level) }
 
 // successor returns the node's next process, after b. It copies Former, which other states share.
-func (b Process) successor(e Boot, index uint64) Process {
-	former := slices.Clone(b.Former)
-	if b.Boot != 0 {
-		former = append(former, b.Boot)
+func (p Process) successor(e RegisterProcess, index uint64) Process {
+	former := slices.Clone(p.Former)
+	if p.Boot != 0 {
+		former = append(former, p.Boot)
 	}
 	return Process{
 		Boot: e.Boot, Index: index, Former: former[max(0, len(former)-maxFormer):],
-		Level: e.Level, Release: e.Release, Zones: e.Zones, Suspension: b.Suspension.afterRestart(),
+		Level: e.Level, Release: e.Release, Zones: e.Zones, Suspension: p.Suspension.afterRestart(),
 	}
 }
 
-// setBoot sets a node's process in a fresh copy of the map.
-func (s *State) setBoot(id ring.NodeID, b Process) {
-	s.Boots = maps.Clone(s.Boots)
-	s.Boots[id] = b
+// setProcess sets a node's process in a fresh copy of the map.
+func (s *State) setProcess(id ring.NodeID, p Process) {
+	s.Processes = maps.Clone(s.Processes)
+	s.Processes[id] = p
 }
 
 // isPossible reports whether entries up to index last could have produced b, which was read from a snapshot.
-func (b Process) isPossible(last uint64) bool {
-	return b.Boot != 0 && b.Index <= last && len(b.Former) <= maxFormer && !b.WasFormer(b.Boot) && !b.WasFormer(0) &&
-		b.Suspension.Times >= 0 && b.Suspension.Times <= maxSuspended
+func (p Process) isPossible(last uint64) bool {
+	return p.Boot != 0 && p.Index <= last && len(p.Former) <= maxFormer && !p.WasFormer(p.Boot) && !p.WasFormer(0) &&
+		p.Suspension.Times >= 0 && p.Suspension.Times <= maxSuspended
 }

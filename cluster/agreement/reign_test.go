@@ -17,8 +17,8 @@ func TestReign(t *testing.T) {
 		{"an end decided in this reign", Ended{Node: node(2), Reign: 7}, true},
 		{"an end decided in another", Ended{Node: node(2), Reign: 6}, false},
 		{"an end by nobody's decision", Ended{Node: node(2)}, true},
-		{"a process named in this reign", Boot{Node: node(2), Boot: 1, Reign: 7}, true},
-		{"a process named in another", Boot{Node: node(2), Boot: 1, Reign: 6}, false},
+		{"a process named in this reign", RegisterProcess{Node: node(2), Boot: 1, Reign: 7}, true},
+		{"a process named in another", RegisterProcess{Node: node(2), Boot: 1, Reign: 6}, false},
 	}
 	for _, tt := range tests {
 		b, err := ThisBuild.Encode(tt.have)
@@ -29,11 +29,11 @@ func TestReign(t *testing.T) {
 		if (result.Err == nil) != tt.want || result.Err != nil && !errors.Is(result.Err, ErrRejected) {
 			t.Errorf("%s: have %v, want it accepted: %v", tt.name, result.Err, tt.want)
 		}
-		if !tt.want && (next.Revision != s.Revision || next.Reign != s.Reign || next.LastEnded != 0 || len(next.Boots) > 0) {
+		if !tt.want && (next.Revision != s.Revision || next.Reign != s.Reign || next.LastEnded != 0 || len(next.Processes) > 0) {
 			t.Errorf("%s: it was rejected and changed something", tt.name)
 		}
 	}
-	back := reread(t, do(t, s, Reign{8}, Boot{Node: node(2), Boot: 1, Reign: 8}))
+	back := reread(t, do(t, s, Reign{8}, RegisterProcess{Node: node(2), Boot: 1, Reign: 8}))
 	if back.Reign != 8 {
 		t.Errorf("have reign %d after a snapshot, want 8", back.Reign)
 	}
@@ -43,15 +43,15 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 	s := do(t, New(), found)
 	const all = maxFormer + 4
 	for boot := range uint64(all) {
-		s = do(t, s, Boot{Node: node(1), Boot: boot + 1})
+		s = do(t, s, RegisterProcess{Node: node(1), Boot: boot + 1})
 	}
 	s = reread(t, s)
-	have := s.Boots[node(1)]
+	have := s.Processes[node(1)]
 	if have.Boot != all || have.Index != s.Index || len(have.Former) != maxFormer {
 		t.Fatalf("have %+v", have)
 	}
 	for boot := uint64(all - maxFormer); boot < all; boot++ {
-		b, _ := ThisBuild.Encode(Boot{Node: node(1), Boot: boot})
+		b, _ := ThisBuild.Encode(RegisterProcess{Node: node(1), Boot: boot})
 		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) || next.Boot(node(1)) != all || !have.WasFormer(boot) {
 			t.Errorf("process %d: have %v, want it rejected", boot, r.Err)
 		}
@@ -60,7 +60,7 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 		t.Error("a process is called a former one that isn't among the last")
 	}
 	// Repeating it changes nothing, not even the index that must be applied.
-	if again := do(t, s, Boot{Node: node(1), Boot: all}); again.Boots[node(1)].Index != have.Index {
-		t.Errorf("have index %d, want %d", again.Boots[node(1)].Index, have.Index)
+	if again := do(t, s, RegisterProcess{Node: node(1), Boot: all}); again.Processes[node(1)].Index != have.Index {
+		t.Errorf("have index %d, want %d", again.Processes[node(1)].Index, have.Index)
 	}
 }

@@ -455,7 +455,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 
 // take makes every node empty its bucket.
 func (w *world) take() {
-	now := algorithms.Now{Steady: w.now * int64(time.Millisecond), Wall: w.now * int64(time.Millisecond)}
+	now := algorithms.Instant{Steady: w.now * int64(time.Millisecond), Wall: w.now * int64(time.Millisecond)}
 	for _, r := range w.regions {
 		for _, n := range r.nodes {
 			share, whole := w.limit(r, n)

@@ -28,29 +28,29 @@ var ErrSnapshot = errors.New("not a snapshot")
 func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.AppendSnapshot(b, s) }
 
 // AppendSnapshot appends the whole state to b. The same build encodes equal states as equal bytes.
-func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
+func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 	parts := [4][]byte{}
 	var err error
 	if parts[0], err = json.Marshal(s); err != nil {
-		return b, fmt.Errorf("write the agreed state: %w", err)
+		return buf, fmt.Errorf("write the agreed state: %w", err)
 	}
 	if parts[3], err = s.Regions.documents(); err != nil {
-		return b, fmt.Errorf("write the held versions of the rules: %w", err)
+		return buf, fmt.Errorf("write the held versions of the rules: %w", err)
 	}
 	for i, t := range []*ring.Table{s.From, s.To} {
 		if t == nil || i == 1 && t == s.From {
 			continue
 		}
 		if parts[1+i], err = t.AppendBinary(nil); err != nil {
-			return b, fmt.Errorf("write a ring: %w", err)
+			return buf, fmt.Errorf("write a ring: %w", err)
 		}
 	}
-	start := len(b)
-	b = w.appendSignature(append(b, snapshotFormat), s.Level)
+	start := len(buf)
+	buf = b.appendOrigin(append(buf, snapshotFormat), s.Level)
 	for _, p := range parts {
-		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
+		buf = wire.AppendText(slices.Grow(buf, len(p)+binary.MaxVarintLen64), p)
 	}
-	return wire.AppendSum(s.History.AppendBinary(b), start), nil
+	return wire.AppendSum(s.History.AppendBinary(buf), start), nil
 }
 
 // documents returns the documents of the held versions except the one in force.
@@ -85,19 +85,19 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 
 // Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is intact
 // but this build can't read it.
-func (w *Build) Parse(b []byte) (*State, error) {
-	content, ok := wire.CutSum(b)
+func (b *Build) Parse(data []byte) (*State, error) {
+	content, ok := wire.CutSum(data)
 	if !ok || len(content) == 0 {
 		return nil, fmt.Errorf("%w: it is truncated, or its checksum is wrong", ErrSnapshot)
 	}
 	d := wire.NewDecoder(content[1:])
-	needs, release, err := decodeSignature(d)
+	needs, release, err := decodeOrigin(d)
 	var s *State
 	switch {
-	case b[0] != snapshotFormat:
-		err = fmt.Errorf("unknown format %d", b[0])
+	case data[0] != snapshotFormat:
+		err = fmt.Errorf("unknown format %d", data[0])
 	case err != nil:
-	case needs > w.Level:
+	case needs > b.Level:
 		err = errors.New("a later release wrote it")
 	default:
 		if s, err = parse(d); err == nil && s.Level != needs {
@@ -105,7 +105,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 		}
 	}
 	if err != nil {
-		return nil, w.unreadable(needs, release, fmt.Errorf("%w: %w", ErrSnapshot, err))
+		return nil, b.unreadable(needs, release, fmt.Errorf("%w: %w", ErrSnapshot, err))
 	}
 	return s, nil
 }
@@ -138,7 +138,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	if s.History, err = rules.ParseHistory(d.Rest()); err != nil {
 		return nil, err
 	}
-	if s.Members == nil || s.Generations == nil || s.Boots == nil || s.Regions == nil {
+	if s.Members == nil || s.Generations == nil || s.Processes == nil || s.Regions == nil {
 		return nil, errors.New("a required field is missing")
 	}
 	if err := s.Regions.compile(parts[3], s.History); err != nil {
@@ -165,11 +165,11 @@ func (s *State) check() error {
 		return fmt.Errorf("epoch %d does not fit its rings", s.Epoch)
 	case s.Settled != (s.From == s.To):
 		return errors.New("it is settled with two rings, or unsettled with one")
-	case s.Check.Index > s.Index || s.Check.Index%HashEvery != 0:
-		return fmt.Errorf("the check can't be as of entry %d", s.Check.Index)
+	case s.ComparedHash.Index > s.Index || s.ComparedHash.Index%HashEvery != 0:
+		return fmt.Errorf("the check can't be as of entry %d", s.ComparedHash.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)
-	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.Answers) > KeptRequests ||
+	case len(s.Members) > MaxKnown || len(s.Processes) > MaxProcesses || len(s.Answers) > KeptRequests ||
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
 		return errors.New("a list is longer than its bound")
 	}
@@ -185,9 +185,9 @@ func (s *State) check() error {
 			return fmt.Errorf("node %s is listed as %s", m.ID, id)
 		}
 	}
-	for id, b := range s.Boots {
-		if !b.isPossible(s.Index) {
-			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, b.Boot, b.Index, b.Former)
+	for id, p := range s.Processes {
+		if !p.isPossible(s.Index) {
+			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, p.Boot, p.Index, p.Former)
 		}
 	}
 	unknown := 0

@@ -12,7 +12,7 @@ import (
 
 // rich returns a state with content in every field.
 func rich(t testing.TB) *State {
-	s := do(t, New(), found, ringOf(1, 1, 2, 3), Boot{Node: node(1), Boot: 7}, Boot{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
+	s := do(t, New(), found, ringOf(1, 1, 2, 3), RegisterProcess{Node: node(1), Boot: 7}, RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
 		Rules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
 		Rules{Request: RequestID{3}, Change: write(0, 0).Change},
@@ -75,8 +75,8 @@ func TestContradictorySnapshots(t *testing.T) {
 		"no secret":     func(s *State) { s.Secret = nil },
 		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
 		"level":         func(s *State) { s.Level = 0 },
-		"check":         func(s *State) { s.Check.Index = s.Index/HashEvery*HashEvery + HashEvery },
-		"odd check":     func(s *State) { s.Check.Index = 1 },
+		"check":         func(s *State) { s.ComparedHash.Index = s.Index/HashEvery*HashEvery + HashEvery },
+		"odd check":     func(s *State) { s.ComparedHash.Index = 1 },
 		"epoch":         func(s *State) { s.Epoch = -1 },
 		"no epoch":      func(s *State) { s.Epoch = 0 },
 		"no ring":       func(s *State) { s.From = nil },
@@ -84,12 +84,12 @@ func TestContradictorySnapshots(t *testing.T) {
 		"not settled":   func(s *State) { s.To = s.From },
 		"last ended":    func(s *State) { s.LastEnded = s.Index + 1 },
 		"revision":      func(s *State) { s.Revision = s.Index + 1 },
-		"no process":    func(s *State) { s.Boots[node(1)] = Process{Index: 1} },
-		"later process": func(s *State) { s.Boots[node(1)] = Process{Boot: 1, Index: s.Index + 1} },
+		"no process":    func(s *State) { s.Processes[node(1)] = Process{Index: 1} },
+		"later process": func(s *State) { s.Processes[node(1)] = Process{Boot: 1, Index: s.Index + 1} },
 		"too many processes": func(s *State) {
-			s.Boots[node(1)] = Process{Boot: 1, Former: make([]uint64, maxFormer+1)}
+			s.Processes[node(1)] = Process{Boot: 1, Former: make([]uint64, maxFormer+1)}
 		},
-		"a process twice": func(s *State) { s.Boots[node(1)] = Process{Boot: 1, Former: []uint64{2, 1}} },
+		"a process twice": func(s *State) { s.Processes[node(1)] = Process{Boot: 1, Former: []uint64{2, 1}} },
 		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
 		"generation":      func(s *State) { s.Generations[node(2)] = 0 },
 		"hidden stranger": func(s *State) { s.Strangers = nil },
@@ -123,15 +123,15 @@ func TestUnreadableSnapshots(t *testing.T) {
 	if _, err := ThisBuild.Parse(good); err != nil {
 		t.Fatal(err)
 	}
-	body := good[len(writer.appendSignature([]byte{snapshotFormat}, 1)) : len(good)-4]
+	body := good[len(writer.appendOrigin([]byte{snapshotFormat}, 1)) : len(good)-4]
 	field := bytes.Replace(body, []byte(`"epoch"`), []byte(`"epoxy"`), 1)
 	for name, test := range map[string]struct {
 		snapshot []byte
 		why      string
 	}{
-		"level":  {append(writer.appendSignature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
-		"format": {append(writer.appendSignature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
-		"field":  {append(writer.appendSignature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
+		"level":  {append(writer.appendOrigin([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
+		"format": {append(writer.appendOrigin([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
+		"field":  {append(writer.appendOrigin([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
 		_, err := ThisBuild.Parse(seal(test.snapshot))
 		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.why) {
@@ -182,7 +182,7 @@ func FuzzParse(f *testing.F) {
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
 		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
-		Boot{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
+		RegisterProcess{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
 		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {
 		f.Add(encoded(f, e))

@@ -12,8 +12,8 @@ import (
 const (
 	// MaxKnown bounds State.Members. Once it is reached, nodes that are gone for good must be forgotten before more can join.
 	MaxKnown = 4096
-	// MaxBoots bounds State.Boots: members, and as many nodes that are not members yet.
-	MaxBoots = 2 * MaxKnown
+	// MaxProcesses bounds State.Processes: members, and as many nodes that are not members yet.
+	MaxProcesses = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules are remembered.
 	KeptRequests = 4096
 	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's generation
@@ -23,16 +23,16 @@ const (
 
 // State is the agreed state of the cluster. It is immutable: its fields and everything that they point to are read-only.
 type State struct {
-	Cluster ClusterID `json:"cluster"`          // zero before Found
-	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before Found
+	Cluster ClusterID `json:"cluster"`          // zero before FoundCluster
+	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before FoundCluster
 	Index   uint64    `json:"index"`            // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same Index but different Hashes have diverged.
-	// Check is its value at the last multiple of HashEvery.
-	Hash  Hash   `json:"hash"`
-	Check HashAt `json:"check"`
-	Level Level  `json:"level"` // the feature level; at least 1, never decreases
+	// ComparedHash is its value at the last multiple of HashEvery.
+	Hash         Hash   `json:"hash"`
+	ComparedHash HashAt `json:"check"`
+	Level        Level  `json:"level"` // the feature level; at least 1, never decreases
 	// Revision is the index of the last entry that changed which node may own which partition: a Ring, Leave, Settled, Ended
-	// or Boot.
+	// or RegisterProcess.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
@@ -44,11 +44,11 @@ type State struct {
 	Members     map[ring.NodeID]Member `json:"members"`
 	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
 	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
-	// Boots are the processes that may have authority. Everything that earlier processes held in memory is gone.
-	Boots   map[ring.NodeID]Process `json:"boots"`
-	Reign   uint64                  `json:"reign"` // the current reign; 0 before the first
-	History *rules.History          `json:"-"`     // never nil
-	Regions *Regions                `json:"regions"`
+	// Processes are the processes that may have authority. Everything that earlier processes held in memory is gone.
+	Processes map[ring.NodeID]Process `json:"boots"`
+	Reign     uint64                  `json:"reign"` // the current reign; 0 before the first
+	History   *rules.History          `json:"-"`     // never nil
+	Regions   *Regions                `json:"regions"`
 
 	memory
 }
@@ -70,7 +70,7 @@ type Process struct {
 	Index uint64 `json:"index"` // of the entry that registered it
 	// Former are the last processes before it, oldest first.
 	Former []uint64 `json:"former,omitempty"`
-	// Level, Release and Zones are copied from the Boot entry.
+	// Level, Release and Zones are copied from the RegisterProcess entry.
 	Level   Level  `json:"level,omitempty"`
 	Release string `json:"release,omitempty"`
 	Zones   string `json:"zones,omitempty"`
@@ -82,8 +82,8 @@ type Process struct {
 func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
-		Boots:   map[ring.NodeID]Process{},
-		History: rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
+		Processes: map[ring.NodeID]Process{},
+		History:   rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
 	}
 }
 
@@ -91,7 +91,7 @@ func New() *State {
 func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 
 // Boot returns the process of a node that may have authority, or 0 if none is registered.
-func (s *State) Boot(id ring.NodeID) uint64 { return s.Boots[id].Boot }
+func (s *State) Boot(id ring.NodeID) uint64 { return s.Processes[id].Boot }
 
 // Owner returns the node where the token of partition p starts, and the node to which it moves. Both are zero before the
 // first ring, and equal if p doesn't move.
@@ -99,8 +99,8 @@ func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.
 
 // KnownLevel returns the newest feature level that a node's process knows, or 0 if no process is registered.
 func (s *State) KnownLevel(id ring.NodeID) Level {
-	if b, ok := s.Boots[id]; ok {
-		return b.knownLevel()
+	if p, ok := s.Processes[id]; ok {
+		return p.knownLevel()
 	}
 	return 0
 }

@@ -90,7 +90,7 @@ func write(request byte, n int) Rules {
 	}
 }
 
-var found = Found{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
+var found = FoundCluster{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
 
 // founded returns s as found leaves it, without using up an entry.
 func founded(s *State) *State {
@@ -114,7 +114,7 @@ func TestFoundOnce(t *testing.T) {
 	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 1 {
 		t.Errorf("have %s at %d", s.Cluster, s.Index)
 	}
-	s = do(t, s, Found{Cluster: ClusterID{9}, Secret: make([]byte, secretBytes)})
+	s = do(t, s, FoundCluster{Cluster: ClusterID{9}, Secret: make([]byte, secretBytes)})
 	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 2 {
 		t.Errorf("have %s at %d", s.Cluster, s.Index)
 	}
@@ -239,23 +239,23 @@ func TestForget(t *testing.T) {
 }
 
 func TestBoots(t *testing.T) {
-	s := do(t, New(), Boot{Node: node(1), Boot: 5}, Boot{Node: node(1), Boot: 5})
-	if s.Boot(node(1)) != 5 || s.Boots[node(1)].Index != 1 || s.Revision != 1 || s.Boot(node(2)) != 0 {
-		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
+	s := do(t, New(), RegisterProcess{Node: node(1), Boot: 5}, RegisterProcess{Node: node(1), Boot: 5})
+	if s.Boot(node(1)) != 5 || s.Processes[node(1)].Index != 1 || s.Revision != 1 || s.Boot(node(2)) != 0 {
+		t.Errorf("have %+v, revision %d", s.Processes, s.Revision)
 	}
 	before := s
-	s = do(t, s, Boot{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{Epoch: 2}, Forget{node(1)})
+	s = do(t, s, RegisterProcess{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{Epoch: 2}, Forget{node(1)})
 	if s.Boot(node(1)) != 0 || before.Boot(node(1)) != 5 || s.Revision != 6 {
-		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
+		t.Errorf("have %+v, revision %d", s.Processes, s.Revision)
 	}
-	for _, e := range []Boot{{Node: node(1)}, {Boot: 1}} {
+	for _, e := range []RegisterProcess{{Node: node(1)}, {Boot: 1}} {
 		rejects(t, s, encoded(t, e), "is zero")
 	}
-	for i := range MaxBoots { // this state is not shared
-		s.Boots[node(10+i)] = Process{Boot: 1, Index: 1}
+	for i := range MaxProcesses { // this state is not shared
+		s.Processes[node(10+i)] = Process{Boot: 1, Index: 1}
 	}
-	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "the most allowed")
-	do(t, s, Boot{Node: node(10), Boot: 2})
+	rejects(t, s, encoded(t, RegisterProcess{Node: node(2), Boot: 1}), "the most allowed")
+	do(t, s, RegisterProcess{Node: node(10), Boot: 2})
 }
 
 // Generations of unknown nodes are bounded; those of members are not touched.
@@ -300,8 +300,8 @@ func TestRejected(t *testing.T) {
 		entry Entry
 		why   string
 	}{
-		{"no cluster", New(), Found{Secret: found.Secret}, "no ID"},
-		{"short secret", New(), Found{Cluster: found.Cluster, Secret: []byte("x")}, "secret has 1"},
+		{"no cluster", New(), FoundCluster{Secret: found.Secret}, "no ID"},
+		{"short secret", New(), FoundCluster{Cluster: found.Cluster, Secret: []byte("x")}, "secret has 1"},
 		{"first epoch", New(), ringOf(2, 1), "epoch 2 does not follow 0"},
 		{"leave before the first ring", New(), Leave{Epoch: 1, Node: node(1)}, "not in the ring"},
 		{"same epoch", base, ringOf(1, 1, 2), "epoch 1 does not follow 1"},
@@ -344,7 +344,7 @@ func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
 	raw := func(level Level, kind, format byte, text string) []byte {
-		return append(append(later.appendSignature([]byte{entryMark, kind, format}, level), 0), text...)
+		return append(append(later.appendOrigin([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	body := func(text string) string { return string(wire.AppendText(nil, text)) }
 	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(Rules{}))
@@ -400,7 +400,7 @@ func rejects(t *testing.T, s *State, raw []byte, why string) {
 		t.Errorf("index %d, want %d", next.Index, s.Index+5)
 	}
 	back := *next
-	back.Index, back.Hash, back.Check = s.Index, s.Hash, s.Check
+	back.Index, back.Hash, back.ComparedHash = s.Index, s.Hash, s.ComparedHash
 	if !bytes.Equal(snapshotOf(t, &back), snapshotOf(t, s)) {
 		t.Error("the state changed")
 	}
@@ -435,7 +435,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
-		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
+		RegisterProcess{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := ThisBuild.Decode(encoded(t, want))
 		if err != nil || !reflect.DeepEqual(have, want) {

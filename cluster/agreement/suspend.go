@@ -55,16 +55,16 @@ func (s Suspension) Patience() time.Duration {
 
 // suspend records that a member was taken out of the ring while it was alive.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
-	b, booted := s.Boots[id]
+	p, booted := s.Processes[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
 		return
 	}
-	times := b.Suspension.Times
-	if when-b.Suspension.Last >= suspensionReset.Milliseconds() {
+	times := p.Suspension.Times
+	if when-p.Suspension.Last >= suspensionReset.Milliseconds() {
 		times = 0
 	}
-	b.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
-	s.setBoot(id, b)
+	p.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
+	s.setProcess(id, p)
 }
 
 // afterRestart returns the suspension of the node's next process. If the node was last suspended for silence, its process was

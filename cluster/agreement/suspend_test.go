@@ -9,16 +9,16 @@ import (
 func TestSuspensions(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	world := func() *State {
-		s := do(t, New(), found, Boot{Node: node(1), Boot: 11}, Boot{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
+		s := do(t, New(), found, RegisterProcess{Node: node(1), Boot: 11}, RegisterProcess{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
 		return s
 	}
 	end := func(s *State, why Reason, after time.Duration) *State {
 		t.Helper()
-		return do(t, s, Ended{Node: node(2), Generation: s.Generation(node(2)), Why: why, When: start.Add(after).UnixMilli()})
+		return do(t, s, Ended{Node: node(2), Generation: s.Generation(node(2)), Reason: why, When: start.Add(after).UnixMilli()})
 	}
 	patience := func(s *State, want time.Duration) {
 		t.Helper()
-		if have := s.Boots[node(2)].Suspension.Patience(); have != want {
+		if have := s.Processes[node(2)].Suspension.Patience(); have != want {
 			t.Fatalf("the node must stay healthy for %s, want %s", have, want)
 		}
 	}
@@ -41,9 +41,9 @@ func TestSuspensions(t *testing.T) {
 	t.Run("a killed process does not count", func(t *testing.T) {
 		s := end(end(world(), Behind, 0), Silent, time.Minute)
 		patience(s, 20*time.Second)
-		s = do(t, s, Boot{Node: node(2), Boot: 22})
+		s = do(t, s, RegisterProcess{Node: node(2), Boot: 22})
 		patience(s, 10*time.Second)
-		s = do(t, s, Boot{Node: node(2), Boot: 23})
+		s = do(t, s, RegisterProcess{Node: node(2), Boot: 23})
 		patience(s, 10*time.Second)
 	})
 	t.Run("one that lives on does", func(t *testing.T) { patience(end(world(), Silent, 0), 10*time.Second) })
@@ -51,7 +51,7 @@ func TestSuspensions(t *testing.T) {
 		patience(end(end(world(), "", 0), Removed, 0), 0)
 	})
 	t.Run("by a planned move", func(t *testing.T) {
-		s := do(t, world(), Leave{Epoch: 2, Node: node(2), Why: Unreachable, When: start.UnixMilli()})
+		s := do(t, world(), Leave{Epoch: 2, Node: node(2), Reason: Unreachable, When: start.UnixMilli()})
 		patience(s, 10*time.Second)
 		patience(do(t, world(), Leave{Epoch: 2, Node: node(2)}), 0)
 	})
@@ -62,15 +62,15 @@ func TestSuspensions(t *testing.T) {
 
 // TestRemovedProcesses: a process that an operator removed is remembered for long, and no other is.
 func TestRemovedProcesses(t *testing.T) {
-	s := do(t, New(), found, Boot{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
-	s = do(t, s, Ended{Node: node(2), Generation: 0, Why: Removed})
+	s := do(t, New(), found, RegisterProcess{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
+	s = do(t, s, Ended{Node: node(2), Generation: 0, Reason: Removed})
 	s = do(t, s, Forget{Node: node(2)})
 	if !s.WasRemoved(21) || s.WasRemoved(22) {
 		t.Fatal("the process is not known")
 	}
 	for i := range KeptRemoved {
-		s = do(t, s, Boot{Node: node(4), Boot: uint64(1000 + i)})
-		s = do(t, s, Ended{Node: node(4), Generation: s.Generation(node(4)), Why: Removed})
+		s = do(t, s, RegisterProcess{Node: node(4), Boot: uint64(1000 + i)})
+		s = do(t, s, Ended{Node: node(4), Generation: s.Generation(node(4)), Reason: Removed})
 	}
 	if s.WasRemoved(21) || !s.WasRemoved(1000) || len(s.Removed) != KeptRemoved {
 		t.Fatalf("%d processes are known", len(s.Removed))

@@ -16,15 +16,15 @@ func TestQuickRestart(t *testing.T) {
 		after time.Duration // the earliest time at which the new process is registered
 	}{
 		{"its authority has to run out", func(*desk) {}, 2, EndingWait},
-		{"the leader itself", func(d *desk) { d.ledger.boot++ }, 1, 0},
+		{"the leader itself", func(d *desk) { d.reignState.boot++ }, 1, 0},
 		{"it gave up", func(d *desk) {
 			q := d.request(2)
 			q.GivingUp = true
-			if have := d.ask(q); have.Why != whyGaveUp {
+			if have := d.ask(q); have.Reason != reasonGaveUp {
 				d.t.Errorf("have %+v", have)
 			}
 			q.GivingUp = false
-			if have := d.ask(q); have.Why != whyGaveUp {
+			if have := d.ask(q); have.Reason != reasonGaveUp {
 				d.t.Errorf("have %+v for a request that was on its way", have)
 			}
 		}, 2, 0},
@@ -41,7 +41,7 @@ func TestQuickRestart(t *testing.T) {
 			healthy := []byte{1, 2, 3}
 			for d.state.Boot(id(tt.node)) == old.Boot && d.now < began+time.Minute {
 				for _, e := range d.run(tickInterval, healthy...) {
-					d.want(kind(e), "Boot")
+					d.want(kind(e), "RegisterProcess")
 				}
 			}
 			if took := d.now - began; took < tt.after || took > tt.after+500*time.Millisecond {
@@ -51,8 +51,8 @@ func TestQuickRestart(t *testing.T) {
 				t.Error("the new process was taken for a copy")
 			}
 			behind := d.request(tt.node)
-			behind.Applied = d.state.Boots[id(tt.node)].Index - 1
-			if have := d.ask(behind); have.Why != whyBootBehind || have.Index != behind.Applied+1 {
+			behind.Applied = d.state.Processes[id(tt.node)].Index - 1
+			if have := d.ask(behind); have.Reason != reasonBootBehind || have.Index != behind.Applied+1 {
 				t.Errorf("have %+v before it has applied that", have)
 			}
 			if have := d.ask(d.request(tt.node)); !have.Granted {
@@ -84,7 +84,7 @@ func TestClone(t *testing.T) {
 				t.Fatalf("node %d is not granted", n)
 			}
 		}
-		if have := clone(); have.Why != whyClone {
+		if have := clone(); have.Reason != reasonClone {
 			t.Fatalf("have %+v", have)
 		}
 		if e := d.decide(); e != nil {
@@ -98,7 +98,7 @@ func TestClone(t *testing.T) {
 	d.now += time.Minute
 	q := d.request(1)
 	q.Boot = 998
-	if have := d.ask(q); have.Why != whyClone {
+	if have := d.ask(q); have.Reason != reasonClone {
 		t.Errorf("have %+v", have)
 	}
 	if e := d.decide(); e != nil {
@@ -111,16 +111,16 @@ func TestClone(t *testing.T) {
 		d.ask(d.request(3))
 		clone()
 		if e := d.decide(); e != nil {
-			d.want(kind(e), "Boot")
+			d.want(kind(e), "RegisterProcess")
 			d.apply(e)
-			d.ledger.outcomeKnown(e)
+			d.reignState.outcomeKnown(e)
 		}
 	}
 	if d.state.Boot(id(2)) != 999 {
 		t.Fatal("the copy is not registered")
 	}
 	d.now += time.Minute
-	if have := d.ask(d.request(2)); have.Why != whyReplaced {
+	if have := d.ask(d.request(2)); have.Reason != reasonReplaced {
 		t.Errorf("have %+v, want it refused for ever", have)
 	}
 	if e := d.decide(); e != nil {
@@ -184,12 +184,12 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		}
 		e = d.decide()
 	}
-	d.want(kind(e), "Boot")
-	if have := d.ask(old); have.Why != whyReplacing {
+	d.want(kind(e), "RegisterProcess")
+	if have := d.ask(old); have.Reason != reasonReplacing {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)
-	d.ledger.outcomeKnown(e)
+	d.reignState.outcomeKnown(e)
 	if have := d.ask(d.request(2)); !have.Granted {
 		t.Errorf("have %+v", have)
 	}

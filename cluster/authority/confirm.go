@@ -60,7 +60,7 @@ func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64
 	after := c.sent.Load()
 	for {
 		answerSignal := c.nextAnswer()
-		if c.majority(self, term, after, voters()) {
+		if c.hasMajority(self, term, after, voters()) {
 			return nil
 		}
 		select {
@@ -81,8 +81,8 @@ func (c *Confirmations) nextAnswer() <-chan struct{} {
 	return c.answerSignal
 }
 
-// majority reports whether a majority of the voters has answered, in the given term, messages with numbers above after.
-func (c *Confirmations) majority(self ring.NodeID, term, after uint64, voters []ring.NodeID) bool {
+// hasMajority reports whether a majority of the voters has answered, in the given term, messages with numbers above after.
+func (c *Confirmations) hasMajority(self ring.NodeID, term, after uint64, voters []ring.NodeID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {

@@ -256,7 +256,7 @@ func (v *voting) answer() bool {
 		if v.sabotage == "answers to earlier messages count" {
 			after = 0
 		}
-		if !n.answers.majority(id(byte(n.n+1)), q.term, after, v.voters(n)) {
+		if !n.answers.hasMajority(id(byte(n.n+1)), q.term, after, v.voters(n)) {
 			return false
 		}
 		v.granted++

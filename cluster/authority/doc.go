@@ -7,7 +7,7 @@
 // A [Granter] runs on every node and works while that node leads. It grants a request only after a majority of the voters has
 // confirmed that it still led after the request arrived ([Confirmations]). So a deposed leader that does not know it yet
 // grants nothing. To end a node's authority, the leader stops granting it requests, waits for a term and 1 % on its own clock,
-// and only then proposes the entry Ended. All decisions are made by [ledger], which has no clock and no goroutine.
+// and only then proposes the entry Ended. All decisions are made by [reignState], which has no clock and no goroutine.
 // [Granter] is a thin loop around it.
 //
 // Why a node is never valid when its Ended is applied: let node X have authority from a grant, and let leader L propose

@@ -47,7 +47,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
 			d.stays(3)
-			d.apply(agreement.Ended{Node: id(9), Why: agreement.Silent})
+			d.apply(agreement.Ended{Node: id(9), Reason: agreement.Silent})
 		},
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
@@ -55,11 +55,11 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			d.run(rulesGrace+Term, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
-			d.change(3, func(q *Request) { q.Stuck, q.Without = true, max(q.Without, time.Millisecond) })
+			d.change(3, func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
 		},
 		"grants do not help": func(d *desk) {
 			since := d.now
-			d.change(3, func(q *Request) { q.Without = d.now - since })
+			d.change(3, func(q *Request) { q.WithoutAuthority = d.now - since })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,10 +70,10 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 				t.Fatalf("%+v is ended too soon", list)
 			}
 			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
-			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
+			if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want an end of node 3", list)
 			}
-			if d.state.Boots[id(3)].Suspension.Times != 1 {
+			if d.state.Processes[id(3)].Suspension.Times != 1 {
 				t.Error("it is not counted")
 			}
 		})
@@ -94,7 +94,7 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 		t.Fatalf("%+v is ended too soon", list)
 	}
 	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
-	if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || !d.inRing(5) || !d.state.Settled {
+	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || !d.inRing(5) || !d.state.Settled {
 		t.Errorf("have %+v, want an end of node 3", list)
 	}
 }
@@ -109,7 +109,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickInterval {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
-				d.ledger.handleRequest(d.now, d.state, &q)
+				d.reignState.handleRequest(d.now, d.state, &q)
 			}
 			if list := ended(kind(d.decide())); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -129,7 +129,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		for end := d.now + 20*time.Second; d.now < end; {
 			q := d.request(3)
-			q.Boot, q.Without = 999, 10*time.Second
+			q.Boot, q.WithoutAuthority = 999, 10*time.Second
 			d.ask(q)
 			if list := ended(d.run(tickInterval, 1, 2, 3)); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -224,8 +224,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.ledger.failing, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.failing)
+		if !slices.Equal(d.reignState.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickInterval, 1, 2, 3)
@@ -233,7 +233,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.ledger.failing) != 0 {
+		if !d.inRing(3) || len(d.reignState.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
@@ -242,7 +242,7 @@ func TestPatience(t *testing.T) {
 // TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
 // of the ring has, but not before.
 func TestFloor(t *testing.T) {
-	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
+	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Reason == reasonRules }
 	t.Run("a majority has", func(t *testing.T) {
 		d := newDesk(t, 4)
 		d.up(1, 2, 3, 4)
@@ -264,7 +264,7 @@ func TestFloor(t *testing.T) {
 		d.stays(4)
 		d.rule()
 		d.run(20*time.Second, 1, 2, 3, 4)
-		if refused(d, 4) || d.ledger.appliedByMajority(d.state, d.ruled) {
+		if refused(d, 4) || d.reignState.appliedByMajority(d.state, d.ruled) {
 			t.Fatal("half of the ring is refused")
 		}
 	})
@@ -273,12 +273,12 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for this
+			if d.reignState.appliedByMajority(d.state, d.ruled) { // each write waits for this
 				d.rule()
 			}
 			d.run(tickInterval, 1, 2, 3)
-			if len(d.ledger.pendingFloors) > int(rulesGrace/tickInterval)+1 {
-				t.Fatalf("%d versions are looked at", len(d.ledger.pendingFloors))
+			if len(d.reignState.pendingFloors) > int(rulesGrace/tickInterval)+1 {
+				t.Fatalf("%d versions are looked at", len(d.reignState.pendingFloors))
 			}
 		}
 		if d.inRing(3) {
@@ -290,8 +290,8 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.rule()
 		d.run(time.Second, 1, 2, 3)
-		if d.ledger.floor != d.ruled {
-			t.Fatalf("the floor is %d, not %d", d.ledger.floor, d.ruled)
+		if d.reignState.floor != d.ruled {
+			t.Fatalf("the floor is %d, not %d", d.reignState.floor, d.ruled)
 		}
 	})
 }
@@ -315,7 +315,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
 	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // the ring is rebuilt without the hole
-	if d.inRing(5) || d.state.Boots[id(5)].Suspension.Times != 1 {
+	if d.inRing(5) || d.state.Processes[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
 	relayed()
@@ -348,7 +348,7 @@ func TestRemovedByForce(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State, d.node(3).Removed = gossip.Left, true
 	list := ended(d.run(EndingWait+time.Second, 1, 2, 3))
-	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
+	if len(list) != 1 || list[0].Reason != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want an end of node 3", list)
 	}
 	d.node(3).State, d.node(3).Removed = gossip.Alive, false

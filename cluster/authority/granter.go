@@ -49,8 +49,8 @@ type Node struct {
 type GranterConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Expect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
-	Expect int
+	// BootstrapExpect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
+	BootstrapExpect int
 	// State returns the state that this node has applied. After Propose has returned, it includes that entry.
 	State func() *agreement.State
 	// Propose returns the entry's result after this node has applied it. An error means that the outcome is unknown.
@@ -90,7 +90,7 @@ type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
-	ledger *ledger // nil until the mark has been applied
+	state  *reignState // nil until the mark has been applied
 
 	waiting          []*pendingRequest // requests that wait for the next confirmation
 	inConfirmation   []*pendingRequest // requests that wait for the pending confirmation
@@ -99,7 +99,7 @@ type reign struct {
 	confirming       bool              // a confirmation is pending
 	proposal         agreement.Entry   // the pending proposal; nil if there is none
 	pausedUntil      time.Duration     // no decision before this time
-	restartAt        time.Duration     // without a ledger: when to start over; never while the mark is pending
+	restartAt        time.Duration     // without a reignState: when to start over; never while the mark is pending
 }
 
 // pendingRequest is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting requests
@@ -107,7 +107,7 @@ type reign struct {
 type pendingRequest struct {
 	request *Request // nil if it is not about authority
 	// buildReply builds the reply after the confirmation.
-	buildReply func(l *ledger, now time.Duration, s *agreement.State) Reply
+	buildReply func(l *reignState, now time.Duration, s *agreement.State) Reply
 	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
 	majorityIndex uint64
 	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
@@ -133,12 +133,12 @@ func NewGranter(c GranterConfig) *Granter {
 	return g
 }
 
-// Lead informs the Granter that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
-// lost the lead and won it back, call Follow and Lead, or just Lead.
-func (g *Granter) Lead() { g.setLeading(true) }
+// StartLeading informs the Granter that this node has won the lead. Call StartLeading and StopLeading from one goroutine, in
+// order. If this node has lost the lead and won it back, call StopLeading and StartLeading, or just StartLeading.
+func (g *Granter) StartLeading() { g.setLeading(true) }
 
-// Follow informs the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
-func (g *Granter) Follow() { g.setLeading(false) }
+// StopLeading informs the Granter that this node has lost the lead. After it returns, the Granter grants nothing.
+func (g *Granter) StopLeading() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {
 	select {
@@ -149,9 +149,9 @@ func (g *Granter) setLeading(lead bool) {
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Granter) Answer(ctx context.Context, r Request) Reply {
-	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(l *ledger, now time.Duration, s *agreement.State) Reply {
-		reply := l.grant(now, s, &r)
-		reply.Failing = l.failing
+	return g.submit(ctx, &pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
+		reply := rs.grant(now, s, &r)
+		reply.Behind = rs.behind
 		return reply
 	}})
 }
@@ -159,7 +159,7 @@ func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 // Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Granter) Committed(ctx context.Context) (uint64, error) {
-	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
+	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *reignState, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
 	if !reply.Granted {
@@ -173,8 +173,8 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
 // a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.submit(ctx, &pendingRequest{buildReply: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
-		return Reply{Granted: l.requireApplied(now, index)}
+	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
+		return Reply{Granted: rs.requireApplied(now, index)}
 	}}).Granted
 }
 
@@ -189,9 +189,9 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	select {
 	case g.questions <- q:
 	case <-ctx.Done():
-		return Reply{Why: whyNotLeading}
+		return Reply{Reason: reasonNotLeading}
 	case <-g.ctx.Done():
-		return Reply{Why: whyNotLeading}
+		return Reply{Reason: reasonNotLeading}
 	}
 	select {
 	case r := <-q.reply:
@@ -199,7 +199,7 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	case <-ctx.Done():
 	case <-g.ctx.Done():
 	}
-	return Reply{Why: whyNotLeading}
+	return Reply{Reason: reasonNotLeading}
 }
 
 // Close stops the loop and everything that it has started.
@@ -267,7 +267,7 @@ func (g *Granter) endReign() {
 // refuseAll answers every waiting question with a refusal.
 func (r *reign) refuseAll() {
 	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
-		q.reply <- Reply{Why: whyNotLeading}
+		q.reply <- Reply{Reason: reasonNotLeading}
 	}
 	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
 }
@@ -301,21 +301,21 @@ func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
 	switch {
 	case r == nil:
-		q.reply <- Reply{Why: whyNotLeading}
+		q.reply <- Reply{Reason: reasonNotLeading}
 		return
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
-		q.reply <- Reply{Why: whyBusy}
+		q.reply <- Reply{Reason: reasonBusy}
 		return
 	case q.majorityIndex != 0:
 		r.awaitingMajority = append(r.awaitingMajority, q)
 		g.answerMajority()
 		return
 	}
-	if r.ledger != nil && q.request != nil {
-		reply := r.ledger.handleRequest(g.config.Now(), g.config.State(), q.request)
+	if r.state != nil && q.request != nil {
+		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
 		g.answerMajority()
-		if reply.Why != "" {
-			reply.Failing = r.ledger.failing
+		if reply.Reason != "" {
+			reply.Behind = r.state.behind
 			q.reply <- reply
 			return
 		}
@@ -327,7 +327,7 @@ func (g *Granter) accept(q *pendingRequest) {
 // waiting.
 func (g *Granter) answerMajority() {
 	r := g.reign
-	if r.ledger == nil {
+	if r.state == nil {
 		return
 	}
 	state := g.config.State()
@@ -337,7 +337,7 @@ func (g *Granter) answerMajority() {
 			return true
 		default:
 		}
-		applied := r.ledger.appliedByMajority(state, q.majorityIndex)
+		applied := r.state.appliedByMajority(state, q.majorityIndex)
 		if applied {
 			q.reply <- Reply{Granted: true}
 		}
@@ -349,7 +349,7 @@ func (g *Granter) answerMajority() {
 // question waits, it returns how long to wait.
 func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
-	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
+	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
 	}
 	now := g.config.Now()
@@ -375,14 +375,14 @@ func (g *Granter) handleOutcome(o outcome) {
 		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
 		r.refuseAll()
 		r.cancel()
-		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
+		r.state, r.restartAt = nil, g.config.Now()+restartPause
 		return
 	}
 	switch o.entry.(type) {
 	case agreement.Reign:
-		r.ledger = newLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		r.ledger.floor, r.ledger.transferLead = g.config.RulesIndex(), g.config.TransferLead
-		r.ledger.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+		r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
+		r.state.floor, r.state.transferLead = g.config.RulesIndex(), g.config.TransferLead
+		r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
 		for _, q := range early {
@@ -391,7 +391,7 @@ func (g *Granter) handleOutcome(o outcome) {
 	case nil:
 		g.answerConfirmed(state)
 	default:
-		r.ledger.outcomeKnown(o.entry)
+		r.state.outcomeKnown(o.entry)
 		r.proposal = nil
 		if o.result.Err != nil {
 			g.config.Logger.Warn("the leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
@@ -406,21 +406,21 @@ func (g *Granter) handleOutcome(o outcome) {
 // answerConfirmed answers the questions that waited for the confirmation.
 func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
-	r.ledger.leadConfirmedAt = g.config.Now()
+	r.state.leadConfirmedAt = g.config.Now()
 	for _, q := range r.inConfirmation {
-		q.reply <- q.buildReply(r.ledger, g.config.Now(), state)
+		q.reply <- q.buildReply(r.state, g.config.Now(), state)
 	}
 	r.inConfirmation, r.confirming = nil, false
 }
 
-// proposeNext proposes the next entry, unless one is pending. Without a ledger, it starts a new reign when it is time.
+// proposeNext proposes the next entry, unless one is pending. Without a reignState, it starts a new reign when it is time.
 func (g *Granter) proposeNext() {
 	r := g.reign
 	if r == nil {
 		return
 	}
 	now := g.config.Now()
-	if r.ledger == nil {
+	if r.state == nil {
 		if r.restartAt != never && now >= r.restartAt {
 			g.endReign()
 			g.beginReign()
@@ -428,10 +428,10 @@ func (g *Granter) proposeNext() {
 		return
 	}
 	if r.proposal != nil || now < r.pausedUntil {
-		r.ledger.detectStall(now)
+		r.state.detectStall(now)
 		return
 	}
-	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
+	r.proposal = r.state.nextEntry(newDecisionInput(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)
 	}

@@ -29,7 +29,7 @@ type sequence struct {
 func (s *sequence) granter(t *testing.T, n int) *Granter {
 	t.Helper()
 	g := newTestGranter(GranterConfig{
-		Self: id(byte(n)), Boot: 100 + uint64(n), Expect: 1,
+		Self: id(byte(n)), Boot: 100 + uint64(n), BootstrapExpect: 1,
 		State: func() *agreement.State {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 	if held != nil {
 		<-held
 	}
-	if _, ok := e.(agreement.Boot); ok && boot != nil {
+	if _, ok := e.(agreement.RegisterProcess); ok && boot != nil {
 		<-boot
 	}
 	return result, nil
@@ -128,8 +128,8 @@ func (s *sequence) count(same func(agreement.Entry) bool) int {
 func newSequence() *sequence {
 	s := &sequence{state: agreement.New(), leader: 1, took: 3 * time.Millisecond}
 	for _, e := range []agreement.Entry{
-		agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
-		agreement.Boot{Node: id(1), Boot: 101}, agreement.Boot{Node: id(2), Boot: 102},
+		agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
+		agreement.RegisterProcess{Node: id(1), Boot: 101}, agreement.RegisterProcess{Node: id(2), Boot: 102},
 	} {
 		b, _ := agreement.ThisBuild.Encode(e)
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
@@ -149,17 +149,17 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 		one, two := s.granter(t, 1), s.granter(t, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Why != whyNotLeading {
+		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Reason != reasonNotLeading {
 			t.Errorf("have %+v before it leads", have)
 		}
-		one.Lead()
+		one.StartLeading()
 		if have := one.Answer(ctx, s.request(1)); !have.Granted {
 			t.Fatalf("have %+v from the leader", have)
 		}
 		s.mu.Lock()
 		s.leader = 2 // node 1 doesn't notice
 		s.mu.Unlock()
-		two.Lead()
+		two.StartLeading()
 		if have := two.Answer(ctx, s.request(1)); !have.Granted {
 			t.Fatalf("have %+v from the new leader", have)
 		}
@@ -181,7 +181,7 @@ func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.held = make(chan struct{})
@@ -191,7 +191,7 @@ func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 		var group sync.WaitGroup
 		group.Go(func() { replies <- g.Answer(t.Context(), s.request(1)) })
 		time.Sleep(time.Second)
-		g.Follow()
+		g.StopLeading()
 		if have := <-replies; have.Granted {
 			t.Error("granted by one who follows")
 		}
@@ -211,7 +211,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		held := make(chan struct{})
 		s.held = held
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.held = nil
@@ -235,7 +235,7 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
 		before, began := s.confirmations(), time.Now()
 		if _, err := g.Committed(t.Context()); err != nil || time.Since(began) > s.took {
@@ -264,7 +264,7 @@ func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.took = 400 * time.Millisecond
@@ -286,7 +286,7 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.took = time.Hour
@@ -312,11 +312,11 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		time.Sleep(time.Second)
-		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.Boot); return ok }
+		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.RegisterProcess); return ok }
 		s.set(func() { s.boot = make(chan struct{}) })
-		if have := g.Answer(t.Context(), s.request(3)); have.Why != whyRegister {
+		if have := g.Answer(t.Context(), s.request(3)); have.Reason != reasonRegister {
 			t.Fatalf("have %+v", have)
 		}
 		time.Sleep(2 * tickInterval)
@@ -340,7 +340,7 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 // leading reports whether g's first entry has been applied.
 func leading(g *Granter) bool {
 	synctest.Wait()
-	leads := g.reign != nil && g.reign.ledger != nil
+	leads := g.reign != nil && g.reign.state != nil
 	// The loop must accept the question before it can change the fields read here.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
@@ -354,7 +354,7 @@ func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		for range 40 { // the first ring
 			g.Answer(t.Context(), s.request(1))
 			time.Sleep(250 * time.Millisecond)
@@ -388,7 +388,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		s := newSequence()
 		s.took = time.Hour
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		var group sync.WaitGroup
 		group.Go(func() {
 			if have := g.Answer(t.Context(), s.request(1)); have.Granted {
@@ -398,8 +398,8 @@ func TestCloseEndsEverything(t *testing.T) {
 		synctest.Wait()
 		g.Close()
 		group.Wait()
-		g.Lead()
-		g.Follow()
+		g.StartLeading()
+		g.StopLeading()
 		if leading(g) || g.Answer(t.Context(), s.request(1)).Granted {
 			t.Error("it leads after Close")
 		}

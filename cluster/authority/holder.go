@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -32,7 +33,7 @@ type HolderConfig struct {
 	Boottime func() time.Duration
 	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status returns the next Request, except for Node, Boot, GivingUp and Without. It must not block.
+	// Status returns the next Request, except for Node, Boot, GivingUp and WithoutAuthority. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, always from the same goroutine. It must not block for long.
 	OnChange func()
@@ -85,8 +86,8 @@ func (h *Holder) EverValid() bool { return h.everValid.Load() }
 // Until returns the reading of Boottime at which authority ends unless renewed, or 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// Poke makes the Holder ask now, because the leader has changed or this node has applied an entry.
-func (h *Holder) Poke() { signal(h.poke) }
+// AskNow makes the Holder ask now, because the leader has changed or this node has applied an entry.
+func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
 // Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended. Call it only
 // once Status returns the new generation.
@@ -95,8 +96,8 @@ func (h *Holder) Revoke() {
 	h.mu.Lock()
 	h.dropAuthority(now)
 	h.mu.Unlock()
-	signal(h.changed)
-	h.Poke()
+	wake.Signal(h.changed)
+	h.AskNow()
 }
 
 // dropAuthority ends authority and invalidates pending requests. The caller holds mu.
@@ -114,7 +115,7 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	h.gaveUp = true
 	h.dropAuthority(now)
 	h.mu.Unlock()
-	signal(h.changed)
+	wake.Signal(h.changed)
 	for {
 		r := h.request()
 		r.GivingUp = true
@@ -213,7 +214,7 @@ func (h *Holder) startAttempt() *attempt {
 	h.group.Go(func() {
 		h.ask(ctx)
 		a.done.Store(true)
-		signal(h.changed)
+		wake.Signal(h.changed)
 	})
 	return a
 }
@@ -231,7 +232,7 @@ func (h *Holder) request() Request {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r.Without = now - h.lostSince(now)
+	r.WithoutAuthority = now - h.lostSince(now)
 	return r
 }
 
@@ -256,10 +257,10 @@ func (h *Holder) ask(ctx context.Context) {
 		h.why = "the leader can't be reached"
 		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
-		if h.why != reply.Why {
-			h.config.Logger.Debug("authority was refused", "why", reply.Why)
+		if h.why != reply.Reason {
+			h.config.Logger.Debug("authority was refused", "why", reply.Reason)
 		}
-		h.why = reply.Why
+		h.why = reply.Reason
 	case era == h.era && currentGeneration == r.Generation:
 		h.why = ""
 		h.generation = r.Generation
@@ -277,13 +278,5 @@ func (h *Holder) dropOutdated() {
 	defer h.mu.Unlock()
 	if h.until.Load() != 0 && h.generation != currentGeneration {
 		h.dropAuthority(now)
-	}
-}
-
-// signal wakes the receiver of c, a channel of capacity 1.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -132,7 +132,7 @@ func TestRenewal(t *testing.T) {
 		if r := got[0]; r.Node != id(1) || r.Boot != 101 {
 			t.Errorf("have %+v", r)
 		}
-		h.Poke()
+		h.AskNow()
 		synctest.Wait()
 		if again, _, _ := a.seen(); len(again) != len(got)+1 {
 			t.Error("a poke did not ask")
@@ -174,7 +174,7 @@ func TestAPokeMakesRoom(t *testing.T) {
 		h := a.open(t)
 		time.Sleep(600 * time.Millisecond) // both attempts are under way, the first for 600 ms
 		a.set(func() { a.hang = false })
-		h.Poke()
+		h.AskNow()
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if !h.Valid() {
@@ -196,7 +196,7 @@ func TestRevoke(t *testing.T) {
 		if h.Valid() || h.Until() != 0 {
 			t.Error("valid after Revoke")
 		}
-		a.set(func() { a.reply = Reply{Why: "no"} })
+		a.set(func() { a.reply = Reply{Reason: "no"} })
 		time.Sleep(200 * time.Millisecond)
 		if h.Valid() {
 			t.Error("an answer to an earlier request made it valid")
@@ -209,7 +209,7 @@ func TestAuthorityIsForOneGeneration(t *testing.T) {
 		a := &asker{back: 100 * time.Millisecond}
 		h := a.open(t)
 		time.Sleep(50 * time.Millisecond)
-		a.set(func() { a.generation = 1; a.reply = Reply{Why: "no"} })
+		a.set(func() { a.generation = 1; a.reply = Reply{Reason: "no"} })
 		time.Sleep(100 * time.Millisecond) // the answer for generation 0 has arrived
 		if h.Valid() || h.EverValid() {
 			t.Error("valid for another generation")

@@ -17,7 +17,7 @@ func TestHonoured(t *testing.T) {
 	old := d.request(2)
 	d.apply(agreement.Empty{})
 	index := d.state.Index
-	if d.ledger.requireApplied(d.now, index) {
+	if d.reignState.requireApplied(d.now, index) {
 		t.Error("true, although no node has reported that it has applied the entry")
 	}
 	for _, n := range []byte{1, 3} {
@@ -25,14 +25,14 @@ func TestHonoured(t *testing.T) {
 			t.Fatalf("node %d: have %+v", n, r)
 		}
 	}
-	if d.ledger.requireApplied(d.now, index) {
+	if d.reignState.requireApplied(d.now, index) {
 		t.Error("true, although node 2 has authority and has not applied the entry")
 	}
 	if r := d.ask(old); !r.Granted {
 		t.Errorf("before the entry is required: have %+v, want authority for the node that is behind", r)
 	}
 	asked := d.now
-	for !d.ledger.requireApplied(d.now, index) {
+	for !d.reignState.requireApplied(d.now, index) {
 		if d.now += tickInterval; d.now-asked > time.Minute {
 			t.Fatal("expired authority still counts")
 		}
@@ -42,13 +42,13 @@ func TestHonoured(t *testing.T) {
 	if d.now-asked < EndingWait {
 		t.Errorf("after %v node 2 might still have had authority", d.now-asked)
 	}
-	if r := d.ask(old); r.Granted || r.Why != whyRules || r.Index != index {
+	if r := d.ask(old); r.Granted || r.Reason != reasonRules || r.Index != index {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	if r := d.ask(d.request(2)); !r.Granted {
 		t.Errorf("have %+v, want authority for the node that has caught up", r)
 	}
-	if !d.ledger.requireApplied(d.now, index) {
+	if !d.reignState.requireApplied(d.now, index) {
 		t.Error("an honoured entry is no longer honoured")
 	}
 }
@@ -61,12 +61,12 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.ledger.floor = index // as Granter.handleOutcome does
+	d.reignState.floor = index // as Granter.handleOutcome does
 	begun := d.now
-	if r := d.ask(old); r.Granted || r.Why != whyRules {
+	if r := d.ask(old); r.Granted || r.Reason != reasonRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
-	for !d.ledger.requireApplied(d.now, index) {
+	for !d.reignState.requireApplied(d.now, index) {
 		if d.now += tickInterval; d.now-begun > time.Minute {
 			t.Fatal("never honoured")
 		}
@@ -86,10 +86,10 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 		behind := s.request(1)
 		s.set(func() { s.ruled = behind.Applied + 1 })
 		g := s.granter(t, 1)
-		g.Lead()
+		g.StartLeading()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if r := g.Answer(ctx, behind); r.Granted || r.Why != whyRules {
+		if r := g.Answer(ctx, behind); r.Granted || r.Reason != reasonRules {
 			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
 		}
 		if r := g.Answer(ctx, s.request(1)); !r.Granted {
@@ -107,7 +107,7 @@ func TestGranterReportsWhatIsHonoured(t *testing.T) {
 		if g.RequireApplied(ctx, 1) {
 			t.Error("a follower reports an entry as honoured")
 		}
-		g.Lead()
+		g.StartLeading()
 		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickInterval) {
 			if time.Since(begun) > 2*EndingWait {
 				t.Fatal("nothing is honoured although no node has authority")

@@ -42,8 +42,8 @@ type Request struct {
 	Stuck       bool          `json:"stuck,omitempty"`       // the node no longer applies entries and must have no authority
 	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
-	// Without is how long the process has been without authority; 0 while it has authority.
-	Without time.Duration `json:"without,omitempty"`
+	// WithoutAuthority is how long the process has been without authority; 0 while it has authority.
+	WithoutAuthority time.Duration `json:"without,omitempty"`
 
 	// Level is the newest feature level that the process knows. Release and Zones, its release and the version of its time
 	// zone data, are for people.
@@ -51,28 +51,28 @@ type Request struct {
 	Release string          `json:"release"`
 	Zones   string          `json:"zones"`
 
-	// Check is the hash of the node's state as of an index.
-	Check agreement.HashAt `json:"check"`
+	// StateHash is the hash of the node's state as of an index.
+	StateHash agreement.HashAt `json:"check"`
 }
 
 // Reply is the leader's answer.
 type Reply struct {
 	Granted bool   `json:"granted"`
-	Why     string `json:"why,omitempty"` // the reason for a refusal, in a few words
-	// Differs, in a refusal, means that a majority's state differs from the node's at the index of its Check.
+	Reason  string `json:"why,omitempty"` // the reason for a refusal, in a few words
+	// Differs, in a refusal, means that a majority's state differs from the node's at the index of its StateHash.
 	Differs bool `json:"differs,omitempty"`
 	// Removed, in a refusal, means that an operator has removed this process from the cluster.
 	Removed bool `json:"removed,omitempty"`
 	// Index is, in a grant, the index that the leader has applied. In a refusal of a node that is behind, it is the index
 	// that the node must apply before it asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
-	// Failing are the nodes that ask for authority without success.
-	Failing []ring.NodeID `json:"behind,omitempty"`
+	// Behind are the nodes that ask for authority without success.
+	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 
 // withinBounds reports whether a request respects the bounds that every Holder respects.
 func (r *Request) withinBounds() bool {
-	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.Without >= 0
+	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0
 }
 
 // truncateList truncates a list to its bound in messages.

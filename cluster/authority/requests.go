@@ -9,24 +9,24 @@ import (
 
 // handleRequest records a request. It returns a refusal, or a reply without a reason if the request may be granted once this
 // node's lead is confirmed.
-func (l *ledger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
+func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
-		return Reply{Why: whyNoBoot}
+		return Reply{Reason: reasonNoBoot}
 	case !q.withinBounds():
-		return Reply{Why: whyTooLarge}
+		return Reply{Reason: reasonTooLarge}
 	case s.WasRemoved(q.Boot):
-		return Reply{Why: whyRemoved, Removed: true}
+		return Reply{Reason: reasonRemoved, Removed: true}
 	}
-	r := l.record(s, q.Node)
+	r := rs.record(s, q.Node)
 	switch {
 	case r == nil:
-		return Reply{Why: whyBusy}
+		return Reply{Reason: reasonBusy}
 	case q.Boot != r.boot:
-		return Reply{Why: l.handleOtherProcess(now, s, r, q)}
+		return Reply{Reason: rs.handleOtherProcess(now, s, r, q)}
 	}
 	r.lastAsked = now
-	r.leaving, r.withoutAuthority = q.Leaving, q.Without
+	r.leaving, r.withoutAuthority = q.Leaving, q.WithoutAuthority
 	r.unreachable, r.relayed = q.Unreachable, q.Relayed
 	if q.Generation == s.Generation(q.Node) {
 		r.settled, r.applied = q.Settled, q.Applied
@@ -34,18 +34,18 @@ func (l *ledger) handleRequest(now time.Duration, s *agreement.State, q *Request
 	if q.GivingUp {
 		r.gaveUp = true
 	}
-	reply := l.judge(s, q)
-	r.trackFailing(now, reply.Why)
+	reply := rs.judge(s, q)
+	r.trackFailing(now, reply.Reason)
 	return reply
 }
 
 // trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only
 // reasons of the node's own count, and grants that have not given it authority.
-func (r *record) trackFailing(now time.Duration, why string) {
-	switch why {
-	case whyEnding:
+func (r *record) trackFailing(now time.Duration, reason string) {
+	switch reason {
+	case reasonEnding:
 		return
-	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
+	case reasonStuck, reasonLevel, reasonBehind, reasonBootBehind, reasonRules, reasonGeneration:
 	case "":
 		if r.lastGranted == never {
 			r.withoutAuthority = 0
@@ -66,84 +66,84 @@ func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
 
 // handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
 // request.
-func (l *ledger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
+func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
-		return whyGaveUp
-	case s.Boots[q.Node].WasFormer(q.Boot):
-		return whyReplaced
-	case q.Node == l.self && q.Boot != l.boot:
-		l.alarmClone(now, r, q.Node)
-		return whyClone
+		return reasonGaveUp
+	case s.Processes[q.Node].WasFormer(q.Boot):
+		return reasonReplaced
+	case q.Node == rs.self && q.Boot != rs.boot:
+		rs.alarmClone(now, r, q.Node)
+		return reasonClone
 	}
 	if r.nextBoot != q.Boot {
 		r.nextBoot, r.nextSince = q.Boot, now
 	}
 	r.nextAsked = now
 	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
-		l.alarmClone(now, r, q.Node)
-		return whyClone
+		rs.alarmClone(now, r, q.Node)
+		return reasonClone
 	}
 	low := q.knownLevel() < s.Level
 	r.nextUnfit = q.Stuck || low
-	r.nextBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
-	why := whyRegister
+	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	reason := reasonRegister
 	switch {
 	case q.Stuck:
-		why = whyStuck
+		reason = reasonStuck
 	case low:
-		why = whyLevel
+		reason = reasonLevel
 	}
-	if l.silence(now, r.lastAsked) >= silencePatience {
-		r.withoutAuthority = q.Without
-		r.trackFailing(now, why)
+	if rs.silence(now, r.lastAsked) >= silencePatience {
+		r.withoutAuthority = q.WithoutAuthority
+		r.trackFailing(now, reason)
 	}
-	return why
+	return reason
 }
 
 // alarmClone alerts the operator that two processes use one identity, at most once per alarmInterval and node.
-func (l *ledger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
+func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 	if now-r.lastAlarm >= alarmInterval {
 		r.lastAlarm = now
-		l.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
+		rs.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
 }
 
 // judge returns a refusal if the request can't be granted now, or else the zero Reply. It is called twice: when the request
 // arrives, and again before it is granted.
-func (l *ledger) judge(s *agreement.State, q *Request) Reply {
-	r := l.record(s, q.Node)
+func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
+	r := rs.record(s, q.Node)
 	switch {
 	case r == nil:
-		return Reply{Why: whyBusy}
+		return Reply{Reason: reasonBusy}
 	case q.Boot != r.boot:
-		return Reply{Why: whyReplaced}
+		return Reply{Reason: reasonReplaced}
 	case r.gaveUp:
-		return Reply{Why: whyGaveUp}
+		return Reply{Reason: reasonGaveUp}
 	case r.ending || r.endProposed:
-		return Reply{Why: whyEnding}
+		return Reply{Reason: reasonEnding}
 	case r.bootProposed:
-		return Reply{Why: whyReplacing}
+		return Reply{Reason: reasonReplacing}
 	case q.Stuck:
-		return Reply{Why: whyStuck}
+		return Reply{Reason: reasonStuck}
 	case q.Applied < s.LastEnded:
-		return Reply{Why: whyBehind, Index: s.LastEnded}
-	case q.Applied < s.Boots[q.Node].Index:
-		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
-	case q.Applied < l.floor:
-		return Reply{Why: whyRules, Index: l.floor}
+		return Reply{Reason: reasonBehind, Index: s.LastEnded}
+	case q.Applied < s.Processes[q.Node].Index:
+		return Reply{Reason: reasonBootBehind, Index: s.Processes[q.Node].Index}
+	case q.Applied < rs.floor:
+		return Reply{Reason: reasonRules, Index: rs.floor}
 	case q.Generation != s.Generation(q.Node):
-		return Reply{Why: whyGeneration}
+		return Reply{Reason: reasonGeneration}
 	}
 	return Reply{}
 }
 
 // grant judges the request again, after the confirmation, and grants or refuses it. It records the time of a grant before
 // the reply is sent.
-func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
-	reply := l.judge(s, q)
-	if reply.Why == "" {
-		l.records[q.Node].lastGranted = now
+func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+	reply := rs.judge(s, q)
+	if reply.Reason == "" {
+		rs.records[q.Node].lastGranted = now
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
@@ -152,24 +152,24 @@ func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply 
 // requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor, so that
 // this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
 // this one yet.
-func (l *ledger) requireApplied(now time.Duration, index uint64) bool {
-	if now-l.reignBegan < EndingWait {
+func (rs *reignState) requireApplied(now time.Duration, index uint64) bool {
+	if now-rs.reignBegan < EndingWait {
 		return false
 	}
-	for _, r := range l.records {
-		if r.applied < index && !l.expired(now, r) {
+	for _, r := range rs.records {
+		if r.applied < index && !rs.hasExpired(now, r) {
 			return false
 		}
 	}
-	l.floor = max(l.floor, index)
+	rs.floor = max(rs.floor, index)
 	return true
 }
 
 // appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
-func (l *ledger) appliedByMajority(s *agreement.State, index uint64) bool {
+func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
-		if r := l.records[id]; r != nil && r.applied >= index {
+		if r := rs.records[id]; r != nil && r.applied >= index {
 			have++
 		}
 	}
@@ -178,13 +178,13 @@ func (l *ledger) appliedByMajority(s *agreement.State, index uint64) bool {
 
 // raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or rulesGrace
 // after a majority of the ring has.
-func (l *ledger) raiseFloor(v *view) {
-	if v.rulesIndex > l.floor && !l.requireApplied(v.now, v.rulesIndex) && l.appliedByMajority(v.state, v.rulesIndex) &&
-		(len(l.pendingFloors) == 0 || l.pendingFloors[len(l.pendingFloors)-1].index < v.rulesIndex) {
-		l.pendingFloors = append(l.pendingFloors, pendingFloor{v.rulesIndex, v.now})
+func (rs *reignState) raiseFloor(in *decisionInput) {
+	if in.rulesIndex > rs.floor && !rs.requireApplied(in.now, in.rulesIndex) && rs.appliedByMajority(in.state, in.rulesIndex) &&
+		(len(rs.pendingFloors) == 0 || rs.pendingFloors[len(rs.pendingFloors)-1].index < in.rulesIndex) {
+		rs.pendingFloors = append(rs.pendingFloors, pendingFloor{in.rulesIndex, in.now})
 	}
-	for len(l.pendingFloors) > 0 && (l.pendingFloors[0].index <= l.floor || v.now-l.pendingFloors[0].at >= rulesGrace) {
-		l.floor = max(l.floor, l.pendingFloors[0].index)
-		l.pendingFloors = l.pendingFloors[1:]
+	for len(rs.pendingFloors) > 0 && (rs.pendingFloors[0].index <= rs.floor || in.now-rs.pendingFloors[0].at >= rulesGrace) {
+		rs.floor = max(rs.floor, rs.pendingFloors[0].index)
+		rs.pendingFloors = rs.pendingFloors[1:]
 	}
 }

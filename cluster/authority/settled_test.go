@@ -42,7 +42,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 				t.Fatalf("have %#v", e)
 			}
 			d.apply(e)
-			d.ledger.outcomeKnown(e)
+			d.reignState.outcomeKnown(e)
 			break
 		}
 	}

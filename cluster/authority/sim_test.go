@@ -79,7 +79,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		counts: map[string]int{}, states: []*agreement.State{agreement.New()},
 	}
 	w.scale = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond, 150 * time.Millisecond}[seed%4]
-	w.append(agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
+	w.append(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
 	return w
 }
 
@@ -114,7 +114,7 @@ func (w *world) spawn(id ring.NodeID) *process {
 	w.all = append(w.all, p)
 	w.mu.Unlock()
 	p.granter = newTestGranter(GranterConfig{
-		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
+		Self: id, Boot: p.boot, BootstrapExpect: 3, State: p.state, Propose: p.propose, Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
 	})
 	p.holder = newTestHolder(HolderConfig{
 		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
@@ -189,7 +189,7 @@ func (p *process) apply() {
 		if after.Generation(p.id) != before.Generation(p.id) {
 			p.holder.Revoke()
 		} else if after != before {
-			p.holder.Poke()
+			p.holder.AskNow()
 		}
 		select {
 		case <-p.done:
@@ -216,11 +216,11 @@ func (p *process) follow() {
 			}
 			p.gate()
 			if o.lead {
-				p.granter.Lead()
+				p.granter.StartLeading()
 			} else {
-				p.granter.Follow()
+				p.granter.StopLeading()
 			}
-			p.holder.Poke()
+			p.holder.AskNow()
 		}
 	}
 }
@@ -574,7 +574,7 @@ func TestNeverTwoOwners(t *testing.T) {
 		t.Logf("%8d %s", total[k], k)
 	}
 	t.Logf("seeds 1 to %d", len(seeds))
-	for _, k := range []string{"agreement.Ended", "agreement.Boot", "agreement.Ring", "valid"} {
+	for _, k := range []string{"agreement.Ended", "agreement.RegisterProcess", "agreement.Ring", "valid"} {
 		if *seedFlag == 0 && total[k] < len(seeds) {
 			t.Errorf("only %d times %s: the simulation proves nothing", total[k], k)
 		}

@@ -82,7 +82,7 @@ func TestLeftIsNotFailed(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("Leave took %v", time.Since(began))
-				if err := w.nodes[n].Update(func(m *Member) { m.Expect = 9 }); err == nil {
+				if err := w.nodes[n].Update(func(m *Member) { m.BootstrapExpect = 9 }); err == nil {
 					t.Error("Update after Leave: no error")
 				}
 				took := w.agree(2*time.Second, summaryOf(n, map[int]State{n: Left}))
@@ -183,12 +183,12 @@ func TestUpdatesReachAll(t *testing.T) {
 		const n = 5
 		w := newWorld(t)
 		for i := 1; i <= n; i++ {
-			w.start(i, func(c *Config) { c.Self.Expect, c.Self.Empty = n, true })
+			w.start(i, func(c *Config) { c.Self.BootstrapExpect, c.Self.Empty = n, true })
 		}
 		w.agree(15*time.Second, summaryOf(n, nil))
 		cluster := [16]byte{1, 2, 3}
 		for i := 1; i <= n; i++ {
-			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.Empty, m.Expect = cluster, false, 0 })
+			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.Empty, m.BootstrapExpect = cluster, false, 0 })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestUpdatesReachAll(t *testing.T) {
 		took := until(t, 5*time.Second, "all have heard of all", func() bool {
 			for _, nd := range w.nodes {
 				for _, m := range nd.Members() {
-					if m.Cluster != cluster || m.Empty || m.Expect != 0 || m.State != Alive {
+					if m.Cluster != cluster || m.Empty || m.BootstrapExpect != 0 || m.State != Alive {
 						return false
 					}
 				}
@@ -207,7 +207,7 @@ func TestUpdatesReachAll(t *testing.T) {
 		if err := w.nodes[1].Update(func(m *Member) { m.Name = "other" }); err == nil {
 			t.Error("another name: no error")
 		}
-		if err := w.nodes[1].Update(func(m *Member) { m.Expect = 1 << 20 }); err == nil {
+		if err := w.nodes[1].Update(func(m *Member) { m.BootstrapExpect = 1 << 20 }); err == nil {
 			t.Error("too many expected: no error")
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -118,7 +119,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		// claims a member's ID, the member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
 			e.table.exclude(known)
-			e.signal(e.changed)
+			wake.Signal(e.changed)
 		}
 		e.logRefusal(n, m, err)
 		return err
@@ -212,7 +213,7 @@ func (e events) put(n *memberlist.Node) {
 	if known == nil || before != m.State {
 		e.logState(m)
 	}
-	e.signal(e.changed)
+	wake.Signal(e.changed)
 }
 
 // logState logs a member's new state. The caller holds g.mu.
@@ -236,7 +237,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	if m, failed := e.table.markGone(id); failed {
 		e.logState(m)
 	}
-	e.signal(e.changed)
+	wake.Signal(e.changed)
 }
 
 // NodeMeta returns this node's metadata for its announcements.

@@ -152,13 +152,13 @@ func (f *flood) checkNews(expect int) {
 	f.t.Helper()
 	expect %= 60_000
 	for i, g := range []*Gossip{f.first.Gossip, f.second.Gossip} {
-		if err := g.Update(func(m *Member) { m.Expect = expect }); err != nil {
+		if err := g.Update(func(m *Member) { m.BootstrapExpect = expect }); err != nil {
 			f.t.Fatal(err)
 		}
 		until(f.t, 30*time.Second, "the other one hears the news", func() bool {
 			other := []*Gossip{f.second.Gossip, f.first.Gossip}[i]
 			return slices.ContainsFunc(other.Members(), func(m Member) bool {
-				return m.ID == id(i+1) && m.State == Alive && m.Expect == expect
+				return m.ID == id(i+1) && m.State == Alive && m.BootstrapExpect == expect
 			})
 		})
 		until(f.t, 30*time.Second, "memberlist has sent the news as often as it should; Close would wait for that", func() bool {
@@ -282,7 +282,7 @@ func TestMembersAddresses(t *testing.T) {
 	check := func(what string, want ...int) {
 		t.Helper()
 		for i := range 6 {
-			if have := g.reachable(at(i)); have != slices.Contains(want, i) {
+			if have := g.isReachable(at(i)); have != slices.Contains(want, i) {
 				t.Errorf("%s: %d is reachable: %v", what, i, have)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -108,15 +109,15 @@ func Open(c Config) (*Gossip, error) {
 
 // inspector returns the inspector of messages to this node.
 func (g *Gossip) inspector() *inspector {
-	in := &inspector{label: g.config.label(), reachable: g.reachable}
+	in := &inspector{label: g.config.label(), reachable: g.isReachable}
 	if g.config.Keyring != nil {
 		in.keys = g.config.Keyring.GetKeys
 	}
 	return in
 }
 
-// reachable reports whether a known member has the given address.
-func (g *Gossip) reachable(at netip.AddrPort) bool {
+// isReachable reports whether a known member has the given address.
+func (g *Gossip) isReachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, e := range g.table.entries {
@@ -140,14 +141,6 @@ func (g *Gossip) recordRefusal(from net.Addr, err error) {
 		"from", from, "reason", string(reason), "refused", count)
 }
 
-// signal sends to a channel of capacity 1 without blocking.
-func (g *Gossip) signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Members lists this node and every other member that it knows, sorted by ID. Members that failed or left stay listed until
 // Forget.
 func (g *Gossip) Members() []Member {
@@ -159,8 +152,8 @@ func (g *Gossip) Members() []Member {
 // Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes this node's description, which is then announced to the other nodes. Only Cluster, Expect, Empty, Version,
-// Members and Primary may change. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, Empty,
+// Version, Members and Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,7 +163,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	next := g.self
 	change(&next)
 	fixed := next
-	fixed.Cluster, fixed.Expect, fixed.Empty, fixed.Version = g.self.Cluster, g.self.Expect, g.self.Empty, g.self.Version
+	fixed.Cluster, fixed.BootstrapExpect, fixed.Empty, fixed.Version = g.self.Cluster, g.self.BootstrapExpect, g.self.Empty, g.self.Version
 	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
 	if fixed != g.self {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+
@@ -192,8 +185,8 @@ func (g *Gossip) Update(change func(*Member)) error {
 			g.table.exclude(e)
 		}
 	}
-	g.signal(g.wake)
-	g.signal(g.changed)
+	wake.Signal(g.wake)
+	wake.Signal(g.changed)
 	return nil
 }
 
@@ -202,7 +195,7 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.table.forget(id) {
-		g.signal(g.changed)
+		wake.Signal(g.changed)
 	}
 }
 
@@ -263,7 +256,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	// The other nodes refuse this process, so it must not announce that the one they know leaves.
 	silent := g.hasRecentTwin(time.Now())
 	g.self, g.metadata = next, metadata
-	g.signal(g.changed)
+	wake.Signal(g.changed)
 	done := make(chan error, 1)
 	g.wg.Go(func() { done <- g.leave(silent) })
 	g.mu.Unlock()

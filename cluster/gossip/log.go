@@ -25,24 +25,24 @@ type logLimiter[K comparable] struct {
 }
 
 // shouldLog reports whether to log key now, and remembers that it was logged.
-func (s *logLimiter[K]) shouldLog(key K, now time.Time) bool {
-	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
+func (l *logLimiter[K]) shouldLog(key K, now time.Time) bool {
+	if t, ok := l.when[key]; ok && now.Sub(t) < l.every {
 		return false
 	}
-	if len(s.when) >= maxLogged {
-		for k, t := range s.when {
-			if now.Sub(t) >= s.every {
-				delete(s.when, k)
+	if len(l.when) >= maxLogged {
+		for k, t := range l.when {
+			if now.Sub(t) >= l.every {
+				delete(l.when, k)
 			}
 		}
-		if len(s.when) >= maxLogged {
+		if len(l.when) >= maxLogged {
 			return false
 		}
 	}
-	if s.when == nil {
-		s.when = make(map[K]time.Time)
+	if l.when == nil {
+		l.when = make(map[K]time.Time)
 	}
-	s.when[key] = now
+	l.when[key] = now
 	return true
 }
 

@@ -37,10 +37,10 @@ func TestOverLoopback(t *testing.T) {
 	for _, g := range nodes {
 		until(t, 20*time.Second, "all find each other", sees(g, summaryOf(3, nil)))
 	}
-	if err := nodes[0].Update(func(m *Member) { m.Expect = 3 }); err != nil {
+	if err := nodes[0].Update(func(m *Member) { m.BootstrapExpect = 3 }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 20*time.Second, "an update arrives", func() bool { return nodes[2].Members()[0].Expect == 3 })
+	until(t, 20*time.Second, "an update arrives", func() bool { return nodes[2].Members()[0].BootstrapExpect == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := nodes[1].Leave(ctx); err != nil {

@@ -10,22 +10,22 @@ import (
 
 // Member is a node's description of itself, and its state as this node sees it.
 type Member struct {
-	ID         ring.NodeID
-	Boot       uint64 // differs at each start of the process
-	Name       string // for people
-	Address    string // IP
-	Region     string
-	Zone       string
-	GossipPort int
-	PeerPort   int
-	Cluster    [16]byte // zero: none yet
-	Expect     int      // bootstrap-expect; 0: none
-	Empty      bool     // its Raft log is empty
-	Version    uint8    // newest version of the settings it supports
-	Members    int      // number of nodes in its region; only in a WAN pool
-	Level      uint32   // newest feature level that it knows; 0: its release does not send one, so it knows the first
-	Primary    string   // the region that it believes to be primary; only in a WAN pool
-	State      State
+	ID              ring.NodeID
+	Boot            uint64 // differs at each start of the process
+	Name            string // for people
+	Address         string // IP
+	Region          string
+	Zone            string
+	GossipPort      int
+	PeerPort        int
+	Cluster         [16]byte // zero: none yet
+	BootstrapExpect int      // bootstrap-expect; 0: none
+	Empty           bool     // its Raft log is empty
+	Version         uint8    // newest version of the settings it supports
+	Members         int      // number of nodes in its region; only in a WAN pool
+	Level           uint32   // newest feature level that it knows; 0: its release does not send one, so it knows the first
+	Primary         string   // the region that it believes to be primary; only in a WAN pool
+	State           State
 }
 
 // State is a member's state as this node sees it.

@@ -41,8 +41,8 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.PeerPort < 0 || m.PeerPort > 65535 {
 		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
 	}
-	if m.Expect < 0 || m.Expect > 65535 {
-		return nil, fmt.Errorf("%w: %d expected members are not between 0 and 65535", ErrMetadata, m.Expect)
+	if m.BootstrapExpect < 0 || m.BootstrapExpect > 65535 {
+		return nil, fmt.Errorf("%w: %d expected members are not between 0 and 65535", ErrMetadata, m.BootstrapExpect)
 	}
 	if m.Members < 0 || m.Members > 65535 {
 		return nil, fmt.Errorf("%w: %d members of the region are not between 0 and 65535", ErrMetadata, m.Members)
@@ -60,7 +60,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	b = append(b, metadataFormat, flags, m.Version)
 	b = binary.BigEndian.AppendUint64(b, m.Boot)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.PeerPort))
-	b = binary.BigEndian.AppendUint16(b, uint16(m.Expect))
+	b = binary.BigEndian.AppendUint16(b, uint16(m.BootstrapExpect))
 	b = append(b, m.Cluster[:]...)
 	for _, s := range []string{m.Name, m.Region, m.Zone} {
 		b = wire.AppendShortText(b, s)
@@ -91,7 +91,7 @@ func parseMetadata(b []byte) (Member, error) {
 		d.Failf("unknown format %d, or unknown flags %#x", format, flags)
 	}
 	m := Member{
-		Version: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), Expect: int(d.BigUint16()), Empty: flags&flagEmpty != 0,
+		Version: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), BootstrapExpect: int(d.BigUint16()), Empty: flags&flagEmpty != 0,
 	}
 	if flags&flagLeaving != 0 {
 		m.State = Left

@@ -9,13 +9,13 @@ import (
 
 func TestMetadata(t *testing.T) {
 	long := Member{Boot: 1<<64 - 1, Name: strings.Repeat("n", maxName), Region: strings.Repeat("r", maxRegion),
-		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, Expect: 65535, Empty: true, Version: 255}
+		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, BootstrapExpect: 65535, Empty: true, Version: 255}
 	for _, test := range []struct {
 		have Member
 		want error
 	}{
 		{have: Member{Name: "n1"}},
-		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, Expect: 3, Version: 2}},
+		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, BootstrapExpect: 3, Version: 2}},
 		{have: long},
 		{have: Member{Name: "n1", Region: "eu", Members: 65535, Primary: strings.Repeat("p", maxRegion)}},
 		{have: Member{Name: long.Name, Region: long.Region, Members: 1, Primary: long.Region}},
@@ -33,8 +33,8 @@ func TestMetadata(t *testing.T) {
 		{have: Member{Name: "a\xff"}, want: ErrMetadata},
 		{have: Member{Name: "n", PeerPort: 65536}, want: ErrMetadata},
 		{have: Member{Name: "n", PeerPort: -1}, want: ErrMetadata},
-		{have: Member{Name: "n", Expect: 65536}, want: ErrMetadata},
-		{have: Member{Name: "n", Expect: -1}, want: ErrMetadata},
+		{have: Member{Name: "n", BootstrapExpect: 65536}, want: ErrMetadata},
+		{have: Member{Name: "n", BootstrapExpect: -1}, want: ErrMetadata},
 	} {
 		for _, p := range []State{Alive, Left} {
 			test.have.State = p

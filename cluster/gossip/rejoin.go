@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 const (
@@ -64,7 +66,7 @@ func (g *Gossip) AddAddresses(addresses []string) {
 		}
 	}
 	if len(g.remembered) > before {
-		g.signal(g.addressesAdded)
+		wake.Signal(g.addressesAdded)
 	}
 }
 

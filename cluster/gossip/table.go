@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -183,6 +184,6 @@ func (t *table) recordDeparture(d departure) (Member, bool) {
 func (g *Gossip) handleDeparture(d departure) {
 	if m, news := g.table.recordDeparture(d); news {
 		g.logState(m)
-		g.signal(g.changed)
+		wake.Signal(g.changed)
 	}
 }

@@ -105,7 +105,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		f.net.Isolate(b.ip)
 		time.Sleep(400 * time.Millisecond)
 		c.table.Put(now(), counters.Record{ // from a checkpoint
-			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takenNow(&limit, now()).Window},
+			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
 			FreshAt: time.Now().Add(time.Hour).Unix(),
 		})
 		for _, n := range []*node{b, c} {
@@ -159,7 +159,7 @@ func TestDebtsAreBounded(t *testing.T) {
 		short.Window = 5 * time.Second
 		c.keeper.mu.Lock()
 		for i := range maxFallbackDebts {
-			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
+			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takeRecordNow(&short, now()), 1, true)
 		}
 		c.keeper.mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
@@ -177,15 +177,15 @@ func TestDebtsAreBounded(t *testing.T) {
 // Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
-	newLedger := func() *debtLedger {
-		l := newDebtLedger(&Config{})
+	fresh := func() *debts {
+		l := newDebts(&Config{})
 		return &l
 	}
-	l := newLedger()
+	ds := fresh()
 	op := func(i int, inline bool) *counters.Op {
 		k := keyOf(i)
-		if k.Lo += 1 << 60; inline {
-			k.Lo = counters.InlineLo(k.Lo)
+		if k.Counter += 1 << 60; inline {
+			k.Counter = counters.InlineCounter(k.Counter)
 		}
 		return &counters.Op{Key: k, Limit: &limit, Cost: 1}
 	}
@@ -193,7 +193,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 	owe := func(first int, inline, alone bool) (n int) {
 		for i := first; i < first+2*maxDebts; i++ {
 			one := op(i, inline)
-			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.addDebt(one, takenNow(&limit, start), 1, alone) {
+			if !alone && !ds.hasRoom([]counters.Op{*one}) || !ds.addDebt(one, takeRecordNow(&limit, start), 1, alone) {
 				break
 			}
 			n++
@@ -207,24 +207,24 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
 		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
 	} {
-		if have := owe(l.total, tt.inline, tt.alone); have != tt.want {
+		if have := owe(ds.total, tt.inline, tt.alone); have != tt.want {
 			t.Errorf("%+v: have %d", tt, have)
 		}
 	}
-	if l.total != maxDebts || l.inlineTotal != maxDebts/2 {
-		t.Errorf("have %d debts, %d of them inline", l.total, l.inlineTotal)
+	if ds.total != maxDebts || ds.inlineTotal != maxDebts/2 {
+		t.Errorf("have %d debts, %d of them inline", ds.total, ds.inlineTotal)
 	}
-	again := newLedger()
-	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
+	again := fresh()
+	if n, err := again.restore(ds.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
 		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inlineTotal, err)
 	}
-	for p := range l.byPartition {
-		for key := range l.byPartition[p] {
-			l.remove(key)
+	for p := range ds.byPartition {
+		for key := range ds.byPartition[p] {
+			ds.remove(key)
 		}
 	}
-	if l.total != 0 || l.inlineTotal != 0 {
-		t.Errorf("have %d debts left, %d of them inline", l.total, l.inlineTotal)
+	if ds.total != 0 || ds.inlineTotal != 0 {
+		t.Errorf("have %d debts left, %d of them inline", ds.total, ds.inlineTotal)
 	}
 }
 
@@ -265,13 +265,13 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 // Decoding any debts from disk ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
-		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
-		k.view.Store(&view{State: agreement.New()})
-		k.debts = newDebtLedger(&k.cfg)
+		k := &Keeper{cfg: Config{Now: func() algorithms.Instant { return algorithms.At(time.Unix(1e9, 0)) }}}
+		k.adopted.Store(&adoptedState{State: agreement.New()})
+		k.debts = newDebts(&k.cfg)
 		return k
 	}
 	k := newKeeper()
-	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2, false)
+	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takeRecordNow(&limit, k.cfg.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()
@@ -280,7 +280,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		for _, list := range k.debts.byPartition {
 			for _, d := range list {
-				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.expired(k.cfg.Now()) {
+				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.cfg.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}

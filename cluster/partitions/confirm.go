@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -23,18 +24,18 @@ var (
 // maxConfirms bounds the waiting confirmations.
 const maxConfirms = 4096
 
-// confirmation waits until all followers of a partition have the changes made before it.
+// confirmation waits until all copy targets of a partition have the changes made before it.
 type confirmation struct {
 	p            int
 	lineage      uint64
-	lastMessages map[*progress]uint64 // the last message that each follower must acknowledge; nil until the changes are sent
+	lastMessages map[*progress]uint64 // the last message that each copy target must acknowledge; nil until the changes are sent
 	done         chan error           // capacity 1
 	debts        bool                 // it is for debts, so maxConfirms does not apply
 	dropped      bool                 // no caller waits for it any more
 }
 
-// errNoFollowers ends a confirmation of a partition without followers.
-var errNoFollowers = errors.New("the partition has no followers")
+// errNoCopyTargets ends a confirmation of a partition without copy targets.
+var errNoCopyTargets = errors.New("the partition has no copy targets")
 
 // CanConfirm reports whether Confirm can succeed for p now, as far as this node knows.
 func (k *Keeper) CanConfirm(p int) bool {
@@ -44,9 +45,9 @@ func (k *Keeper) CanConfirm(p int) bool {
 		return false
 	}
 	var buf [3]ring.NodeID
-	nodes := k.view.Load().followersOf(k.cfg.Self, p, buf[:0])
+	nodes := k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.followers.synced(p, node) || !k.canSendTo(node) {
+		if !k.targets.isSynced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
@@ -62,7 +63,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 		return err
 	}
 	defer k.dropConfirmations(c)
-	if err = k.await(ctx, c); errors.Is(err, errNoFollowers) {
+	if err = k.await(ctx, c); errors.Is(err, errNoCopyTargets) {
 		err = k.save(ctx)
 	}
 	if err != nil {
@@ -105,7 +106,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 }
 
 // wakeConfirms makes the loop work on confirmations.
-func (k *Keeper) wakeConfirms() { signal(k.confirmWake) }
+func (k *Keeper) wakeConfirms() { wake.Signal(k.confirmWake) }
 
 // addConfirmation registers a confirmation, which the loop works on.
 func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {
@@ -152,12 +153,12 @@ func (k *Keeper) confirmAll() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	state := k.adopted.Load()
 	for _, c := range waiting {
 		if c.lastMessages == nil {
-			c.lastMessages = k.lastMessages(v, c.p)
+			c.lastMessages = k.lastMessages(state, c.p)
 		}
-		if decided, err := k.checkConfirmation(v, c); decided {
+		if decided, err := k.checkConfirmation(state, c); decided {
 			select {
 			case c.done <- err:
 			default: // it has its result already, and its caller is about to drop it
@@ -166,39 +167,39 @@ func (k *Keeper) confirmAll() {
 	}
 }
 
-// lastMessages returns, for each follower of p, the number of the last message sent to it. The caller holds mu.
-func (k *Keeper) lastMessages(v *view, p int) map[*progress]uint64 {
+// lastMessages returns, for each copy target of p, the number of the last message sent to it. The caller holds mu.
+func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
-	for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
-		if pr := k.followers.progressOf(p, node); pr != nil {
-			last[pr] = k.followers[node].lastMessage
+	for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+		if pr := k.targets.progressOf(p, node); pr != nil {
+			last[pr] = k.targets[node].lastMessage
 		}
 	}
 	return last
 }
 
-// checkConfirmation reports whether c's result is known, and the result. It is nil once all followers of the partition have a
-// whole copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
-// caller holds mu.
-func (k *Keeper) checkConfirmation(v *view, c *confirmation) (decided bool, err error) {
+// checkConfirmation reports whether c's result is known, and the result. It is nil once all copy targets of the partition
+// have a complete copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes
+// everything. The caller holds mu.
+func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
 	var buf [3]ring.NodeID
-	nodes := v.followersOf(k.cfg.Self, c.p, buf[:0])
+	nodes := state.copyTargetsOf(k.cfg.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
-		return true, errNoFollowers
+		return true, errNoCopyTargets
 	}
 	for _, node := range nodes {
 		if !k.cfg.Calls.Reachable(node) {
 			return true, ErrUnconfirmed
 		}
-		pr := k.followers.progressOf(c.p, node)
-		if pr == nil || !pr.whole {
+		pr := k.targets.progressOf(c.p, node)
+		if pr == nil || !pr.complete {
 			return false, nil
 		}
-		inFlight := k.followers[node].inFlight
+		inFlight := k.targets[node].inFlight
 		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}

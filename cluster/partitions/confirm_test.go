@@ -24,7 +24,7 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return by, by.keeper.Confirm(ctx, ring.PartitionOf(keyOf(key).Hi))
+	return by, by.keeper.Confirm(ctx, ring.PartitionOf(keyOf(key).Subject))
 }
 
 // A confirmation pushes the change at once, and the standby has it.
@@ -42,7 +42,7 @@ func TestConfirmIsQuick(t *testing.T) {
 					t.Errorf("key %d: have %v after %v", i, err, took)
 					return
 				}
-				p := ring.PartitionOf(keyOf(i).Hi)
+				p := ring.PartitionOf(keyOf(i).Subject)
 				standby := f.byID(by.keeper.Route(p).Standby)
 				if used, _ := standby.table.Usage(now(), keyOf(i), &limit); used != 1 {
 					t.Errorf("key %d: the standby has %d, want 1", i, used)

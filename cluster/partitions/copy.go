@@ -11,9 +11,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// catchUp bounds how long a message waits until its receiver has applied the sender's agreed state. It counts from the
+// catchUpTimeout bounds how long a message waits until its receiver has applied the sender's agreed state. It counts from the
 // message's arrival, so queued messages wait at the same time, and none waits longer.
-const catchUp = 50 * time.Millisecond
+const catchUpTimeout = 50 * time.Millisecond
 
 // handleMessage handles one message.
 func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
@@ -26,9 +26,9 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
 	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
 	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
-	v, ok := k.view.Load(), true
+	state, ok := k.adopted.Load(), true
 	if !ended {
-		v, ok = k.awaitRevision(h.revision, arrived)
+		state, ok = k.awaitRevision(h.revision, arrived)
 	}
 	switch {
 	case ended:
@@ -39,17 +39,17 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	case !ok:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
-	case !v.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
+	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
 	switch c.Method {
 	case MethodPush:
-		k.acceptPush(v, c, h, d)
+		k.acceptPush(state, c, h, d)
 	case MethodFlip:
-		k.acceptFlips(v, c, d)
+		k.acceptFlips(state, c, d)
 	case MethodCopyInfo, MethodPull:
-		k.answerCopyRequest(v, c, ended, d)
+		k.answerCopyRequest(state, c, ended, d)
 	case MethodCopies:
 		k.acceptCopies(c, d)
 	case MethodDebts:
@@ -59,25 +59,25 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	}
 }
 
-// awaitRevision waits for a view with revision until arrived+catchUp. It returns the newest view, and whether it has the
-// revision.
-func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (v *view, ok bool) {
-	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUp))
+// awaitRevision waits for a state with revision until arrived+catchUpTimeout. It returns the newest state, and whether it
+// has the revision.
+func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adoptedState, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUpTimeout))
 	defer cancel()
 	k.waitUntil(ctx, func() bool {
-		v = k.view.Load()
-		return v.Revision >= revision
+		state = k.adopted.Load()
+		return state.Revision >= revision
 	})
-	return v, v.Revision >= revision
+	return state, state.Revision >= revision
 }
 
 // isCurrent reports whether this process and the sender's are the registered ones, and the sender has applied its last end.
-func (v *view) isCurrent(from peer.Identity, generation int64) bool {
-	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
+func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
+	return state.member && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
 }
 
 // acceptPush receives copies and changes from an owner.
-func (k *Keeper) acceptPush(v *view, c *peer.Call, h header, d *wire.Decoder) {
+func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder) {
 	now := k.cfg.Now()
 	var refused []int
 	for d.More() {
@@ -85,7 +85,7 @@ func (k *Keeper) acceptPush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 		taken := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
-			taken = k.beginPush(v, c.From, h.seq, s)
+			taken = k.beginPush(state, c.From, h.seq, s)
 			return taken
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {
@@ -100,23 +100,23 @@ func (k *Keeper) acceptPush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 
 // beginPush reports whether to accept a section of sender's push. It declines a section if the token is here, if a newer
 // push has arrived already, or if the beginning of the section's copy is missing.
-func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
+func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt, from := &k.parts[s.p], sender.Node
-	oldOwner, newOwner := v.Owner(s.p)
+	oldOwner, newOwner := state.Owner(s.p)
 	switch {
 	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
 		return false
 	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
 		return false
 	}
-	// The sender sends a whole copy again if some changes to the last one were not acknowledged. It does not clear the copy
+	// The sender sends a complete copy again if some changes to the last one were not acknowledged. It does not clear the copy
 	// here: an outdated copy is better than none.
-	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
+	if again := pt.source == from && pt.lineage == s.lineage && pt.complete; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
-		pt.source, pt.version, pt.whole = from, version{lineage: s.lineage}, false
+		pt.source, pt.version, pt.complete = from, version{lineage: s.lineage}, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
 		return false
@@ -133,7 +133,7 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 
 // putRecord stores one record of a push. If a promotion has brought the token here since the push began, it does not: the
 // counters here are newer.
-func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
+func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
@@ -144,7 +144,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec 
 	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// endPush updates the copy's version after a section. It returns false if sections of a whole copy are missing, so that the
+// endPush updates the copy's version after a section. It returns false if sections of a complete copy are missing, so that the
 // sender starts again. Changes after a gap are newer than the counters here, so they are kept, but the copy's version stays
 // as it was before the gap.
 func (k *Keeper) endPush(s section) bool {
@@ -158,7 +158,7 @@ func (k *Keeper) endPush(s section) bool {
 	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
 		return false
 	case s.flags&sectionEnds != 0:
-		pt.version, pt.whole = s.version, true
+		pt.version, pt.complete = s.version, true
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round
 	}
@@ -175,15 +175,15 @@ type version struct {
 }
 
 // after reports whether o is of the same lineage as other, and newer.
-func (o version) after(other version) bool {
+func (v version) after(other version) bool {
 	switch {
-	case o.lineage != other.lineage:
+	case v.lineage != other.lineage:
 		return false
-	case o.tenure != other.tenure:
-		return o.tenure > other.tenure
+	case v.tenure != other.tenure:
+		return v.tenure > other.tenure
 	}
-	return o.round > other.round
+	return v.round > other.round
 }
 
 // nextTenure advances o for a hand-over of the token: the next owner begins with the counters here.
-func (o *version) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }
+func (v *version) nextTenure() { v.tenure, v.round = v.tenure+1, 0 }

@@ -20,11 +20,11 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		k.mu.Lock()
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
-		k.debts.addDebt(op, algorithms.Taken{Window: 7}, 0, false)
-		k.debts.sealDebts(key.Partition(), false)
-		report := &debtReport{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as reportDebts sends it
+		k.debts.addDebt(op, algorithms.TakeRecord{Window: 7}, 0, false)
+		k.debts.batchDebts(key.Partition(), false)
+		report := &debtReport{batches: slices.Clone(k.debts.batches[key.Partition()]), entries: 1} // as reportDebts sends it
 		op.Cost = 3
-		k.debts.addDebt(op, algorithms.Taken{Window: 8}, 0, false)
+		k.debts.addDebt(op, algorithms.TakeRecord{Window: 8}, 0, false)
 		k.mu.Unlock()
 		k.debtsAnswered(ring.NodeID{1}, report, nil, nil, nil)
 		k.mu.Lock()
@@ -203,18 +203,18 @@ func TestWhoHandedOverActs(t *testing.T) {
 // clock reading, and whatever the wall clock says.
 func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
-	here := algorithms.Now{Steady: 9e18, Wall: 5e18}
-	there := algorithms.Now{Steady: 3e9, Wall: 1e9}
-	o := owedCost{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
+	here := algorithms.Instant{Steady: 9e18, Wall: 5e18}
+	there := algorithms.Instant{Steady: 3e9, Wall: 1e9}
+	o := owedCost{limit: l, taken: algorithms.TakeRecord{Steady: here.Steady - 20e9}, cost: 3}
 	_, moved := decodeOwedCost(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
 	for _, tt := range []struct {
 		debt *owedCost
-		at   algorithms.Now
+		at   algorithms.Instant
 	}{{&o, here}, {&moved, there}} {
 		if left := tt.debt.timeLeft(tt.at); left != 40*time.Second {
 			t.Errorf("have %v left, want 40s", left)
 		}
-		if tt.at.Steady += 40e9; !tt.debt.expired(tt.at) {
+		if tt.at.Steady += 40e9; !tt.debt.isExpired(tt.at) {
 			t.Errorf("have %v left after the window", tt.debt.timeLeft(tt.at))
 		}
 	}

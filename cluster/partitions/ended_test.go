@@ -11,7 +11,7 @@ import (
 )
 
 // TestTheEndedAreAsked: a node that is ended while alive, because its disk hangs, sends its counters to a new owner that
-// has no whole copy. It does not know that it was ended.
+// has no complete copy. It does not know that it was ended.
 func TestTheEndedAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -81,7 +81,7 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 				keys := 0
 				const hits = 20
 				for i := range 300 {
-					if p := ring.PartitionOf(keyOf(i).Hi); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id {
+					if p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id {
 						continue
 					}
 					keys++
@@ -105,7 +105,7 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 				})
 				lost := 0
 				for i := range 300 {
-					p := ring.PartitionOf(keyOf(i).Hi)
+					p := ring.PartitionOf(keyOf(i).Subject)
 					if before.Owner(p) == a.id && before.Standby(p) == b.id && f.used(keyOf(i)) < hits {
 						lost++
 					}
@@ -129,7 +129,7 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		f.ring(a, b, c, d)
 		f.settle()
 		i := 0
-		for p := ring.PartitionOf(keyOf(i).Hi); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id; p = ring.PartitionOf(keyOf(i).Hi) {
+		for p := ring.PartitionOf(keyOf(i).Subject); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id; p = ring.PartitionOf(keyOf(i).Subject) {
 			i++
 		}
 		b.lag.Store(int64(time.Hour))
@@ -139,7 +139,7 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		turn := f.state
 		time.Sleep(time.Second)
 		f.end(b)
-		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Hi); return c.table.IsOpen(p) || d.table.IsOpen(p) })
+		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Subject); return c.table.IsOpen(p) || d.table.IsOpen(p) })
 		const hits = 7
 		for range hits {
 			if v := b.keeper.DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
@@ -148,7 +148,7 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		}
 		b.keeper.Adopt(turn)
 		b.keeper.Adopt(f.state)
-		f.agree(agreement.Boot{Node: b.id, Boot: b.boot})
+		f.agree(agreement.RegisterProcess{Node: b.id, Boot: b.boot})
 		b.keeper.Adopt(f.state)
 		b.authority.Store(true)
 		f.eventually("the debts are reported", func() bool { return f.used(keyOf(i)) == hits })

@@ -174,4 +174,4 @@ func (f *fleet) deficit(l *load, step int) {
 	f.t.Logf("step %d: key %d has lost %d, and may have lost %d", step, key, most, may)
 }
 
-func ringPartition(i int) int { return ring.PartitionOf(keyOf(i).Hi) }
+func ringPartition(i int) int { return ring.PartitionOf(keyOf(i).Subject) }

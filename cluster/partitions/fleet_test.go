@@ -71,7 +71,7 @@ func newTable() *counters.Table { return counters.New(100_000) }
 
 func idOf(i int) ring.NodeID { return ring.NodeID{byte(i + 1), 0xaa} }
 
-func now() algorithms.Now { return algorithms.At(time.Now()) }
+func now() algorithms.Instant { return algorithms.At(time.Now()) }
 
 // all lists the nodes.
 func (f *fleet) all() []*node {
@@ -216,7 +216,7 @@ func (f *fleet) agree(e agreement.Entry) {
 // bring registers nodes and grants them authority.
 func (f *fleet) bring(nodes ...*node) {
 	for _, n := range nodes {
-		f.agree(agreement.Boot{Node: n.id, Boot: n.boot})
+		f.agree(agreement.RegisterProcess{Node: n.id, Boot: n.boot})
 		n.authority.Store(true)
 	}
 }
@@ -323,12 +323,12 @@ var errUndecided = errors.New("nobody decides")
 var limit = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: 24 * time.Hour}
 
 func keyOf(i int) counters.Key {
-	return counters.Key{Hi: uint64(i) * 0x9e3779b97f4a7c15, Lo: uint64(i)}
+	return counters.Key{Subject: uint64(i) * 0x9e3779b97f4a7c15, Counter: uint64(i)}
 }
 
 // take routes a check of key from node at, as a limiter would, and takes its cost at the owner.
 func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err error) {
-	p := ring.PartitionOf(key.Hi)
+	p := ring.PartitionOf(key.Subject)
 	for range 2000 {
 		n := at
 		for range 4 {
@@ -362,7 +362,7 @@ func (f *fleet) byID(id ring.NodeID) *node {
 
 // used returns the count of key at its owner.
 func (f *fleet) used(key counters.Key) int64 {
-	p := ring.PartitionOf(key.Hi)
+	p := ring.PartitionOf(key.Subject)
 	for _, n := range f.all() {
 		if n.alive.Load() && n.table.IsOpen(p) && n.authority.Load() {
 			used, _ := n.table.Usage(now(), key, &limit)

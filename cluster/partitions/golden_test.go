@@ -11,15 +11,15 @@ import (
 
 // TestGolden: the parts of keepers' messages keep their encoding.
 func TestGolden(t *testing.T) {
-	at := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
+	at := algorithms.Instant{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	records := []counters.Record{
 		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 5099},
-		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Level: 9, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Fullness: 9, FreshAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
 	}
 	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}
 	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
-	debts := seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition(), entries: []sealedDebt{
+	debts := debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition(), entries: []batchedDebt{
 		{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}, {key: keyOf(1), owedCost: owedCost{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
 	}}
 	parts := []struct {
@@ -40,7 +40,7 @@ func TestGolden(t *testing.T) {
 				t.Errorf("have %v, %v", found, err)
 			}
 		}},
-		{"debts", debts.append(nil, at), func(d *wire.Decoder) { decodeSeal(d, at, 0) }},
+		{"debts", debts.append(nil, at), func(d *wire.Decoder) { decodeBatch(d, at, 0) }},
 		{"partitions", appendPartitions(nil, []int{0, 200, 4095}), func(d *wire.Decoder) { decodePartitions(d) }},
 	}
 	var lines []golden.Line

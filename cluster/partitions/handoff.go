@@ -16,21 +16,21 @@ const (
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to their owners in the next ring, once those have whole copies. It runs in the loop.
+// handOver moves tokens to their owners in the next ring, once those have complete copies. It runs in the loop.
 func (k *Keeper) handOver() {
-	v := k.view.Load()
-	if !v.member || v.Settled || v.From == nil {
+	state := k.adopted.Load()
+	if !state.member || state.Settled || state.From == nil {
 		return
 	}
-	for _, p := range k.freeze(v) {
+	for _, p := range k.freeze(state) {
 		k.pushTo(p, k.cfg.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
-	k.sendTokens(k.prepareFlips(v))
+	k.sendTokens(k.prepareFlips(state))
 }
 
-// freeze shuts the gates of partitions whose receivers have whole copies, and returns them.
-func (k *Keeper) freeze(v *view) (frozen []int) {
+// freeze shuts the gates of partitions whose receivers have complete copies, and returns them.
+func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	room := maxFrozen
@@ -41,11 +41,11 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 	}
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
-		from, to := v.Owner(p)
-		if pt.phase != owning || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.canSendTo(to) {
+		from, to := state.Owner(p)
+		if pt.phase != owning || from != k.cfg.Self || to == from || !k.targets.isSynced(p, to) || !k.canSendTo(to) {
 			continue
 		}
-		pt.receiver, pt.receiverBoot, pt.receiverGeneration, pt.frozenAt = to, v.Boot(to), v.Generation(to), time.Now()
+		pt.receiver, pt.receiverBoot, pt.receiverGeneration, pt.frozenAt = to, state.Boot(to), state.Generation(to), time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
 	}
@@ -63,10 +63,10 @@ type tokenMessage struct {
 }
 
 // addToken adds a partition to the message for node.
-func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, v *view, node ring.NodeID, p int) {
+func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adoptedState, node ring.NodeID, p int) {
 	pt, t := &k.parts[p], messages[node]
 	if t == nil {
-		t = &tokenMessage{boot: v.Boot(node), isQuestion: pt.phase == doubtful}
+		t = &tokenMessage{boot: state.Boot(node), isQuestion: pt.phase == doubtful}
 		messages[node] = t
 	}
 	t.partitions, t.attempts = append(t.partitions, p), append(t.attempts, pt.attempt)
@@ -92,22 +92,22 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 
 // prepareFlips returns, by receiver, offers of the frozen partitions whose last changes are acknowledged. It sets their phase to
 // flipping.
-func (k *Keeper) prepareFlips(v *view) map[ring.NodeID]*tokenMessage {
+func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	offers := map[ring.NodeID]*tokenMessage{}
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase != freezing || k.view.Load() != v {
+		if pt.phase != freezing || k.adopted.Load() != state {
 			continue
 		}
-		switch copied := k.followers.progressOf(p, pt.receiver); {
+		switch copied := k.targets.progressOf(p, pt.receiver); {
 		case copied == nil:
-			k.setPhase(p, owning) // the copy is not whole after all
-		case copied.whole && copied.inFlight == 0:
+			k.setPhase(p, owning) // the copy is not complete after all
+		case copied.complete && copied.inFlight == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
-			k.addToken(offers, v, pt.receiver, p)
+			k.addToken(offers, state, pt.receiver, p)
 		}
 	}
 	return offers
@@ -116,7 +116,7 @@ func (k *Keeper) prepareFlips(v *view) map[ring.NodeID]*tokenMessage {
 // askDoubtful asks the other sides of moves whether they took the tokens that may be here. It reports whether this node is
 // in doubt about any.
 func (k *Keeper) askDoubtful() (doubts bool) {
-	v := k.view.Load()
+	state := k.adopted.Load()
 	questions := map[ring.NodeID]*tokenMessage{}
 	k.mu.Lock()
 	for p := range k.parts {
@@ -124,8 +124,8 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 			continue
 		}
 		doubts = true
-		if _, to := v.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
-			k.addToken(questions, v, to, p)
+		if _, to := state.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
+			k.addToken(questions, state, to, p)
 		}
 	}
 	for node := range questions {
@@ -146,31 +146,31 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
 		k.backOff(node)
 	}
-	v := k.view.Load()
+	state := k.adopted.Load()
 	for i, p := range t.partitions {
 		pt := &k.parts[p]
 		if pt.attempt != t.attempts[i] {
 			continue // offered or asked again since
 		}
-		switch _, to := v.Owner(p); {
+		switch _, to := state.Owner(p); {
 		case pt.phase == flipping && err != nil:
 			pt.attempt++
-			pt.whole = true // these are all counters as of the freeze
+			pt.complete = true // these are all counters as of the freeze
 			k.setPhase(p, doubtful)
 		case pt.phase == flipping && taken[p]:
-			pt.whole = true // as above
+			pt.complete = true // as above
 			k.recordHandOver(p, node)
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.frozenAt)
 		case pt.phase == flipping:
-			k.followers.followerOf(node).progress[p] = nil
+			k.targets.targetOf(node).progress[p] = nil
 			k.setPhase(p, owning)
-		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
+		case pt.phase != doubtful || err != nil || to != node || state.Boot(node) != t.boot:
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
 			// If the receiver of the flip says so itself, no other node has decided the partition since it was frozen here.
-			k.resume(v, p, pt.frozenHere() && !pt.receiverReplaced(v))
+			k.resume(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 		}
 	}
 }
@@ -178,18 +178,18 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 // recordHandOver records that node has the token of p. Until the ring is settled, node pushes its changes here.
 func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	pt := &k.parts[p]
-	v := k.view.Load()
+	state := k.adopted.Load()
 	if pt.frozenHere() {
 		pt.nextTenure()
 	}
-	pt.source, pt.receiver, pt.receiverBoot, pt.receiverGeneration = node, node, v.Boot(node), v.Generation(node)
-	k.followers.forgetCopies(p)
+	pt.source, pt.receiver, pt.receiverBoot, pt.receiverGeneration = node, node, state.Boot(node), state.Generation(node)
+	k.targets.forgetCopies(p)
 	k.setPhase(p, handedOver)
 }
 
 // acceptFlips accepts offered tokens, or answers which tokens are here. If a token is not here afterwards, the answer says
 // so, and this node no longer accepts the sender's offers up to this one.
-func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
+func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder) {
 	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()
@@ -203,11 +203,11 @@ func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 			break
 		}
 		pt := &k.parts[p]
-		from, to := v.Owner(p)
+		from, to := state.Owner(p)
 		// Without authority, this node refuses the token: it could not use it, and no node would decide the partition.
-		acceptable := !isQuestion && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() &&
+		acceptable := !isQuestion && boot == k.cfg.Boot && k.adopted.Load() == state && k.cfg.Authority() &&
 			from == c.From.Node && to == k.cfg.Self && from != to && pt.phase == away && pt.source == from &&
-			pt.version == offered && pt.whole && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
+			pt.version == offered && pt.complete && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
 		switch {
 		case acceptable:
 			k.takeToken(p, from)
@@ -228,12 +228,12 @@ func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 // takeToken makes this node the owner of p in from's place. The caller holds mu.
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
-	pt.source, pt.whole = ring.NodeID{}, false
+	pt.source, pt.complete = ring.NodeID{}, false
 	pt.nextTenure()
-	k.followers.forgetCopies(p)
+	k.targets.forgetCopies(p)
 	if !k.collecting {
 		// The other node has the same counters, so it needs only changes from now on.
-		k.followers.followerOf(from).progress[p] = &progress{whole: true}
+		k.targets.targetOf(from).progress[p] = &progress{complete: true}
 	}
 	k.setPhase(p, owning)
 	k.debts.debitOwnDebts(p, k.cfg.Now())

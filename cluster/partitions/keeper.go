@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,7 +30,7 @@ type Config struct {
 	Self  ring.NodeID
 	Boot  uint64          // of this process; changes at each start
 	Table *counters.Table // the Keeper opens and shuts its gates
-	Now   func() algorithms.Now
+	Now   func() algorithms.Instant
 	Calls Calls
 	// Authority reports whether this node may act as an owner or a standby now.
 	Authority func() bool
@@ -84,42 +85,42 @@ type Keeper struct {
 	cfg             Config
 	standbyCounters *counters.Table // costs admitted as a standby, under shares of the limits
 
-	// view and phases are written under mu. Checks read them without a lock.
-	view   atomic.Pointer[view]
-	phases [ring.Partitions]atomic.Uint32
+	// adopted and phases are written under mu. Checks read them without a lock.
+	adopted atomic.Pointer[adoptedState]
+	phases  [ring.Partitions]atomic.Uint32
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 	// lineages holds the lineage of each partition while its token is here, and the last known one afterwards.
 	lineages [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a seal is debited and while changes are collected, so a copy has either a seal's number and
+	// debiting is held while a batch is debited and while changes are collected, so a copy has either a batch's number and
 	// everything debited under it, or neither. Lock it before mu.
 	debiting sync.Mutex
 
 	mu               sync.Mutex // guards the fields below
 	parts            [ring.Partitions]partState
-	followers        followers
-	changed          chan struct{} // closed and replaced when a phase or the view changes
+	targets          copyTargets
+	changed          chan struct{} // closed and replaced when a phase or the adopted state changes
 	incoming         map[ring.NodeID]*incomingCopy
 	pending          map[pendingCall]bool
 	backoffUntil     map[ring.NodeID]time.Time // nothing is sent to a node before this time, because its last call failed
 	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
-	debts            debtLedger
+	debts            debts
 	lastPrune        time.Time // when expired debts were last pruned
 	dropPending      bool      // partitions that no longer concern this node may still have counters
 	stats            Stats
-	// collecting is set while changes are collected for followers, from the partitions whose tokens were here at its start.
+	// collecting is set while changes are collected for copy targets, from the partitions whose tokens were here at its start.
 	collecting bool
-	// followed is set once another node has been in a ring since this process began. Before that, changes need not be sent.
+	// hadOthers is set once another node has been in a ring since this process began. Before that, changes need not be sent.
 	// Afterwards they are collected even if this node is alone again, because the table frees reset counters only then.
-	followed     bool
+	hadOthers    bool
 	confirms     []*confirmation // waiting confirmations
 	debtsWaiting atomic.Int64    // messages about debts that wait for standbys
 	confirming   int             // confirmations that are not for debts: at most maxConfirms
 
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
-	seq         uint64        // number of the last message to a follower; only the loop uses it
+	seq         uint64        // number of the last message to a copy target; only the loop uses it
 	unfinished  bool          // some copies or tokens are in transit or missing; only the loop uses it
 	loopWake    chan struct{} // capacity 1: there may be work before the next tick
 	inbox       chan message
@@ -168,7 +169,7 @@ type partState struct {
 	frozenAt           time.Time   // when the partition was frozen
 
 	source       ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	whole        bool        // the copy is complete
+	complete     bool        // the copy is complete
 	pusherBoot   uint64      // boot of the process that pushed last
 	lastPush     uint64      // number of its last push
 	sectionCount uint64      // sections received so far of a copy in progress
@@ -177,12 +178,12 @@ type partState struct {
 }
 
 // frozenHere reports whether the counters here are exactly those that this node, as the owner, froze.
-func (pt *partState) frozenHere() bool { return pt.whole && pt.source.IsZero() }
+func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
 
 // receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it has come back, or has
 // lost its memory.
-func (pt *partState) receiverReplaced(v *view) bool {
-	return v.Boot(pt.receiver) != pt.receiverBoot || v.Generation(pt.receiver) != pt.receiverGeneration
+func (pt *partState) receiverReplaced(state *adoptedState) bool {
+	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
 // voidedFlips is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
@@ -192,8 +193,8 @@ type voidedFlips struct {
 	attempt uint64
 }
 
-// view is the agreed state as the keeper last adopted it.
-type view struct {
+// adoptedState is the agreed state as the keeper last adopted it.
+type adoptedState struct {
 	*agreement.State
 	member bool // this process may have tokens: its boot is the registered one
 }
@@ -204,13 +205,13 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebtLedger(&cfg), followers: followers{},
+		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebts(&cfg), targets: copyTargets{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
 		inbox: make(chan message, inboxSize), dropPending: true,
 	}
-	k.view.Store(&view{State: agreement.New()})
+	k.adopted.Store(&adoptedState{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	cfg.Table.ShutAll()
 	k.done.Go(k.run)
@@ -231,33 +232,33 @@ func (k *Keeper) Close() error {
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before := k.view.Load()
-	v := &view{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
-	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !v.member {
+	before := k.adopted.Load()
+	state := &adoptedState{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
+	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !state.member {
 		k.forgetAll()
 	}
-	k.view.Store(v)
-	k.debts.bootIndex = v.Boots[k.cfg.Self].Index
-	k.followed = k.followed || v.hasOtherMembers(k.cfg.Self)
-	k.followers.update(v, before, k.cfg.Self)
+	k.adopted.Store(state)
+	k.debts.bootIndex = state.Processes[k.cfg.Self].Index
+	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.cfg.Self)
+	k.targets.update(state, before, k.cfg.Self)
 	for p := range ring.Partitions {
-		k.updatePart(v, p)
+		k.updatePart(state, p)
 	}
 	k.dropPending = true
 	k.announce()
 }
 
 // hasOtherMembers reports whether a ring has members other than self.
-func (v *view) hasOtherMembers(self ring.NodeID) bool {
+func (state *adoptedState) hasOtherMembers(self ring.NodeID) bool {
 	is := func(id ring.NodeID) bool { return id != self }
-	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
+	return slices.ContainsFunc(state.From.Members(), is) || slices.ContainsFunc(state.To.Members(), is)
 }
 
-// neverFollowed reports whether no other node has been in a ring so far: nobody needs changes.
-func (k *Keeper) neverFollowed() bool {
+// neverHadOthers reports whether no other node has been in a ring so far: nobody needs changes.
+func (k *Keeper) neverHadOthers() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !k.followed
+	return !k.hadOthers
 }
 
 // forgetAll gives up every token and copy: this process was ended or replaced, and other nodes continue from their copies.
@@ -274,15 +275,15 @@ func (k *Keeper) forgetAll() {
 			k.debts.noteDropped(p)
 		}
 	}
-	clear(k.followers)
+	clear(k.targets)
 	clear(k.backoffUntil)
 }
 
-// updatePart brings a partition in line with a new view.
-func (k *Keeper) updatePart(v *view, p int) {
+// updatePart brings a partition in line with a new state.
+func (k *Keeper) updatePart(state *adoptedState, p int) {
 	self, pt := k.cfg.Self, &k.parts[p]
-	from, to := v.Owner(p)
-	if !v.member {
+	from, to := state.Owner(p)
+	if !state.member {
 		return
 	}
 	switch pt.phase {
@@ -296,20 +297,20 @@ func (k *Keeper) updatePart(v *view, p int) {
 			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
-			k.resume(v, p, false)
+			k.resume(state, p, false)
 		}
 	case flipping, handedOver:
 		switch {
 		case from != self:
 			k.release(p)
-		case to != pt.receiver || pt.receiverReplaced(v):
+		case to != pt.receiver || pt.receiverReplaced(state):
 			// The other node can no longer decide. It may have pushed changes to its standby that never arrived here.
-			pt.whole = pt.whole || pt.phase == flipping
-			k.resume(v, p, false)
+			pt.complete = pt.complete || pt.phase == flipping
+			k.resume(state, p, false)
 		}
 	case away:
 		if from == self {
-			k.takeOver(v, p)
+			k.takeOver(state, p)
 		}
 	}
 }
@@ -317,29 +318,29 @@ func (k *Keeper) updatePart(v *view, p int) {
 // release marks a partition whose token is no longer here. This node's own counters are not a copy of anyone's.
 func (k *Keeper) release(p int) {
 	if pt := &k.parts[p]; pt.source.IsZero() {
-		pt.whole = false
+		pt.complete = false
 	}
 	k.setPhase(p, away)
 }
 
 // takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
 // owner may have flipped it, this node asks the other side. If this node has no copy, it fetches one.
-func (k *Keeper) takeOver(v *view, p int) {
+func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
-	if from, to := v.Owner(p); from != to {
+	if from, to := state.Owner(p); from != to {
 		pt.attempt++
 		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.resume(v, p, pt.whole) // a partition that does not move has no second copy
+	k.resume(state, p, pt.complete) // a partition that does not move has no second copy
 }
 
 // resume continues a partition whose token is certainly here. Unless the copy here is known to be the newest, it first
 // searches for newer ones.
-func (k *Keeper) resume(v *view, p int, newest bool) {
+func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
+	if newest || len(state.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
 		k.beginLineage(p)
 		return
 	}
@@ -350,8 +351,8 @@ func (k *Keeper) resume(v *view, p int, newest bool) {
 // beginLineage makes this node the owner of p, in a new lineage: this node may lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
-	pt.version, pt.source, pt.whole, pt.search = version{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	k.followers.forgetCopies(p)
+	pt.version, pt.source, pt.complete, pt.search = version{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
+	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
 	// reportDebts debits them once there is authority.
@@ -397,12 +398,4 @@ func (k *Keeper) announce() {
 }
 
 // wake makes the loop check for work.
-func (k *Keeper) wake() { signal(k.loopWake) }
-
-// signal sends to a channel of capacity 1 without blocking.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) wake() { wake.Signal(k.loopWake) }

@@ -42,7 +42,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		}
 		b.muted.Store(true)
 		time.Sleep(7 * time.Second)
-		lagging(a) // most of a's followers lag, so the fault may be its own
+		lagging(a) // most of a's copy targets lag, so the fault may be its own
 		b.muted.Store(false)
 		c.muted.Store(false)
 		time.Sleep(3 * time.Second)
@@ -105,7 +105,7 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		a, b := f.nodes[0], f.nodes[1]
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
-		f.agree(agreement.Boot{Node: idOf(7), Boot: 7})
+		f.agree(agreement.RegisterProcess{Node: idOf(7), Boot: 7})
 		f.eventually("the other nodes know", func() bool { return b.keeper.AdoptedRevision() == f.state.Revision })
 		for range 100 {
 			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
@@ -115,7 +115,7 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), copyInfoTimeout)
 		defer cancel()
 		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
-		if took := time.Since(began); err != nil || took > 2*catchUp {
+		if took := time.Since(began); err != nil || took > 2*catchUpTimeout {
 			t.Errorf("answered after %v: %v", took, err)
 		}
 	})

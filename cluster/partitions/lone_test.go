@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// collectable counts the counters with changes that were not yet collected for followers.
+// collectable counts the counters with changes that were not yet collected for copy targets.
 func (n *node) collectable(t *testing.T) (count int) {
 	err := n.table.Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
 		count += len(records)
@@ -95,7 +95,7 @@ func TestLacking(t *testing.T) {
 		})
 		for p := range ring.Partitions {
 			if f.state.From.Standby(p) == b.id && !b.keeper.holdsCopy(p) {
-				t.Fatalf("partition %d: no whole copy", p)
+				t.Fatalf("partition %d: no complete copy", p)
 			}
 		}
 		b.kill()
@@ -109,9 +109,9 @@ func TestLacking(t *testing.T) {
 	})
 }
 
-// holdsCopy reports whether k has a whole copy of p.
+// holdsCopy reports whether k has a complete copy of p.
 func (k *Keeper) holdsCopy(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.parts[p].whole
+	return k.parts[p].complete
 }

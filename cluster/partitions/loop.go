@@ -3,7 +3,7 @@ package partitions
 import (
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -11,7 +11,7 @@ import (
 const restTicks = 10
 
 // run is the keeper's loop. It pushes changes at each tick, and earlier if a confirmation waits for them. It continues
-// hand-offs and searches after each acknowledgement or new view that may concern them, at each tick while some are
+// hand-offs and searches after each acknowledgement or new state that may concern them, at each tick while some are
 // unfinished, and otherwise at every restTicks-th tick.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
@@ -38,32 +38,32 @@ func (k *Keeper) run() {
 		k.handOver()
 		doubt := k.askDoubtful()
 		recovers := k.recover()
-		k.unfinished = missing || doubt || recovers || !k.view.Load().Settled
+		k.unfinished = missing || doubt || recovers || !k.adopted.Load().Settled
 	}
 }
 
-// Stats are a keeper's current figures.
+// Stats are a keeper's current metrics.
 type Stats struct {
 	Owned       int           // partitions whose tokens are here
-	Copies      int           // partitions with a whole copy here
+	Copies      int           // partitions with a complete copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
 	Begun       int64         // lineages started
 	PushedBytes int64
-	Unacked     int64 // bytes that followers have not acknowledged
-	Behind      int   // owned partitions that some follower has no whole copy of
-	Lagging     int   // followers that can be reached but do not answer this node's messages
+	Unacked     int64 // bytes that copy targets have not acknowledged
+	Behind      int   // owned partitions that some copy target has no complete copy of
+	Lagging     int   // copy targets that can be reached but do not answer this node's messages
 	Debts       int   // counters with costs that are not yet reported to their owners
-	Dropped     int64 // checks decided in fallback that are never reported, because the ledger was full
+	Dropped     int64 // checks decided in fallback that are never reported, because there was no room for more debts
 }
 
-// Figures reports the current figures to s.
-func (k *Keeper) Figures(s figures.Sink) {
+// Metrics reports the current metrics to s.
+func (k *Keeper) Metrics(s metrics.Sink) {
 	st := k.Stats()
 	const here = "Partitions whose counters are here, as their owner or as a standby."
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
-	s.Level("partitions_behind", "Owned partitions that some standby has no whole copy of.", st.Behind)
+	s.Level("partitions_behind", "Owned partitions that some standby has no complete copy of.", st.Behind)
 	s.Level("standbys_lagging", "Nodes that can be reached but have answered none of this node's copies for five seconds.", st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
@@ -74,11 +74,11 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, because too many counters have debts already.", st.Dropped)
 }
 
-// Stats returns the current figures.
+// Stats returns the current metrics.
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
+	state := k.adopted.Load()
 	st := k.stats
 	st.Debts = k.debts.total
 	for p := range k.parts {
@@ -86,19 +86,19 @@ func (k *Keeper) Stats() Stats {
 		if pt.phase == owning {
 			st.Owned++
 			var buf [3]ring.NodeID
-			for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
-				if !k.followers.synced(p, node) {
+			for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+				if !k.targets.isSynced(p, node) {
 					st.Behind++
 					break
 				}
 			}
 		}
-		if pt.whole {
+		if pt.complete {
 			st.Copies++
 		}
 	}
-	for _, f := range k.followers {
-		st.Unacked += int64(f.unacked)
+	for _, t := range k.targets {
+		st.Unacked += int64(t.unacked)
 	}
 	return st
 }

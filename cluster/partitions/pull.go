@@ -12,14 +12,14 @@ import (
 
 // answerCopyRequest answers an owner how new the copies here are, or sends it the copies. They include the costs that this
 // node admitted as a standby.
-func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
+func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
 		c.Fail(codeMalformed, err.Error())
 		return
 	}
 	k.mu.Lock()
-	if !ended && k.anyNotOwnedBy(v, c.From.Node, list) {
+	if !ended && k.anyNotOwnedBy(state, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the sender does not own the partition")
 		return
@@ -31,7 +31,7 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 	versions := make([]version, len(list))
 	for i, p := range list {
 		pt := &k.parts[p]
-		whole := pt.whole || ended && pt.isComplete()
+		whole := pt.complete || ended && pt.hasAllCounters()
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
 			if versions[i] = pt.version; pt.phase == away {
@@ -49,9 +49,9 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
 // mu.
-func (k *Keeper) anyNotOwnedBy(v *view, node ring.NodeID, list []int) bool {
+func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
-		from, _ := v.Owner(p)
+		from, _ := state.Owner(p)
 		return from != node || k.parts[p].phase == owning
 	})
 }
@@ -163,14 +163,14 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	now := k.cfg.Now()
 	pt := &k.parts[g.p]
 	switch {
-	case pt.whole && g.after(pt.version):
+	case pt.complete && g.after(pt.version):
 		k.cfg.Table.Drop(g.p)
 		for _, rec := range g.records {
 			k.cfg.Table.Put(now, rec)
 		}
 		k.debts.noteDropped(g.p)
 		pt.version, pt.source = g.version, from
-	case !pt.whole || g.lineage != pt.lineage:
+	case !pt.complete || g.lineage != pt.lineage:
 		for _, rec := range g.records {
 			k.cfg.Table.Merge(now, rec)
 		}
@@ -178,15 +178,15 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 }
 
 // A node that was ended because it stopped applying the log is still alive, and may hold counters that no other node has:
-// it kept pushing to the standbys of the last state it applied. A new owner without a whole copy asks it. The ended node
+// it kept pushing to the standbys of the last state it applied. A new owner without a complete copy asks it. The ended node
 // need not know that it was ended: it lost its authority before the end was agreed on, so its counters are final. The new
 // owner may be a new process that never saw the ring with the ended node, so it asks every ended node that can be reached,
 // whatever it owned.
 
 // endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
-func (k *Keeper) endedNodes(v *view) (list []ring.NodeID) {
-	for id := range v.Generations {
-		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
+func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
+	for id := range state.Generations {
+		if id != k.cfg.Self && state.Boot(id) != 0 && !state.InRing(id) && k.cfg.Calls.Reachable(id) {
 			list = append(list, id)
 		}
 	}
@@ -203,10 +203,10 @@ func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 // hasCounters reports whether this node has the token or at least the beginning of a copy.
 func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
 
-// isComplete reports whether this node has all of the partition's counters, as of the time when it was last the owner or a
-// follower.
-func (pt *partState) isComplete() bool {
-	return pt.whole || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
+// hasAllCounters reports whether this node has all of the partition's counters, as of the time when it was last the owner or a
+// copy target.
+func (pt *partState) hasAllCounters() bool {
+	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
 // finalCopies returns those of the partitions that this node had counters of when it lost its authority. If it has

@@ -14,7 +14,7 @@ const (
 	copyInfoTimeout = 2 * time.Second
 	// pullTimeout bounds how long it may take to send them.
 	pullTimeout = 30 * time.Second
-	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no whole copy or the other
+	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no complete copy or the other
 	// node has one, too.
 	slowPatience = 5
 	// copyMessageTimeout bounds the call that sends one message of a copy.
@@ -38,31 +38,31 @@ type finding struct {
 
 // copyHolders lists the nodes that may have a copy of p: both sides of a move, and their standbys. If one side was ended, its
 // former standbys are now in its place.
-func (v *view) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := v.Owner(p)
-	return appendOthers(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
+func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := state.Owner(p)
+	return appendOthers(self, buf, state.From.Standby(p), to, state.To.Standby(p), from)
 }
 
 // recover searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
 // fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
 // search goes on. It runs in the loop.
 func (k *Keeper) recover() (searching bool) {
-	v := k.view.Load()
+	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
 	fromCheckpoint, fromLocalCopy := 0, 0
-	ended := k.endedNodes(v)
+	ended := k.endedNodes(state)
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase != recovering {
 			continue
 		}
-		if !k.advanceSearch(v, p, ended, requests) {
+		if !k.advanceSearch(state, p, ended, requests) {
 			searching = true
 			continue
 		}
 		switch timedOut, received := pt.search.outcome(); {
-		case timedOut && pt.whole:
+		case timedOut && pt.complete:
 			fromLocalCopy++
 		case timedOut && !received:
 			fromCheckpoint++
@@ -82,24 +82,24 @@ func (k *Keeper) recover() (searching bool) {
 			"partitions", fromLocalCopy)
 	}
 	for call, list := range requests {
-		k.requestCopies(v, call, list)
+		k.requestCopies(state, call, list)
 	}
 	return searching
 }
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to the requests to send now. The caller holds mu.
-func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
+func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := append(v.copyHolders(k.cfg.Self, p, buf[:0]), ended...)
+	nodes := append(state.copyHolders(k.cfg.Self, p, buf[:0]), ended...)
 	waiting := false
 	for _, node := range nodes {
 		f, known := s.found[node]
 		switch infoCall := (pendingCall{node, MethodCopyInfo}); {
-		case known && f.boot == v.Boot(node):
+		case known && f.boot == state.Boot(node):
 		case !k.shouldWaitFor(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, timedOut: true}
+			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
 		case !k.pending[infoCall] && k.canSendTo(node):
 			requests[infoCall] = append(requests[infoCall], p)
 			waiting = true
@@ -113,7 +113,7 @@ func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map
 		case node.IsZero():
 			return true
 		case !k.shouldWaitFor(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, timedOut: true}
+			s.found[node] = finding{boot: state.Boot(node), done: true, timedOut: true}
 			continue
 		case !k.pending[pullCall] && k.canSendTo(node):
 			requests[pullCall] = append(requests[pullCall], p)
@@ -126,7 +126,7 @@ func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map
 // shouldWaitFor reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
-	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
+	if !k.cfg.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
@@ -136,11 +136,11 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // that is newer than the one here. It picks incomplete copies, such as those from a checkpoint, only if there is no whole
 // one.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
-	haveWhole := pt.whole
+	haveWhole := pt.complete
 	for i, node := range nodes {
 		f := s.found[node]
 		haveWhole = haveWhole || f.whole && f.done && !f.timedOut
-		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.version) {
+		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
 		}
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
@@ -168,12 +168,12 @@ func (s *search) outcome() (timedOut, received bool) {
 }
 
 // requestCopies asks a node how new its copies are, or asks for the copies, which arrive before the answer.
-func (k *Keeper) requestCopies(v *view, call pendingCall, list []int) {
-	boot, timeout := v.Boot(call.node), copyInfoTimeout
+func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
+	boot, timeout := state.Boot(call.node), copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
 	}
-	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(call.node)) // if not, it was ended, and may not know it
+	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node)) // if not, it was ended, and may not know it
 	k.cfg.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
 		if err == nil && call.method == MethodCopyInfo {
@@ -231,27 +231,27 @@ func parseFindings(b []byte) (map[int]finding, error) {
 // dropUnneeded drops the counters of partitions that this node neither owns nor has copies of as a standby.
 func (k *Keeper) dropUnneeded() {
 	k.mu.Lock()
-	v := k.view.Load()
-	due := k.dropPending && v.member && v.From != nil && v.Settled
+	state := k.adopted.Load()
+	due := k.dropPending && state.member && state.From != nil && state.Settled
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 	for p := 0; due && p < ring.Partitions; p++ {
-		due = k.dropIfUnneeded(v, p) // false if the view has changed; the new one sets dropPending again
+		due = k.dropIfUnneeded(state, p) // false if the adopted state has changed; the new one sets dropPending again
 	}
 }
 
-// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the view, a copy of p may be
-// arriving, so it does nothing and returns false.
-func (k *Keeper) dropIfUnneeded(v *view, p int) bool {
+// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the adopted state, a copy of p
+// may be arriving, so it does nothing and returns false.
+func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[p]
-	owner, _ := v.Owner(p)
+	owner, _ := state.Owner(p)
 	switch {
-	case k.view.Load() != v:
+	case k.adopted.Load() != state:
 		return false
-	case pt.phase == away && owner != k.cfg.Self && v.From.Standby(p) != k.cfg.Self:
-		pt.source, pt.whole = ring.NodeID{}, false
+	case pt.phase == away && owner != k.cfg.Self && state.From.Standby(p) != k.cfg.Self:
+		pt.source, pt.complete = ring.NodeID{}, false
 		k.cfg.Table.Drop(p)
 		k.debts.noteDropped(p)
 	}

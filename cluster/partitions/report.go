@@ -32,32 +32,32 @@ const (
 // debtReport is a message that reports debts.
 type debtReport struct {
 	body    []byte
-	seals   []*seal
+	batches []*debtBatch
 	entries int
 }
 
-// add adds a seal if there is room for it, and reports whether there was.
-func (p *debtReport) add(s *seal, now algorithms.Now) bool {
-	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
+// add adds a batch if there is room for it, and reports whether there was.
+func (r *debtReport) add(batch *debtBatch, now algorithms.Instant) bool {
+	if r.entries > 0 && r.entries+len(batch.entries) > debtsPerMessage {
 		return false
 	}
-	s.reported = true
-	p.body = s.append(p.body, now)
-	p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
+	batch.reported = true
+	r.body = batch.append(r.body, now)
+	r.batches, r.entries = append(r.batches, batch), r.entries+len(batch.entries)
 	return true
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
 // runs in the loop.
 func (k *Keeper) reportDebts() {
-	v := k.view.Load()
+	state := k.adopted.Load()
 	now := k.cfg.Now()
 	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
 	k.pruneDebts(now)
 	for p := range k.debts.byPartition {
-		owner, to := v.Owner(p)
-		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handedOver) {
+		owner, to := state.Owner(p)
+		if owner != to && (k.learned[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
 		if k.parts[p].phase == owning {
@@ -68,18 +68,18 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 		tooEarly := k.isTooEarlyForFallback(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.canSendTo(owner) {
+		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
 			continue
 		}
-		if k.debts.dissolveUnreported(p); len(k.debts.seals[p]) == 0 {
-			k.debts.sealDebts(p, tooEarly)
+		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {
+			k.debts.batchDebts(p, tooEarly)
 		}
-		for _, s := range k.debts.seals[p] {
+		for _, batch := range k.debts.batches[p] {
 			if reports[owner] == nil {
 				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
 			}
-			if !reports[owner].add(s, now) {
-				break // a partition's seals are reported in order
+			if !reports[owner].add(batch, now) {
+				break // a partition's batches are reported in order
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (k *Keeper) reportDebts() {
 	for owner, report := range reports {
 		k.cfg.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
 			d := wire.NewDecoder(reply)
-			refused, noRoom := decodeIndexes(d, len(report.seals)), decodeIndexes(d, report.entries)
+			refused, noRoom := decodeIndexes(d, len(report.batches)), decodeIndexes(d, report.entries)
 			if err == nil {
 				err = d.Done("answer to debts")
 			}
@@ -115,7 +115,7 @@ func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
 }
 
 // pruneDebts prunes expired debts from time to time: after a long cut, only the last windows matter. The caller holds mu.
-func (k *Keeper) pruneDebts(now algorithms.Now) {
+func (k *Keeper) pruneDebts(now algorithms.Instant) {
 	if k.debts.total == 0 {
 		clear(k.reportFallbackAt) // the next cut starts from scratch
 		return
@@ -127,7 +127,7 @@ func (k *Keeper) pruneDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, noRoom
+// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the batches that it refused, noRoom
 // those of single debts that it has no room for.
 func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()
@@ -140,11 +140,11 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 		return
 	}
 	firstEntry := 0
-	for i, s := range report.seals {
+	for i, batch := range report.batches {
 		if !refused[i] {
-			k.debts.acknowledge(s, func(j int) bool { return !noRoom[firstEntry+j] })
+			k.debts.acknowledge(batch, func(j int) bool { return !noRoom[firstEntry+j] })
 		}
-		firstEntry += len(s.entries)
+		firstEntry += len(batch.entries)
 	}
 }
 
@@ -163,27 +163,27 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
-	generation := k.view.Load().Generation(k.cfg.Self)
+	generation := k.adopted.Load().Generation(k.cfg.Self)
 	now := k.cfg.Now()
 	var refused, noRoom []int
 	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
 	entries := 0
 	for i := 0; d.More(); i++ {
-		s := decodeSeal(d, now, 0)
+		batch := decodeBatch(d, now, 0)
 		if d.Failed() {
 			break
 		}
-		p, sealNoRoom := s.partition, []int(nil)
+		p, batchNoRoom := batch.partition, []int(nil)
 		if !refusedPartitions[p] {
-			sealNoRoom, debited[p] = k.debit(c.From.Node, s, now, merging)
+			batchNoRoom, debited[p] = k.debit(c.From.Node, batch, now, merging)
 		}
 		if !debited[p] || refusedPartitions[p] {
-			refusedPartitions[p], refused = true, append(refused, i) // noting a later seal would make this one count as debited
+			refusedPartitions[p], refused = true, append(refused, i) // noting a later batch would make this one count as debited
 		}
-		for _, j := range sealNoRoom {
+		for _, j := range batchNoRoom {
 			noRoom = append(noRoom, entries+j)
 		}
-		entries += len(s.entries)
+		entries += len(batch.entries)
 	}
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
@@ -198,7 +198,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		defer k.debtsWaiting.Add(-1)
 		k.awaitStandbys(debited)
 		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
-		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
+		if k.ctx.Err() != nil || !k.cfg.Authority() || k.adopted.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
@@ -206,17 +206,17 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. If
+// debit debits a batch of node once. It reports false if this node is not the owner, or can't note the number. If
 // merging is true, an owner that still searches for its counters debits it, too.
-func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, merging bool) (noRoom []int, ok bool) {
+func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ph := k.parts[s.partition].phase; ph != owning && !(merging && ph == recovering) {
+	if ph := k.parts[batch.partition].phase; ph != owning && !(merging && ph == recovering) {
 		return nil, false
 	}
-	noRoom, err := k.debts.debit(node, s, now)
+	noRoom, err := k.debts.debit(node, batch, now)
 	return noRoom, err == nil
 }
 
@@ -228,10 +228,10 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	var reports []*debtReport
 	k.mu.Lock()
 	for _, p := range list {
-		for _, s := range k.debts.seals[p] {
-			if n := len(reports); n == 0 || !reports[n-1].add(s, now) {
+		for _, batch := range k.debts.batches[p] {
+			if n := len(reports); n == 0 || !reports[n-1].add(batch, now) {
 				next := &debtReport{body: k.appendHeader(nil, 0)}
-				next.add(s, now)
+				next.add(batch, now)
 				reports = append(reports, next)
 			}
 		}
@@ -255,8 +255,8 @@ func (k *Keeper) DebtsChanged() uint64 {
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load().member { // otherwise numbers could repeat those of the previous process
-		k.debts.sealForDisk()
+	if k.adopted.Load().member { // otherwise numbers could repeat those of the previous process
+		k.debts.batchForDisk()
 	}
 	return k.debts.append(b, k.cfg.Now())
 }

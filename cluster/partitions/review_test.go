@@ -40,9 +40,9 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 	}
 }
 
-// A node that stops being a follower for a while, and then follows again, gets the changes made meanwhile, even if it did
+// A node that gets no copies for a while, and then gets them again, gets the changes made meanwhile, even if it did
 // not notice the interruption.
-func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
+func TestG5_ACopyTargetThatWasAwayGetsACompleteCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]

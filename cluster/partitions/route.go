@@ -30,9 +30,9 @@ type Route struct {
 // Route returns the route of partition p. It takes no lock.
 func (k *Keeper) Route(p int) Route {
 	ph := phase(k.phases[p].Load())
-	v := k.view.Load()
-	r := Route{Epoch: v.Epoch, Revision: int64(v.Revision)}
-	from, to := v.Owner(p)
+	state := k.adopted.Load()
+	r := Route{Epoch: state.Epoch, Revision: int64(state.Revision)}
+	from, to := state.Owner(p)
 	if from.IsZero() {
 		return r
 	}
@@ -48,17 +48,17 @@ func (k *Keeper) Route(p int) Route {
 		r.Place = Elsewhere
 		if from == k.cfg.Self {
 			r.Place = Frozen // this node has not taken it over yet
-		} else if from != to && k.learned[p].Load() == v.Revision {
+		} else if from != to && k.learned[p].Load() == state.Revision {
 			r.Owner = to
 		}
 	}
-	r.Standby = v.From.Standby(p)
+	r.Standby = state.From.Standby(p)
 	if from != to {
 		if r.Other = from; r.Owner == from {
 			r.Other = to
 		}
 		if r.Owner == to {
-			r.Standby = v.To.Standby(p)
+			r.Standby = state.To.Standby(p)
 		}
 	}
 	return r
@@ -66,12 +66,12 @@ func (k *Keeper) Route(p int) Route {
 
 // LearnOwner records the reply of another node that owner has the token of p. Replies for another revision are ignored.
 func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
-	v := k.view.Load()
-	from, to := v.Owner(p)
+	state := k.adopted.Load()
+	from, to := state.Owner(p)
 	switch {
-	case revision != int64(v.Revision) || from == to:
+	case revision != int64(state.Revision) || from == to:
 	case owner == to:
-		k.learned[p].Store(v.Revision)
+		k.learned[p].Store(state.Revision)
 	case owner == from:
 		k.learned[p].Store(0)
 	}
@@ -82,8 +82,8 @@ func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// waitUntil returns once good returns true, which it calls again after each change of a phase or the view. It also returns
-// when ctx or the Keeper ends.
+// waitUntil returns once good returns true, which it calls again after each change of a phase or the adopted state. It also
+// returns when ctx or the Keeper ends.
 func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
@@ -106,32 +106,32 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
 
 // SettledEpoch returns the last epoch that this node has settled: every token that the ring moves to or from this node has
-// moved, and the standby of each of its partitions has a whole copy.
+// moved, and the standby of each of its partitions has a complete copy.
 func (k *Keeper) SettledEpoch() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
-	if !v.Settled && k.unsettled(v) {
-		return v.Epoch - 1
+	state := k.adopted.Load()
+	if !state.Settled && k.isUnsettled(state) {
+		return state.Epoch - 1
 	}
-	return v.Epoch
+	return state.Epoch
 }
 
-// unsettled reports whether this node has not settled the epoch: some partition still has to move or to be copied.
-func (k *Keeper) unsettled(v *view) bool {
+// isUnsettled reports whether this node has not settled the epoch: some partition still has to move or to be copied.
+func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	for p := range ring.Partitions {
-		from, to := v.Owner(p)
+		from, to := state.Owner(p)
 		switch {
-		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.followers.synced(p, v.To.Standby(p))),
+		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.targets.isSynced(p, state.To.Standby(p))),
 			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handedOver:
 			return true
 		}
 	}
-	return !v.member
+	return !state.member
 }
 
 // AdoptedRevision returns the revision of the adopted state: the Raft index of its last change of owners.
-func (k *Keeper) AdoptedRevision() uint64 { return k.view.Load().Revision }
+func (k *Keeper) AdoptedRevision() uint64 { return k.adopted.Load().Revision }
 
 // IsRecovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
 // by itself: see Config.Patience.
@@ -144,20 +144,20 @@ func (k *Keeper) IsRecovering() bool {
 	return false
 }
 
-// LacksCopies reports whether this node, as the standby of some partition, has no whole copy of it although the owner can
+// LacksCopies reports whether this node, as the standby of some partition, has no complete copy of it although the owner can
 // be reached. Until it has one, the loss of the owner costs more than the changes since the last push.
 func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.view.Load()
-	if !v.member || v.From == nil {
+	state := k.adopted.Load()
+	if !state.member || state.From == nil {
 		return false
 	}
 	for p := range k.parts {
-		if pt := &k.parts[p]; pt.whole || pt.phase != away || v.From.Standby(p) != k.cfg.Self {
+		if pt := &k.parts[p]; pt.complete || pt.phase != away || state.From.Standby(p) != k.cfg.Self {
 			continue
 		}
-		if owner, _ := v.Owner(p); k.cfg.Calls.Reachable(owner) {
+		if owner, _ := state.Owner(p); k.cfg.Calls.Reachable(owner) {
 			return true
 		}
 	}

@@ -6,23 +6,23 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Absence is why an owner does not decide.
-type Absence uint8
+// OwnerProblem is why an owner does not decide.
+type OwnerProblem uint8
 
 // Reasons for an owner's absence.
 const (
-	Unreachable      Absence = iota // this node can't reach it
-	WithoutAuthority                // it answered that it has no authority
+	Unreachable      OwnerProblem = iota // this node can't reach it
+	WithoutAuthority                     // it answered that it has no authority
 )
 
 // DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 // the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
 // spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
-func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
+func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.canActAsStandby(ops, why) {
+	if !k.canActAsStandby(ops, problem) {
 		return counters.Shut
 	}
 	shareOps := make([]counters.Op, len(ops))
@@ -45,10 +45,10 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 	verdict := k.cfg.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
-		taken := takenNow(op.Limit, now)
+		taken := takeRecordNow(op.Limit, now)
 		if verdict != counters.Admitted {
 			if shareOps[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].Taken(now), op.Cost)
+				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].TakeRecord(now), op.Cost)
 			}
 			continue
 		}
@@ -62,26 +62,26 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 }
 
 // canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
-func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
+func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
-	v := k.view.Load()
-	if !v.member {
+	state := k.adopted.Load()
+	if !state.member {
 		return false
 	}
 	for i := range ops {
-		p := ring.PartitionOf(ops[i].Key.Hi)
+		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.whole || pt.source.IsZero() || pt.source == k.cfg.Self {
+		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.cfg.Self {
 			return false
 		}
-		owner, other := v.Owner(p)
+		owner, other := state.Owner(p)
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}
 		// An owner that handed the token over also answers that it has no authority. Then the other side decides.
-		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && why != WithoutAuthority {
+		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
 		}
 		if pt.phase == away && other != owner && other != k.cfg.Self && k.cfg.Calls.Reachable(other) {
@@ -91,16 +91,16 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
 	return true
 }
 
-// takenNow returns the Taken of a Take at now.
-func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
-	return l.Taken(l.Advance(algorithms.State{}, now), now)
+// takeRecordNow returns the TakeRecord of a Take at now.
+func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeRecord {
+	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }
 
 // DecideAlone decides ops on this node alone, in fallback; the caller has already applied the shares. If this node has
 // counters of ops, as an owner without authority, as a standby or from a checkpoint, they must admit the ops too, under the
 // whole limits; otherwise the verdict is Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
 // once the owner is known. An op without a cost owes nothing. The verdict is never Shut.
-func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
+func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var countedBuf, peekedBuf [8]counters.Op
@@ -130,7 +130,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 			peeked, uncounted = peeked[1:], op.Cost
 		}
 		if verdict == counters.Admitted && op.Took() &&
-			!k.debts.addDebt(op, takenNow(op.Limit, now), uncounted, true) {
+			!k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}
@@ -141,7 +141,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 // or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
-	return pt.phase == owning || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
+	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
 // copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.
@@ -160,7 +160,7 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 // ForgiveDebt takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
 // refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
 // never make any.
-func (k *Keeper) ForgiveDebt(at algorithms.Now, op *counters.Op) {
+func (k *Keeper) ForgiveDebt(at algorithms.Instant, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.debts.forgive(at, op)

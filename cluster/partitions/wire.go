@@ -31,7 +31,7 @@ const (
 
 // Flags of a section.
 const (
-	sectionCopy   = 1 << iota // part of a whole copy
+	sectionCopy   = 1 << iota // part of a complete copy
 	sectionBegins             // the first section of a copy
 	sectionEnds               // the last section of a copy
 	sectionMore               // changes only: more of the same round follow
@@ -51,9 +51,9 @@ func (k *Keeper) nextHeader(b []byte) []byte {
 }
 
 func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
-	v := k.view.Load()
-	b = binary.AppendUvarint(b, v.Revision)
-	b = binary.AppendUvarint(b, uint64(v.Generation(k.cfg.Self)))
+	state := k.adopted.Load()
+	b = binary.AppendUvarint(b, state.Revision)
+	b = binary.AppendUvarint(b, uint64(state.Generation(k.cfg.Self)))
 	return binary.AppendUvarint(b, seq)
 }
 
@@ -85,7 +85,7 @@ type section struct {
 
 // append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
 // have tens of thousands of entries. It returns the remaining records, and turns s into the head of their section.
-func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
+func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
 	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
 	flags := len(b)
@@ -106,10 +106,10 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Now
 	return b, records[n:]
 }
 
-func appendVersion(b []byte, o version) []byte {
-	b = binary.LittleEndian.AppendUint64(b, o.lineage)
-	b = binary.AppendUvarint(b, o.tenure)
-	return binary.AppendUvarint(b, o.round)
+func appendVersion(b []byte, v version) []byte {
+	b = binary.LittleEndian.AppendUint64(b, v.lineage)
+	b = binary.AppendUvarint(b, v.tenure)
+	return binary.AppendUvarint(b, v.round)
 }
 
 func decodeVersion(d *wire.Decoder) version {
@@ -118,7 +118,7 @@ func decodeVersion(d *wire.Decoder) version {
 
 // decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
 // of the partition.
-func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
+func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
 	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint()}
 	n := d.Uint32()
 	if d.Failed() {
@@ -130,7 +130,7 @@ func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool
 		if counters.DecodeRecord(d, &rec, now); d.Failed() {
 			return
 		}
-		if wanted && ring.PartitionOf(rec.Key.Hi) == s.p {
+		if wanted && ring.PartitionOf(rec.Key.Subject) == s.p {
 			each(rec)
 		}
 	}

@@ -16,15 +16,15 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent := &seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition()}
+	sent := &debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition()}
 	for _, l := range []algorithms.Limit{
 		limit,
 		{Kind: algorithms.FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 9, Window: time.Minute, MaxDelay: time.Minute},
 	} {
-		sent.entries = append(sent.entries, sealedDebt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}})
+		sent.entries = append(sent.entries, batchedDebt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}})
 	}
-	have := decodeSeal(wire.NewDecoder(sent.append(nil, now())), now(), 0)
+	have := decodeBatch(wire.NewDecoder(sent.append(nil, now())), now(), 0)
 	if have == nil || len(have.entries) != len(sent.entries) {
 		t.Fatalf("have %+v", have)
 	}
@@ -41,7 +41,7 @@ func FuzzMessages(f *testing.F) {
 	b, _ := (&section{p: 17, version: version{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
 	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
-	f.Add((&seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition(), entries: []sealedDebt{{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}}}).append(nil, now()))
+	f.Add((&debtBatch{batchNumber: batchNumber{7, 3}, partition: keyOf(1).Partition(), entries: []batchedDebt{{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}}}).append(nil, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -60,10 +60,10 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("%d findings", len(found))
 		}
 		d = wire.NewDecoder(b)
-		if s := decodeSeal(d, now(), 0); !d.Failed() {
-			for _, e := range s.entries {
-				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.bootIndex > maxBootIndex {
-					t.Errorf("a seal out of bounds: %+v", s)
+		if batch := decodeBatch(d, now(), 0); !d.Failed() {
+			for _, e := range batch.entries {
+				if e.key.Partition() != batch.partition || e.cost < 1 || len(batch.entries) > debtsPerMessage || batch.bootIndex > maxBootIndex {
+					t.Errorf("a batch out of bounds: %+v", batch)
 				}
 			}
 		}

@@ -394,7 +394,7 @@ func (c *conn) sendOneWay(m Method, body []byte) error {
 	return c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body})
 }
 
-func (c *conn) reachable() bool { return !c.silent.Load() }
+func (c *conn) isReachable() bool { return !c.silent.Load() }
 
 // sendError returns the error of calls that can't be sent.
 func (c *conn) sendError() error {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -52,7 +53,7 @@ func (l *link) run(ctx context.Context) {
 	if l.kind == kindFar {
 		last = lastFarPause
 	}
-	var logged notes
+	var logged loggedOnce
 	var closed time.Time // when the node last closed its connection
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -134,7 +135,7 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 	l.replace(ctx, func() bool {
 		// A paused remote that resumes is about to send. Replacing c would lose the messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
-		return !c.reachable()
+		return !c.isReachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
 
@@ -189,7 +190,7 @@ func expectNode(node ring.NodeID, remote Identity) error {
 
 // onIncoming handles the news that a process of the node has connected to this one: the node is up.
 func (l *link) onIncoming(remote Identity) {
-	if c := l.conn.Load(); c != nil && !c.reachable() {
+	if c := l.conn.Load(); c != nil && !c.isReachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
 			c.breakOff(errRestarted) // it would stay silent
@@ -197,7 +198,7 @@ func (l *link) onIncoming(remote Identity) {
 			l.dialSecond(l.ctx, c) // the network works again
 		}
 	}
-	signal(l.wake)
+	wake.Signal(l.wake)
 }
 
 // sleep returns after d, or when ctx ends.
@@ -205,13 +206,5 @@ func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
-	}
-}
-
-// signal sends to a channel of capacity 1 without blocking.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

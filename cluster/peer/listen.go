@@ -46,7 +46,7 @@ func (p *Peers) accept() {
 		if p.ctx.Err() != nil {
 			return
 		}
-		if p.notes.isNew("accept") {
+		if p.loggedOnce.isNew("accept") {
 			p.log.Error("can't accept peer connections, retrying", "error", err)
 		}
 		sleep(p.ctx, acceptPause)
@@ -60,7 +60,7 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 	s := &socket{accepted: true}
 	err := p.register(raw, s)
 	if err != nil {
-		if p.notes.isNew("full") {
+		if p.loggedOnce.isNew("full") {
 			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return
@@ -73,12 +73,12 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 	if err != nil {
 		s.Close()
 		// A remote that closes without a word is a node that stops, or a health probe: don't log it.
-		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.notes, host+" ") {
+		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return
 	}
-	p.notes.forget(host)
+	p.loggedOnce.forget(host)
 	p.notifyLink(s)
 }
 

@@ -39,7 +39,7 @@ const (
 // currentConn returns the connection for calls, or nil if there is none.
 func (l *link) currentConn() *conn {
 	if l.avoidDirect.Load() {
-		if t := l.tunnel.Load(); t != nil && t.reachable() {
+		if t := l.tunnel.Load(); t != nil && t.isReachable() {
 			return t
 		}
 	}
@@ -49,7 +49,7 @@ func (l *link) currentConn() *conn {
 // receivesDirectly reports whether data has just arrived from the node over the direct connection.
 func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
+	return l.kind == kindPeer && c != nil && c.isReachable() && l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
 // onQuiet acts on at least half of the silence that makes the direct connection c unreachable. The pulse calls it.
@@ -127,7 +127,7 @@ func (l *link) findPath() {
 		}
 		wait := tick
 		switch t := l.tunnel.Load(); {
-		case t != nil && t.reachable():
+		case t != nil && t.isReachable():
 			pause, next = tick, now
 		case t != nil:
 			t.breakOff(errSilent)

@@ -71,7 +71,7 @@ type Peers struct {
 	endRaft        context.CancelFunc  // cancels raftDone
 	handlers       [numScopes]handlers // set before Start
 	started        time.Time
-	notes          notes
+	loggedOnce     loggedOnce
 	halfOpen       chan struct{} // holds one element for each connection in a handshake
 	ctx            context.Context
 	cancel         context.CancelFunc
@@ -151,7 +151,7 @@ func (p *Peers) finish() {
 				continue
 			}
 			serving = true
-			if !c.handling.Load() && c.queue.empty() {
+			if !c.handling.Load() && c.queue.isEmpty() {
 				c.socket.closeWrite()
 			}
 		}
@@ -222,7 +222,7 @@ func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 // pathTo returns the connection for calls to a node, or nil if the node is unreachable.
 func (p *Peers) pathTo(to ring.NodeID) *conn {
 	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.currentConn(); c != nil && c.reachable() {
+		if c := l.currentConn(); c != nil && c.isReachable() {
 			return c
 		}
 	}

@@ -1,6 +1,10 @@
 package peer
 
-import "time"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wake"
+)
 
 // beatsPerSilence is the number of heartbeats that an end sends within the time after which silence counts.
 const beatsPerSilence = 5
@@ -63,7 +67,7 @@ func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilen
 // advancePulse brings the next pulse forward because a heartbeat has arrived over c, unless the last pulse was a moment ago.
 func (p *Peers) advancePulse(c *conn) {
 	if c.socket.kind != kindFar && c.isBeatDue(p.now()) {
-		signal(p.pulseNow)
+		wake.Signal(p.pulseNow)
 	}
 }
 

@@ -1,6 +1,10 @@
 package peer
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/rlnode/rlnode/internal/wake"
+)
 
 const (
 	queueCount = 1 << 16
@@ -41,14 +45,14 @@ func (q *queue) put(m message) error {
 	}
 	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
 	if q.waiting.count++; q.waiting.count == 1 {
-		signal(q.wake)
+		wake.Signal(q.wake)
 	}
 	return nil
 }
 
 // putHeartbeat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
 func (q *queue) putHeartbeat() {
-	if q.empty() {
+	if q.isEmpty() {
 		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
 	}
 }
@@ -65,8 +69,8 @@ func (q *queue) next() []byte {
 	return q.writing.bytes
 }
 
-// empty reports whether all messages were written.
-func (q *queue) empty() bool {
+// isEmpty reports whether all messages were written.
+func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.count+q.writing.count == 0

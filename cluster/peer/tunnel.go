@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -134,8 +134,8 @@ func (p *Peers) copy(to, from *socket) {
 	}
 }
 
-// Figures reports the figures of the tunnels that this node relays to s.
-func (p *Peers) Figures(s figures.Sink) {
+// Metrics reports the metrics of the tunnels that this node relays to s.
+func (p *Peers) Metrics(s metrics.Sink) {
 	bytes, tunnels := p.Relayed()
 	s.Count("relayed_bytes_total", "Bytes relayed between other nodes whose direct connection is broken.", bytes)
 	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))

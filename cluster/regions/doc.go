@@ -4,10 +4,10 @@
 // second pool, the WAN pool, and keep connections to them (far links, see package peer). Any node calls another region with
 // [Pool.Go] or [Pool.Call]. A node that is not an entry node forwards its calls through one.
 //
-// [Open] starts a [Pool]. It opens nothing on the network until [Pool.SetEntry] makes this node an entry node. When the node
-// stops being one, which happens as voters come and go, the Pool closes everything again. [Pool.Regions] lists the other
-// regions, and [Pool.Changed] signals when the list may have changed. [Pool.Handle] registers the handlers for calls from
-// nodes of this region. Other packages handle the calls from other regions. [Pool.Accept] is meant for
+// [Open] starts a [Pool]. It opens nothing on the network until [Pool.SetEntryNode] makes this node an entry node. When the
+// node stops being one, which happens as voters come and go, the Pool closes everything again. [Pool.Regions] lists the
+// other regions, and [Pool.Changed] signals when the list may have changed. [Pool.Handle] registers the handlers for calls
+// from nodes of this region. Other packages handle the calls from other regions. [Pool.Accept] is meant for
 // peer.Config.AcceptFar.
 //
 // # Routing

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -44,11 +45,11 @@ type wanState struct {
 }
 
 // changed returns gossip's channel; nil outside the pool.
-func (p *wanState) changed() <-chan struct{} {
-	if p.gossip == nil {
+func (w *wanState) changed() <-chan struct{} {
+	if w.gossip == nil {
 		return nil
 	}
-	return p.gossip.Changed()
+	return w.gossip.Changed()
 }
 
 // step enters or leaves the pool as required, and while in it updates announcements, the view and addresses.
@@ -82,7 +83,7 @@ func (p *Pool) step(now time.Time) {
 	}
 	p.remember(learned)
 	if p.signalChange() && !p.allReachable() {
-		signal(p.pollNow) // find entry nodes that reach the missing region
+		wake.Signal(p.pollNow) // find entry nodes that reach the missing region
 	}
 }
 
@@ -175,14 +176,14 @@ func (p *Pool) updateView(now time.Time) {
 }
 
 // addresses returns the entry nodes' gossip addresses, this node's first.
-func (p *wanState) addresses(all []gossip.Member, self ring.NodeID) []string {
+func (w *wanState) addresses(all []gossip.Member, self ring.NodeID) []string {
 	var own []string
 	for _, m := range all {
 		if m.ID == self {
 			own = append(own, net.JoinHostPort(m.Address, strconv.Itoa(m.GossipPort)))
 		}
 	}
-	own = append(own, p.gossip.Addresses()...)
+	own = append(own, w.gossip.Addresses()...)
 	return own[:min(len(own), maxAddresses)]
 }
 

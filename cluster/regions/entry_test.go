@@ -204,7 +204,7 @@ func TestLeaveAndClose(t *testing.T) {
 		if err := gone.pool.Load().Leave(ctx); err != nil {
 			t.Error(err)
 		}
-		gone.pool.Load().SetEntry(true) // no longer has any effect
+		gone.pool.Load().SetEntryNode(true) // no longer has any effect
 		time.Sleep(10 * time.Second)
 		if w.node(1, 1).peers.Reachable(gone.id) || !w.node(1, 1).peers.Reachable(stays.id) {
 			t.Error("the node has not left, or the other one has")

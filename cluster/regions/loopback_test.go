@@ -55,7 +55,7 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 		n.peers.Handle(peer.Method(m), peer.Far, func(c *peer.Call) { c.Reply(append([]byte(name+" "), c.Body...)) })
 	}
 	n.peers.Start()
-	n.SetEntry(true)
+	n.SetEntryNode(true)
 	poll(t, "it is in the pool", func() bool { return len(n.view.Load().addresses) > 0 })
 	n.at = n.view.Load().addresses[0]
 	return n
@@ -86,7 +86,7 @@ func TestOverLoopback(t *testing.T) {
 			})
 		}
 	}
-	nodes[0].SetEntry(false)
+	nodes[0].SetEntryNode(false)
 	poll(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
 }
 

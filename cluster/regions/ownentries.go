@@ -32,9 +32,9 @@ type reports []answer
 
 // answer is the reply to MethodRegions: what the called node knows first-hand.
 type answer struct {
-	Entry     bool     `json:"entry"`     // the node is an entry node
-	Regions   []Region `json:"regions"`   // by name; at most maxRegions
-	Addresses []string `json:"addresses"` // gossip addresses of entry nodes; at most maxAddresses
+	IsEntryNode bool     `json:"entry"`     // the node is an entry node
+	Regions     []Region `json:"regions"`   // by name; at most maxRegions
+	Addresses   []string `json:"addresses"` // gossip addresses of entry nodes; at most maxAddresses
 
 	from ring.NodeID
 	at   time.Time
@@ -70,7 +70,7 @@ func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 // withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
 func (r reports) withAnswer(a answer) reports {
 	var all reports
-	if a.Entry {
+	if a.IsEntryNode {
 		all = append(all, a)
 	}
 	for _, other := range r {
@@ -155,18 +155,18 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 	updated := (*p.reports.Load()).withAnswer(a)
 	p.reports.Store(&updated)
-	if a.Entry {
+	if a.IsEntryNode {
 		p.mu.Lock()
 		p.learnedAddresses, p.lastOwnEntry = a.Addresses, id
 		p.mu.Unlock()
 	}
-	return a.Entry
+	return a.IsEntryNode
 }
 
 // serveRegions replies with what this node knows first-hand, without the reports of other nodes.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	a := answer{Entry: v.isEntry, Addresses: v.addresses}
+	a := answer{IsEntryNode: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
 		a.Regions = append(a.Regions, p.describe(r))
 	}

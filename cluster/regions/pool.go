@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -51,7 +52,7 @@ type Pool struct {
 	forwarding atomic.Int64  // calls in flight that this node forwards for nodes of its region
 	wan        wanState      // used only by the loop
 
-	view    atomic.Pointer[view]    // emptyView unless this node is an entry node
+	view    atomic.Pointer[wanView] // emptyView unless this node is an entry node
 	reports atomic.Pointer[reports] // reports of this region's entry nodes
 
 	mu               sync.Mutex // guards the fields below
@@ -65,7 +66,7 @@ type Pool struct {
 	lastOwnEntry     ring.NodeID // the entry node of this region that last answered
 }
 
-// Open starts a Pool. It opens nothing on the network before SetEntry.
+// Open starts a Pool. It opens nothing on the network before SetEntryNode.
 func Open(c Config) (*Pool, error) {
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
@@ -95,7 +96,7 @@ func (p *Pool) Close() error {
 
 // Leave announces to the other regions that this node leaves for good, so that they stop dialling it. It waits until the
 // announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
-// sooner. Afterwards SetEntry has no effect.
+// sooner. Afterwards SetEntryNode has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.wantEntry = true, false
@@ -103,7 +104,7 @@ func (p *Pool) Leave(ctx context.Context) error {
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
-	signal(p.wake)
+	wake.Signal(p.wake)
 	select {
 	case <-p.left:
 		return nil
@@ -114,8 +115,8 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntry sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
-func (p *Pool) SetEntry(yes bool) {
+// SetEntryNode sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
+func (p *Pool) SetEntryNode(yes bool) {
 	p.change(func() bool {
 		if p.leaving || p.wantEntry == yes {
 			return false
@@ -140,18 +141,18 @@ func (p *Pool) change(set func() bool) {
 	changed := set()
 	p.mu.Unlock()
 	if changed {
-		signal(p.wake)
-		signal(p.pollNow)
+		wake.Signal(p.wake)
+		wake.Signal(p.pollNow)
 	}
 }
 
-// SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
+// SetOwnEntryNodes sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
-func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
+func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
 	p.ownEntries = find
 	p.mu.Unlock()
-	signal(p.pollNow)
+	wake.Signal(p.pollNow)
 }
 
 // Changed returns a channel that receives a value after each change of Regions.
@@ -185,9 +186,9 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// Figures reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
+// Metrics reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
 // cluster choose them.
-func (p *Pool) Figures(s figures.Sink) {
+func (p *Pool) Metrics(s metrics.Sink) {
 	for _, r := range p.Regions() {
 		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
 		s.Level("region_members", "Nodes of another region, as it announces.", r.Members, "region", r.Name)
@@ -241,7 +242,7 @@ func (p *Pool) signalChange() bool {
 		return false
 	}
 	p.signalled = now
-	signal(p.changed)
+	wake.Signal(p.changed)
 	return true
 }
 
@@ -272,12 +273,5 @@ func (p *Pool) run() {
 		} else {
 			timer.Reset(checkInterval)
 		}
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

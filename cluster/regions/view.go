@@ -21,8 +21,8 @@ const (
 	maxEntries = 8
 )
 
-// view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.lastCalled.
-type view struct {
+// wanView is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.lastCalled.
+type wanView struct {
 	isEntry   bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
 	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
@@ -40,10 +40,10 @@ type region struct {
 	lastCalled *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
 }
 
-var emptyView = &view{}
+var emptyView = &wanView{}
 
 // region returns the region with this name, or nil.
-func (v *view) region(name string) *region {
+func (v *wanView) region(name string) *region {
 	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
 	if !ok {
 		return nil
@@ -55,14 +55,14 @@ func (v *view) region(name string) *region {
 type trouble string
 
 // buildView builds a view from the members of the WAN pool. before is the previous view.
-func buildView(self Node, all []gossip.Member, before *view) (*view, []trouble) {
+func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []trouble) {
 	named := make(map[string][]gossip.Member)
 	for _, m := range all {
 		if m.Region != self.Region && m.Region != "" && m.State != gossip.Left && m.PeerPort > 0 && m.ID != self.ID {
 			named[m.Region] = append(named[m.Region], m)
 		}
 	}
-	v := &view{isEntry: true, links: make(map[ring.NodeID]string)}
+	v := &wanView{isEntry: true, links: make(map[ring.NodeID]string)}
 	var troubles []trouble
 	for _, name := range prioritize(named, before) {
 		if len(v.regions) == maxRegions {
@@ -86,7 +86,7 @@ func buildView(self Node, all []gossip.Member, before *view) (*view, []trouble) 
 
 // prioritize sorts the regions' names by priority, because only the first maxRegions are used: known regions first, then live
 // ones, then the rest, each group by name.
-func prioritize(named map[string][]gossip.Member, before *view) []string {
+func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 	rank := func(name string) int {
 		switch {
 		case before.region(name) != nil:

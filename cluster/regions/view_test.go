@@ -34,7 +34,7 @@ func says(members int, primary string) func(*gossip.Member) {
 }
 
 // text formats a view for a table test: each region with its entry nodes.
-func (v *view) text() string {
+func (v *wanView) text() string {
 	var all []string
 	for _, r := range v.regions {
 		entries := make([]string, 0, len(r.entries))

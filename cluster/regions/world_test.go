@@ -130,7 +130,7 @@ func (w *world) start(r, i int, options ...option) *node {
 	w.mu.Lock()
 	w.nodes = append(w.nodes, n)
 	w.mu.Unlock()
-	p.SetOwnEntries(n.ownEntries)
+	p.SetOwnEntryNodes(n.ownEntries)
 	p.Handle(peers)
 	for m := range 1 << 8 {
 		peers.Handle(peer.Method(m), peer.Far, n.serveFar)
@@ -178,7 +178,7 @@ func (n *node) setEntry(yes bool) {
 	n.world.mu.Lock()
 	n.entry = yes
 	n.world.mu.Unlock()
-	n.pool.Load().SetEntry(yes)
+	n.pool.Load().SetEntryNode(yes)
 }
 
 func (n *node) serveFar(c *peer.Call) {

@@ -99,15 +99,15 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 // body returns the fields of the request body.
 func (c *checkCmd) body() (fields map[string]any, err error) {
 	switch {
-	case len(c.Key) > 0 && len(c.Attr) > 0, c.inline() && len(c.Attr) > 0:
+	case len(c.Key) > 0 && len(c.Attr) > 0, c.isInline() && len(c.Attr) > 0:
 		return nil, fmt.Errorf("--attr excludes --key, --limit and --namespace")
-	case c.inline() && len(c.Limit) == 0:
+	case c.isInline() && len(c.Limit) == 0:
 		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
-	case c.Exact && !c.inline():
+	case c.Exact && !c.isInline():
 		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
 	case c.Peek && c.Mode == "count":
 		return nil, fmt.Errorf("--peek and --mode count exclude each other")
-	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.inline():
+	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.isInline():
 		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
 		attributes, err := parsePairs("--attr", c.Attr)

@@ -188,9 +188,4 @@ func printTop(w io.Writer, top *admin.TopSubjects) error {
 }
 
 // printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.
-func printable(s string) string {
-	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
-		return quoted
-	}
-	return s
-}
+func printable(s string) string { return replay.Printable(s) }

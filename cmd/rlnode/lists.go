@@ -50,14 +50,14 @@ func (c *denyAddCmd) Run(env *environment) error { return c.write(env, http.Meth
 // Run removes the entry.
 func (c *denyRemoveCmd) Run(env *environment) error { return c.write(env, http.MethodDelete) }
 
-func (c *denyEntry) write(env *environment, method string) error {
-	entry, err := parsePairs("entry", c.Entry)
+func (e *denyEntry) write(env *environment, method string) error {
+	entry, err := parsePairs("entry", e.Entry)
 	if err != nil {
 		return usageError("%w", err)
 	}
 	body, _ := json.Marshal(entry) // strings
 	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
-	return sendAndPrint(env, c.node, c.JSON, r, printWritten(env, "rules"))
+	return sendAndPrint(env, e.node, e.JSON, r, printWritten(env, "rules"))
 }
 
 // tiersCmd lists tiers.

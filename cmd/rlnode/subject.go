@@ -71,7 +71,7 @@ func (c *subjectCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	if c.inline() {
+	if c.isInline() {
 		body, _ := json.Marshal(fields) // strings and numbers
 		r := request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
 		return sendAndPrint(env, c.data, c.JSON, r, printSubject)

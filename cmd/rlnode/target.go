@@ -14,35 +14,35 @@ type subjectFlags struct {
 	Namespace string   `placeholder:"NAME" help:"With limits that come with the call: keeps equal keys of different services apart (default inline)."`
 }
 
-// inline reports whether the subject's limits come with the call.
-func (t *subjectFlags) inline() bool { return len(t.Limit) > 0 || t.Namespace != "" }
+// isInline reports whether the subject's limits come with the call.
+func (f *subjectFlags) isInline() bool { return len(f.Limit) > 0 || f.Namespace != "" }
 
 // fields returns the subject as fields of a request body. A rule with one counter for all has no key.
-func (t *subjectFlags) fields() (map[string]any, error) {
+func (f *subjectFlags) fields() (map[string]any, error) {
 	fields := map[string]any{}
 	switch {
-	case t.inline() && t.Rule != "":
+	case f.isInline() && f.Rule != "":
 		return nil, usageError("--rule excludes --limit and --namespace")
-	case t.inline() && len(t.Key) == 0:
+	case f.isInline() && len(f.Key) == 0:
 		return nil, usageError("--key is missing: the subject of --limit or --namespace")
-	case t.Rule != "":
-		fields["rule"] = t.Rule
-	case !t.inline() && len(t.Key) > 0:
+	case f.Rule != "":
+		fields["rule"] = f.Rule
+	case !f.isInline() && len(f.Key) > 0:
 		return nil, usageError("--key needs --rule or --limit: a key belongs to a rule or has its own limits")
-	case !t.inline():
+	case !f.isInline():
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
-	if fields["key"] = append([]string{}, t.Key...); len(t.Key) == 1 {
-		fields["key"] = t.Key[0]
+	if fields["key"] = append([]string{}, f.Key...); len(f.Key) == 1 {
+		fields["key"] = f.Key[0]
 	}
-	if t.Namespace != "" {
-		fields["namespace"] = t.Namespace
+	if f.Namespace != "" {
+		fields["namespace"] = f.Namespace
 	}
-	if len(t.Limit) == 0 {
+	if len(f.Limit) == 0 {
 		return fields, nil
 	}
-	limits := make([]any, len(t.Limit))
-	for i, text := range t.Limit {
+	limits := make([]any, len(f.Limit))
+	for i, text := range f.Limit {
 		l, err := parseLimit(text)
 		if err != nil {
 			return nil, usageError("--limit %q: %w", text, err)

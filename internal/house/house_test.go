@@ -74,23 +74,24 @@ var mayImport = map[string][]string{
 	"client/interceptor": {"client"},
 
 	"test/faults":       {}, // for tests of the program from outside
-	"internal/figures":  {},
 	"internal/golden":   {},
 	"internal/hashilog": {},
 	"internal/memnet":   {},
+	"internal/metrics":  {},
 	"internal/pairs":    {}, // for tests
 	"internal/process":  {}, // for tests
 	"internal/secret":   {"ring"},
 	"internal/testca":   {},
 	"internal/reload":   {},
 	"internal/tick":     {},
+	"internal/wake":     {},
 	"internal/wire":     {},
 	"internal/yaml":     {},
 }
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
 // projects import.
-var everywhere = []string{"internal/figures", "internal/reload", "internal/tick", "internal/wire"}
+var everywhere = []string{"internal/metrics", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}

@@ -31,23 +31,23 @@ func newRuleSteps(a *rules.Adaptive) *ruleSteps {
 }
 
 // follows reports whether h fits a: the same source and steps. The factors don't matter.
-func (h *ruleSteps) follows(a *rules.Adaptive) bool {
-	return h.source == a.Source && slices.EqualFunc(h.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
+func (r *ruleSteps) follows(a *rules.Adaptive) bool {
+	return r.source == a.Source && slices.EqualFunc(r.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
 // step returns the highest step in force at a load that may be unknown; -1: none.
-func (h *ruleSteps) step(now time.Duration, load float64, known bool) int {
+func (r *ruleSteps) step(now time.Duration, load float64, known bool) int {
 	highest := -1
-	for i := range h.steps {
-		switch above := h.steps[i].Above; {
+	for i := range r.steps {
+		switch above := r.steps[i].Above; {
 		case !known:
-			h.on[i] = false
+			r.on[i] = false
 		case load > above:
-			h.on[i], h.above[i] = true, now
-		case load <= above-Margin(above), now-h.above[i] >= SettleTime:
-			h.on[i] = false
+			r.on[i], r.above[i] = true, now
+		case load <= above-Margin(above), now-r.above[i] >= SettleTime:
+			r.on[i] = false
 		}
-		if h.on[i] {
+		if r.on[i] {
 			highest = i
 		}
 	}

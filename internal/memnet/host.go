@@ -76,7 +76,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		n := l.host.net
 		n.mu.Lock()
-		frozen, changed := n.frozenLocked(l.host.ip), n.changed
+		frozen, changed := n.isFrozenLocked(l.host.ip), n.changed
 		n.mu.Unlock()
 		conns := l.conns
 		if frozen {
@@ -136,7 +136,7 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	for {
 		n.mu.Lock()
 		dead, delay, changed := h.dead, n.delayLocked(h.ip, ip), n.changed
-		open := n.hosts[ip] != nil && !n.cutOffLocked(h.ip, ip) && !n.cutOffLocked(ip, h.ip) && !n.frozenLocked(h.ip)
+		open := n.hosts[ip] != nil && !n.isCutOffLocked(h.ip, ip) && !n.isCutOffLocked(ip, h.ip) && !n.isFrozenLocked(h.ip)
 		n.mu.Unlock()
 		if dead {
 			return nil, syscall.ENETDOWN
@@ -173,7 +173,7 @@ func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	other := n.hosts[ip]
-	if h.dead || other == nil || n.cutOffLocked(h.ip, ip) || n.cutOffLocked(ip, h.ip) || n.frozenLocked(h.ip) {
+	if h.dead || other == nil || n.isCutOffLocked(h.ip, ip) || n.isCutOffLocked(ip, h.ip) || n.isFrozenLocked(h.ip) {
 		return nil, false, nil
 	}
 	l := other.listeners[port]

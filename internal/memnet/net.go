@@ -170,7 +170,7 @@ func (n *Net) Streams(ip string) int {
 	defer n.mu.Unlock()
 	count := 0
 	for p := range n.pipes {
-		if p.host.from.ip == ip && !p.writerGone() {
+		if p.host.from.ip == ip && !p.isWriterGone() {
 			count++
 		}
 	}
@@ -200,18 +200,18 @@ func (n *Net) cutLocked(from, to string) {
 	}
 }
 
-// cutOffLocked reports whether the link itself is cut.
-func (n *Net) cutOffLocked(from, to string) bool {
+// isCutOffLocked reports whether the link itself is cut.
+func (n *Net) isCutOffLocked(from, to string) bool {
 	_, cut := n.cut[direction{from, to}]
 	return cut
 }
 
-func (n *Net) frozenLocked(ip string) bool {
+func (n *Net) isFrozenLocked(ip string) bool {
 	_, frozen := n.frozen[ip]
 	return frozen
 }
 
 // heldLocked reports whether stream bytes must wait.
 func (n *Net) heldLocked(from, to string) bool {
-	return n.cutOffLocked(from, to) || n.frozenLocked(from) || n.frozenLocked(to)
+	return n.isCutOffLocked(from, to) || n.isFrozenLocked(from) || n.isFrozenLocked(to)
 }

@@ -75,7 +75,7 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	other := n.hosts[ip]
-	if other == nil || n.cutOffLocked(from, ip) || n.frozenLocked(from) {
+	if other == nil || n.isCutOffLocked(from, ip) || n.isFrozenLocked(from) {
 		return len(b), nil
 	}
 	if s := other.sockets[int(to.Port())]; s != nil {
@@ -111,7 +111,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n := c.host.net
 		n.mu.Lock()
-		frozen, changed := n.frozenLocked(c.host.ip), n.changed
+		frozen, changed := n.isFrozenLocked(c.host.ip), n.changed
 		n.mu.Unlock()
 		p, waiting, until, err := c.take(frozen)
 		if err != nil {

@@ -208,7 +208,7 @@ func (p *pipe) isClosed() bool {
 	return p.closed && p.readerClosed
 }
 
-func (p *pipe) writerGone() bool {
+func (p *pipe) isWriterGone() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.closed

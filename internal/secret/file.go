@@ -218,11 +218,11 @@ func (f *File) config() *tls.Config {
 }
 
 // accept returns an error unless one of the authorities has issued the remote's certificate.
-func (f *derivedKeys) accept(certs []*x509.Certificate) error {
+func (d *derivedKeys) accept(certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return ErrStranger
 	}
-	for _, a := range f.authorities {
+	for _, a := range d.authorities {
 		if a.verify(certs[0]) == nil {
 			return nil
 		}

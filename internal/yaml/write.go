@@ -37,13 +37,13 @@ func (n *Node) AppendJSON(b []byte) []byte { return n.appendLine(b, ",", ":", ap
 
 // AppendYAML appends n as a document.
 func (n *Node) AppendYAML(b []byte) []byte {
-	if n.inline() {
+	if n.isInline() {
 		return append(n.appendFlow(b), '\n')
 	}
 	return n.appendBlock(b, 0)
 }
 
-func (n *Node) inline() bool {
+func (n *Node) isInline() bool {
 	return n.Flow || n.Kind != Map && n.Kind != List || len(n.Items) == 0
 }
 
@@ -60,7 +60,7 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 		value := n.Items[i+step-1]
 		if n.Kind == List {
 			b = append(b, "- "...)
-			if value.inline() {
+			if value.isInline() {
 				b = append(value.appendFlow(b), '\n')
 			} else {
 				b = value.appendBlock(b, indent+2)
@@ -68,7 +68,7 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 			continue
 		}
 		b = append(appendText(b, n.Items[i].Text), ':')
-		if value.inline() {
+		if value.isInline() {
 			b = append(value.appendFlow(append(b, ' ')), '\n')
 		} else {
 			b = append(b, '\n')

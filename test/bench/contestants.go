@@ -123,7 +123,9 @@ func newOwnTake(count int) (func(int) bool, error) {
 }
 
 // scattered returns key number i, spread as evenly as a hash.
-func scattered(i uint64) counters.Key { return counters.Key{Hi: mix(2*i + 1), Lo: mix(2*i + 2)} }
+func scattered(i uint64) counters.Key {
+	return counters.Key{Subject: mix(2*i + 1), Counter: mix(2*i + 2)}
+}
 
 // mix is the finalizer of SplitMix64.
 func mix(n uint64) uint64 {

@@ -69,7 +69,7 @@ func store(ctx context.Context, dir string, count int) error {
 	table := counters.New(tableBound(count))
 	defer table.Close()
 	config := persist.DefaultCountersConfig()
-	config.Dir, config.Source, config.Now = dir, table, func() algorithms.Now { return algorithms.At(time.Now()) }
+	config.Dir, config.Source, config.Now = dir, table, func() algorithms.Instant { return algorithms.At(time.Now()) }
 	file, err := persist.OpenCounters(config)
 	if err != nil {
 		return err

@@ -14,18 +14,18 @@ const maxDebts = 1 << 16
 // debt is the cost that a node admitted of a counter in the owner's absence.
 type debt struct {
 	limit      algorithms.Limit
-	taken      algorithms.Taken
+	taken      algorithms.TakeRecord
 	cost       int64
 	absent     bool // this node's own counters don't include the cost
 	paymentDue bool
 }
 
 // DecideAsStandby implements limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
-func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
+func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem partitions.OwnerProblem) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !p.mayActAsStandby(ops, why) {
+	if !p.mayActAsStandby(ops, problem) {
 		return counters.Shut
 	}
 	within := append([]counters.Op(nil), ops...)
@@ -47,7 +47,7 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 	for i := range ops {
 		op := &ops[i]
 		if verdict != counters.Admitted && op.Cost > 0 {
-			_ = p.shares.Give(now, op.Key, within[i].Limit, takenNow(within[i].Limit, now), op.Cost)
+			_ = p.shares.Give(now, op.Key, within[i].Limit, takeRecordNow(within[i].Limit, now), op.Cost)
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {
@@ -61,7 +61,7 @@ func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares 
 	return verdict
 }
 
-func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) bool {
+func (p *process) mayActAsStandby(ops []counters.Op, problem partitions.OwnerProblem) bool {
 	w := p.w
 	if len(p.debts)+len(ops) > maxDebts || !p.hasAuthority() {
 		return false
@@ -73,7 +73,7 @@ func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) boo
 			return false
 		}
 		for _, owner := range [...]int{from, to} {
-			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.WithoutAuthority && owner == from) {
+			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(problem == partitions.WithoutAuthority && owner == from) {
 				return false
 			}
 		}
@@ -81,8 +81,8 @@ func (p *process) mayActAsStandby(ops []counters.Op, why partitions.Absence) boo
 	return true
 }
 
-// DecideAlone implements limiter.Ownership. If this node has the counters or a whole copy, they must admit the cost, too.
-func (p *process) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
+// DecideAlone implements limiter.Ownership. If this node has the counters or a complete copy, they must admit the cost, too.
+func (p *process) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (p *process) hasCounters(q int) bool {
 }
 
 // ForgiveDebt implements limiter.Ownership.
-func (p *process) ForgiveDebt(_ algorithms.Now, op *counters.Op) {
+func (p *process) ForgiveDebt(_ algorithms.Instant, op *counters.Op) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	if d := p.debts[op.Key]; d != nil {
@@ -126,8 +126,8 @@ func (p *process) ForgiveDebt(_ algorithms.Now, op *counters.Op) {
 }
 
 // addDebt records a debt and schedules its payment in one to two seconds.
-func (p *process) addDebt(op *counters.Op, now algorithms.Now, absent bool) {
-	from := takenNow(op.Limit, now)
+func (p *process) addDebt(op *counters.Op, now algorithms.Instant, absent bool) {
+	from := takeRecordNow(op.Limit, now)
 	d := p.debts[op.Key]
 	if d == nil {
 		d = &debt{absent: absent}
@@ -207,7 +207,7 @@ func (p *process) dropCopiedDebts(q int) {
 	}
 }
 
-// takenNow returns the Taken of a Take at now.
-func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
-	return l.Taken(l.Advance(algorithms.State{}, now), now)
+// takeRecordNow returns the TakeRecord of a Take at now.
+func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeRecord {
+	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
 }

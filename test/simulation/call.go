@@ -114,7 +114,7 @@ func (c *call) serve(target *process) {
 		c.loan = target.ownLoanRequest(c.body, c.method)
 		target.w.mu.Unlock()
 	}
-	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
+	target.limiter.ServeNear(c.from.id, c.method, c.body, c)
 	clear(c.body) // the body is valid only during the call
 }
 

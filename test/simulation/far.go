@@ -203,7 +203,7 @@ func (c *farCall) arrive() {
 	if !serves {
 		return // the asker notices by itself
 	}
-	c.target.limiter.ServeFarFor(c.method, c.body, c)
+	c.target.limiter.ServeFar(c.method, c.body, c)
 	clear(c.body) // the body is valid only during the call
 }
 

@@ -25,7 +25,7 @@ func (s *Subject) locate(l *limiter.Limiter) error {
 	limit := u.Limits[0].Limit
 	s.Limit = limit.Limit
 	s.Partition = ring.PartitionOf(u.Hash.Hi)
-	s.Counter.Hi, s.Counter.Lo = u.Hash.Hi, u.Hash.Lo^limit.ID
+	s.Counter.Subject, s.Counter.Counter = u.Hash.Hi, u.Hash.Lo^limit.ID
 	s.Exact = u.Rule.Consistency == rules.Exact || s.Rule == "log-10s" || s.Rule == "leaky-10s"
 	s.Global = u.Rule.Scope == rules.GlobalScope
 	if !s.Exact {

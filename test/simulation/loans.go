@@ -68,7 +68,7 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 // undebit is a sabotage: it gives back the cost of a loan that was made.
 func (p *process) undebit(s *Subject, amount int64) {
 	l, now := s.Limit, p.w.clock.Now()
-	_ = p.table.Give(now, s.Counter, &l, l.Taken(l.Advance(algorithms.State{}, now), now), amount)
+	_ = p.table.Give(now, s.Counter, &l, l.TakeRecord(l.Advance(algorithms.State{}, now), now), amount)
 }
 
 // maybeKill kills a node at one in killEvery loans.

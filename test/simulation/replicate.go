@@ -21,8 +21,8 @@ type followerKey struct{ partition, node int }
 // progress is a follower's progress.
 type progress struct {
 	boot      int  // of the follower
-	copySent  bool // the whole copy was sent: only changes follow
-	copyAcked bool // the whole copy was acknowledged
+	copySent  bool // the complete copy was sent: only changes follow
+	copyAcked bool // the complete copy was acknowledged
 	// sent and acked are the sequence numbers of the last push sent and the last one acknowledged.
 	sent, acked uint64
 }
@@ -119,7 +119,7 @@ func (p *process) forgetFollowers(old, a *agreed) {
 	}
 }
 
-// pushChanges sends changes to the followers, and whole copies to those that have none.
+// pushChanges sends changes to the nodes that get copies, and complete copies to those that have none.
 func (p *process) pushChanges() {
 	var records []counters.Record
 	all, left := p.lagging, false

@@ -120,7 +120,7 @@ func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
 func (w *World) now() time.Duration { return time.Since(w.start) }
 
 // since returns a clock reading as the time since the run began, on the region's clock.
-func (w *World) since(now algorithms.Now) time.Duration {
+func (w *World) since(now algorithms.Instant) time.Duration {
 	return time.Duration(now.Wall - w.ledger.Start.UnixNano())
 }
 
@@ -174,7 +174,7 @@ func (w *World) boot(n *node) (err error) {
 		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Fallback: n.fallback,
 		Boottime: func() time.Duration { return w.now() + time.Second }, OtherRegions: farSide{p}, Backup: p,
 	}
-	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
+	if p.limiter, err = limiter.NewInCluster(p.table, w.clock, c); err != nil {
 		return fmt.Errorf("start a limiter: %w", err)
 	}
 	if err := p.loadRules(); err != nil {

@@ -133,7 +133,7 @@ func takes(table *counters.Table, n int) func(int) {
 	limit := &algorithms.Limit{Kind: algorithms.SlidingWindow, Amount: 1_000_000_000, Window: 60 * 24 * time.Hour}
 	ops := []counters.Op{{Limit: limit, Cost: 1}}
 	take := func(i int) {
-		ops[0].Key = counters.Key{Hi: mixed(uint64(2 * i)), Lo: mixed(uint64(2*i + 1))}
+		ops[0].Key = counters.Key{Subject: mixed(uint64(2 * i)), Counter: mixed(uint64(2*i + 1))}
 		if table.Take(now, ops) != counters.Admitted {
 			panic("a Take was refused")
 		}

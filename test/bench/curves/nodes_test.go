@@ -91,14 +91,16 @@ func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
 // WaitUnfrozen, Learn, DecideAsStandby, DecideAlone and Forgive implement limiter.Ownership. Without moves and faults, they do
 // nothing.
-func (m *member) WaitUnfrozen(context.Context, int)                          {}
-func (m *member) LearnOwner(int, int64, ring.NodeID)                         {}
-func (m *member) ForgiveDebt(algorithms.Now, *counters.Op)                   {}
-func (m *member) Reachable(ring.NodeID) bool                                 { return true }
-func (m *member) await(context.Context, int64, int64) bool                   { return true }
-func (m *member) authority() bool                                            { return true }
-func (m *member) DecideAlone(algorithms.Now, []counters.Op) counters.Verdict { return counters.Shut }
-func (m *member) DecideAsStandby(algorithms.Now, []counters.Op, []algorithms.Limit, partitions.Absence) counters.Verdict {
+func (m *member) WaitUnfrozen(context.Context, int)            {}
+func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
+func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op) {}
+func (m *member) Reachable(ring.NodeID) bool                   { return true }
+func (m *member) await(context.Context, int64, int64) bool     { return true }
+func (m *member) authority() bool                              { return true }
+func (m *member) DecideAlone(algorithms.Instant, []counters.Op) counters.Verdict {
+	return counters.Shut
+}
+func (m *member) DecideAsStandby(algorithms.Instant, []counters.Op, []algorithms.Limit, partitions.OwnerProblem) counters.Verdict {
 	return counters.Shut
 }
 
@@ -108,7 +110,7 @@ func (m *member) Go(to ring.NodeID, method peer.Method, body []byte, _ time.Dura
 	a, body := &answer{member: m, done: done}, append([]byte(nil), body...)
 	m.group.Go(func() {
 		time.Sleep(way)
-		m.peers[to].ServeFor(m.id, method, body, a)
+		m.peers[to].ServeNear(m.id, method, body, a)
 	})
 }
 
@@ -168,7 +170,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 				own.Open(p)
 			}
 		}
-		m.Limiter, err = limiter.Join(own, clock, limiter.ClusterConfig{
+		m.Limiter, err = limiter.NewInCluster(own, clock, limiter.ClusterConfig{
 			Self: id, Ownership: m, Peers: m, Authority: m.authority, Await: m.await, Fallback: fallback,
 			Ring: func() *ring.Table { return table }, Boottime: func() time.Duration { return time.Since(began) + time.Second },
 		})

@@ -102,7 +102,7 @@ func refusals(o *options, n, cost int64) (func(int), error) {
 	table := o.table(1000)
 	now := algorithms.At(time.Now())
 	ops := []counters.Op{{
-		Key: counters.Key{Hi: 1, Lo: 1}, Cost: 1,
+		Key: counters.Key{Subject: 1, Counter: 1}, Cost: 1,
 		Limit: &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: n, Window: 24 * time.Hour},
 	}}
 	for range n {

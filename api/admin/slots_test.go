@@ -1,0 +1,13 @@
+package admin_test
+
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
+	apitest.CheckSlots(t, n.Admin.Addr().String(), "GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n", n.Admin.Connections())
+}

@@ -1,0 +1,204 @@
+package authority
+
+import (
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// silencePatience is how long a node must send no requests to count as silent.
+	silencePatience = time.Second
+	// unreachablePatience is how long a majority must report a node unreachable before it is ended even though it still asks.
+	unreachablePatience = 3 * time.Second
+	// wantedPatience is how long the set of wanted nodes must stay the same before a ring is proposed.
+	wantedPatience = 200 * time.Millisecond
+	// firstRingWait bounds how long the first ring waits for the nodes that the cluster expects.
+	firstRingWait = 3 * time.Second
+	// holePatience is how long a ring keeps a hole, left by a node that was taken out, before it is rebuilt.
+	holePatience = 5 * time.Second
+	// failingPatience is how long a node must ask without success before it is ended. failingPause is the minimum time
+	// between two such ends.
+	failingPatience = 5 * time.Second
+	failingPause    = 10 * time.Second
+	// relayedPatience is how long a majority must reach a node only through other nodes before it is taken out of the ring.
+	relayedPatience = 10 * time.Second
+	// rulesGrace is how much later than a majority of the ring a node may apply new rules before it is refused. Including
+	// the rest of its term, it uses the old rules for less than 5 s.
+	rulesGrace = 2500 * time.Millisecond
+	// loopSlack is how late the leader's own loop may run before the leader no longer counts silence against nodes.
+	loopSlack = 500 * time.Millisecond
+
+	// maxRecords bounds the nodes that a leader tracks. It refuses requests from further nodes.
+	maxRecords = 8192
+	// recordTTL is how long the leader remembers a node that is not in the ring and sends no requests.
+	recordTTL = 10 * time.Minute
+	// alarmInterval is the minimum interval between two alarms about one node.
+	alarmInterval = 10 * time.Second
+
+	// never is a moment before all others, far enough from the minimum that differences don't overflow.
+	never = time.Duration(math.MinInt64 / 4)
+)
+
+// Reasons for a refusal.
+const (
+	reasonNotLeading = "this node does not lead"
+	reasonBusy       = "too many nodes wait for an answer"
+	reasonBehind     = "the node has not applied the last entry that ended a node"
+	reasonNoBoot     = "the request names no process"
+	reasonTooLarge   = "the request exceeds a bound"
+	reasonBootBehind = "the node has not applied the entry that registered its process"
+	reasonRules      = "the node has not applied the rules that the other nodes use"
+	reasonGeneration = "the node has been ended, and has not applied that yet"
+	reasonEnding     = "the node is being ended"
+	reasonReplaced   = "another process of the node has replaced this one"
+	reasonReplacing  = "another process of the node is replacing this one"
+	reasonClone      = "another process with this node's identity is also asking: is this a copied data directory?"
+	reasonRegister   = "the authority of the node's previous process has not expired yet"
+	reasonRemoved    = "an operator has removed the process: stop it"
+	reasonStuck      = "the node no longer applies entries"
+	reasonLevel      = "the node's release does not know the cluster's feature level: run a later one"
+	reasonGaveUp     = "the process has given up its authority"
+)
+
+// reignState is a leader's record of what it has observed and granted in one reign. Its methods take the time, the state
+// and gossip's nodes as arguments: it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic
+// clock.
+type reignState struct {
+	self   ring.NodeID
+	boot   uint64 // of self
+	expect int
+	reign  uint64
+
+	reignBegan  time.Duration // when the reign's mark was applied; anything earlier is unknown
+	silenceFrom time.Duration // silence before this time does not count. Invariant: silenceFrom >= reignBegan
+	lastTick    time.Duration // when detectStall last ran
+	records     map[ring.NodeID]*record
+	// floor is the index that a node must have applied to be granted authority. It never decreases.
+	floor uint64
+	// pendingFloors are indices of new rules that a majority of the ring has applied, and since when, oldest first. The
+	// floor rises to each of them after rulesGrace. Each tick adds at most one, so the list is bounded.
+	pendingFloors []pendingFloor
+	// leadConfirmedAt is when this node's lead was last confirmed.
+	leadConfirmedAt time.Duration
+	// lastFailingEnd is when endsFailing last marked a node to be ended, or the lead was transferred instead.
+	lastFailingEnd time.Duration
+	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
+	behind []ring.NodeID
+
+	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
+	wantedSince time.Duration // when wanted last changed
+	lastRing    *ring.Table   // State.To as last seen
+	ringSince   time.Duration // when lastRing last changed
+
+	alarm        func(msg string, id ring.NodeID) // alerts an operator
+	transferLead func()                           // transfers the lead to another node
+}
+
+// pendingFloor is when a majority of the ring had applied the entry at index.
+type pendingFloor struct {
+	index uint64
+	at    time.Duration
+}
+
+// record is a leader's record of one node.
+type record struct {
+	boot        uint64        // the registered process, which the fields up to withoutAuthority describe
+	lastAsked   time.Duration // when it last asked; never if it has not
+	lastGranted time.Duration // when the leader last granted it authority
+	gaveUp      bool
+	settled     int64  // from its last request with the current generation
+	applied     uint64 // from the same request
+	leaving     bool
+	// unreachable, relayed and withoutAuthority, how long the process had been without authority, are from the last request.
+	unreachable, relayed []ring.NodeID
+	withoutAuthority     time.Duration
+
+	// failingSince is when the node began to ask without success. It is never while the node has authority, or is refused
+	// for reasons that don't count against it.
+	failingSince time.Duration
+	// blockingSince is when the node began to block an unsettled ring change by not applying it. It is never once the node has
+	// applied the change.
+	blockingSince time.Duration
+	// unreachableSince is when a majority began to report the node unreachable, or never. relayedSince is when a majority
+	// began to report that it is not directly reachable, or never.
+	unreachableSince, relayedSince time.Duration
+	// healthySince is since when the node has had authority and been directly reachable, or never.
+	healthySince time.Duration
+	// ending means that the node is granted nothing, and is ended once its authority has expired. endingSince is when the
+	// leader decided that, and endingReason why.
+	ending       bool
+	endingSince  time.Duration
+	endingReason agreement.Reason
+	// endProposed means that the entry that ends the node has been proposed and its outcome is unknown. It can't be undone.
+	endProposed bool
+
+	// nextBoot is a process that asks but is not registered, or 0 if there is none. nextSince is when it first asked,
+	// nextAsked when it last asked.
+	nextBoot  uint64
+	nextSince time.Duration
+	nextAsked time.Duration
+	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
+	nextBuild agreement.RegisterProcess
+	// bootProposed means that an entry that registers nextBoot has been proposed and its outcome is unknown.
+	bootProposed bool
+	lastAlarm    time.Duration
+}
+
+func newReignState(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *reignState {
+	return &reignState{
+		self: self, boot: boot, expect: expect, reign: reign,
+		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now, leadConfirmedAt: now, lastFailingEnd: never,
+		records: make(map[ring.NodeID]*record),
+	}
+}
+
+func newRecord(boot uint64) *record {
+	return &record{
+		boot: boot, lastAsked: never, lastGranted: never, nextAsked: never, lastAlarm: never,
+		failingSince: never, blockingSince: never, unreachableSince: never, relayedSince: never, healthySince: never,
+	}
+}
+
+// record returns the record of id. It resets the record if another process has been registered. It returns nil if the
+// reignState is full.
+func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
+	r := rs.records[id]
+	if r == nil {
+		if len(rs.records) >= maxRecords {
+			return nil
+		}
+		r = newRecord(s.Boot(id))
+		rs.records[id] = r
+	}
+	if boot := s.Boot(id); r.boot != boot {
+		next := newRecord(boot)
+		next.lastAlarm, next.endProposed = r.lastAlarm, r.endProposed
+		next.ending, next.endingSince, next.endingReason = r.ending, r.endingSince, r.endingReason
+		if r.nextBoot == boot {
+			next.lastAsked = r.nextAsked
+		}
+		r, rs.records[id] = next, next
+	}
+	return r
+}
+
+// hasAuthority reports whether this leader has granted id authority that may still be valid. Authority from an earlier leader
+// doesn't count.
+func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+	r := rs.records[id]
+	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Term &&
+		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
+}
+
+// hasExpired reports whether all authority of r's node has certainly expired, no matter which leader granted it.
+func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
+	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
+}
+
+// silence returns how long a node that last asked at asked has been silent, as far as this leader can tell.
+func (rs *reignState) silence(now, asked time.Duration) time.Duration {
+	return now - max(rs.silenceFrom, asked)
+}

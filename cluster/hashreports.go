@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// errDiverged means that a node's state differs from the majority's state after the same entries.
+var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
+	"stop it, take it out with rlnode remove, start it with an empty data directory, and report this, with the releases of all nodes")
+
+// hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
+type hashReports struct {
+	// mu guards the fields below.
+	mu sync.Mutex
+	// byIndex holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
+	byIndex   map[uint64]*indexHashes
+	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
+}
+
+// indexHashes are the hashes that nodes have reported for one index.
+type indexHashes struct {
+	byNode map[ring.NodeID]agreement.Hash
+	since  time.Time // of the first report
+}
+
+const (
+	// keptHashes is the number of indices whose hashes are kept.
+	keptHashes = 4
+	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply no
+	// further entries. A node that has applied nothing for that long reports the hash of its current state.
+	hashPatience = 2 * time.Second
+)
+
+// hashToReport returns the hash to report with a request for authority. Normally, it is the hash as of the last index at
+// which all nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
+func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if s.Index != nt.idleIndex {
+		nt.idleIndex, nt.idleSince = s.Index, time.Now()
+	}
+	if time.Since(nt.idleSince) < hashPatience {
+		return s.ComparedHash
+	}
+	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
+}
+
+// isSplit reports whether the nodes differ and no hash has a majority of all members.
+func (h *indexHashes) isSplit(members int) bool {
+	votes, most := countHashes(h.byNode)
+	return len(votes) > 1 && 2*votes[most] <= members
+}
+
+// add records a node's report. differs means that the node differs from a majority of all members. split means that the
+// nodes differ without a majority at an index that all live nodes have had time to report.
+func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byIndex == nil {
+		h.byIndex = map[uint64]*indexHashes{}
+	}
+	at := h.byIndex[c.Index]
+	if at == nil {
+		at = &indexHashes{map[ring.NodeID]agreement.Hash{}, time.Now()}
+		h.byIndex[c.Index] = at
+		for len(h.byIndex) > keptHashes {
+			oldest := slices.Min(slices.Collect(maps.Keys(h.byIndex)))
+			split = split || h.byIndex[oldest].isSplit(members)
+			delete(h.byIndex, oldest)
+		}
+	}
+	at.byNode[id] = c.Hash
+	split = split || time.Since(at.since) >= hashPatience && at.isSplit(members)
+	votes, most := countHashes(at.byNode)
+	return 2*votes[most] > members && most != c.Hash, split
+}
+
+// countHashes counts the nodes for each hash, and returns a hash with the highest count.
+func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+	votes = map[agreement.Hash]int{}
+	for _, hash := range byNode {
+		if votes[hash]++; votes[hash] >= votes[most] {
+			most = hash
+		}
+	}
+	return votes, most
+}
+
+// compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
+// the reply. Without a majority, it can't know which side is right, so it only raises an alarm.
+func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
+	conf, _ := nt.configuration()
+	if _, member := findServer(conf, serverID(r.Node)); !member || r.StateHash.Index == 0 || r.Stuck {
+		return authority.Reply{}, false
+	}
+	differs, split := nt.hashReports.add(r.Node, r.StateHash, len(conf.Servers))
+	if split {
+		nt.alarmSplit(r)
+	}
+	if !differs {
+		return authority.Reply{}, false
+	}
+	return authority.Reply{Differs: true, Reason: "the node's state differs from the majority's after the same entries"}, true
+}
+
+// alarmInterval is the minimum interval between two log lines about differing nodes.
+const alarmInterval = 30 * time.Second
+
+// alarmSplit logs that nodes differ without a majority.
+func (nt *nodeTracker) alarmSplit(r authority.Request) {
+	t := &nt.hashReports
+	t.mu.Lock()
+	due := time.Since(t.lastAlarm) >= alarmInterval
+	if due {
+		t.lastAlarm = time.Now()
+	}
+	t.mu.Unlock()
+	if due {
+		nt.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority; all nodes "+
+			"continue. Compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.StateHash.Index)
+	}
+}
+
+// Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
+func (nt *nodeTracker) Split() bool {
+	t := &nt.hashReports
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmInterval
+}
+
+// stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first
+// hands over the lead.
+func (nt *nodeTracker) stopDiverged(r authority.Request) {
+	nt.transferLead(nt.ctx)
+	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})
+}

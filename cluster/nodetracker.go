@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/internal/wake"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// nodeTracker tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ.
+// It asks for authority, and answers such requests while this node leads.
+type nodeTracker struct {
+	*core
+	remembered  []string // last passed to Config.OnAddresses; only updateAddresses uses it
+	hashReports hashReports
+	// behind lists the nodes that ask for authority but can't be granted it, according to the leader's last
+	// answer. It is empty without contact with the leader, and never nil.
+	behind atomic.Pointer[[]ring.NodeID]
+	// removed is set once the leader has reported that an operator has removed this process.
+	removed atomic.Bool
+
+	// mu guards the fields below.
+	mu          sync.Mutex
+	lastReports map[ring.NodeID]nodeReport     // from requests for authority, while this node leads; bounded by the known nodes
+	removing    map[ring.NodeID]pendingRemoval // nodes being removed; bounded like lastReports
+	// idleIndex is the last index that this node has applied. It has not changed since idleSince. See hashToReport.
+	idleIndex uint64
+	idleSince time.Time
+}
+
+// pendingRemoval is a process that an operator removes, or that leaves.
+type pendingRemoval struct {
+	boot   uint64
+	forced bool // even if it is alive
+}
+
+// nodeReport is a node's report with its last request for authority.
+type nodeReport struct {
+	applied     uint64
+	unfitToLead bool // it should not lead: it is stuck, or its store fails
+	at          time.Time
+}
+
+// isCaughtUp reports whether the node has recently reported that it has applied nearly everything and can store more.
+func (r nodeReport) isCaughtUp(index uint64) bool {
+	return time.Since(r.at) < nodeReportTTL && r.applied+caughtUpMargin >= index && !r.unfitToLead
+}
+
+// makeAuthority creates the granter, which grants authority while this node leads, and the holder, which obtains it for this
+// node.
+func (c *Cluster) makeAuthority() {
+	self, began := c.cfg.Self, time.Now()
+	c.granter = authority.NewGranter(authority.GranterConfig{
+		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.cfg.BootstrapExpect,
+		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
+		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
+		TransferLead: func() { c.spawn(func() { c.tracker.transferLead(c.ctx) }) },
+		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
+	})
+	c.holder = authority.NewHolder(authority.HolderConfig{
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
+		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
+	})
+}
+
+// requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node, which may
+// lag slightly behind what Raft has applied.
+func (nt *nodeTracker) requestStatus() authority.Request {
+	nt.feed.mu.Lock()
+	s := nt.feed.published
+	nt.feed.mu.Unlock()
+	if s == nil {
+		s = agreement.New()
+	}
+	r := authority.Request{
+		Generation: s.Generation(nt.cfg.Self.ID), Applied: s.Index, Settled: min(nt.cfg.SettledEpoch(), s.Epoch),
+		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
+		StateHash: nt.hashToReport(s), Level: nt.cfg.Build.Level, Release: nt.cfg.Build.Release, Zones: nt.cfg.Build.Zones,
+	}
+	for id := range *nt.nodeAddresses.Load() {
+		if _, relayed := nt.cfg.Peers.Via(id); relayed {
+			r.Relayed = append(r.Relayed, id)
+		} else if !nt.cfg.Peers.Reachable(id) {
+			r.Unreachable = append(r.Unreachable, id)
+		}
+	}
+	if nt.cfg.LaggingNodes != nil {
+		for _, id := range nt.cfg.LaggingNodes() {
+			r.Unreachable = append(r.Unreachable, id)
+			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
+		}
+	}
+	slices.SortFunc(r.Unreachable, ring.NodeID.Compare)
+	r.Unreachable = slices.Compact(r.Unreachable)
+	return r
+}
+
+// askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it stops the
+// state machine.
+func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
+	switch {
+	case err != nil:
+		nt.behind.Store(&[]ring.NodeID{})
+		return reply, err
+	case reply.Differs:
+		nt.stopDiverged(r)
+	case reply.Removed && !nt.removed.Swap(true):
+		nt.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
+	}
+	nt.behind.Store(&reply.Behind)
+	return reply, nil
+}
+
+// answerRequest answers a request for authority on the leader, and records how far the node has applied.
+func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
+	if reply, differs := nt.compare(r); differs {
+		return reply, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, authority.Term)
+	defer cancel()
+	reply := nt.granter.Answer(ctx, r)
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if _, known := (*nt.nodeAddresses.Load())[r.Node]; known || r.Node == nt.cfg.Self.ID {
+		nt.lastReports[r.Node] = nodeReport{applied: r.Applied, unfitToLead: r.Stuck || r.StoreFails, at: time.Now()}
+	}
+	return reply, nil
+}
+
+// authorityNodes returns the nodes for the granter. A member that gossip has not seen since this node started counts as failed
+// only after Timings.AbsentAfter, because some nodes take longer than others when all of them restart.
+func (nt *nodeTracker) authorityNodes() []authority.Node {
+	var list []authority.Node
+	for _, m := range nt.listMembers(nt.State()) {
+		if !m.inGossip && !m.inState {
+			continue
+		}
+		n := authority.Node{
+			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
+			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
+		}
+		if !m.inGossip && time.Since(nt.opened) <= nt.cfg.Timings.AbsentAfter {
+			n.State = gossip.Suspect
+		}
+		if m.removing {
+			n.State, n.Removed = gossip.Left, m.forced
+		}
+		list = append(list, n)
+	}
+	return list
+}

@@ -1,0 +1,417 @@
+package partitions
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// messageSize is the size in bytes at which a message is full and is sent.
+	messageSize = 128 << 10
+	// maxUnacked is the number of unacknowledged bytes above which a copy target gets no further copies.
+	maxUnacked = 4 << 20
+	// maxBehind is the number of unacknowledged bytes above which a copy target gets complete copies instead of changes.
+	maxBehind = 32 << 20
+	// pushTimeout bounds how long an acknowledgement may take.
+	pushTimeout = 2 * time.Second
+	// probeInterval is the time after which a copy target gets an empty message if there was no other. So each owner notices a
+	// copy target that does not answer even while nothing changes.
+	probeInterval = time.Second
+	// lagTime is how long a copy target may leave messages unanswered before it counts as lagging.
+	lagTime = 5 * time.Second
+)
+
+// copyTargets are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the fields
+// that only the loop uses.
+type copyTargets map[ring.NodeID]*copyTarget
+
+// copyTarget is what this node knows of one node that gets copies.
+type copyTarget struct {
+	node     ring.NodeID
+	progress [ring.Partitions]*progress // nil if no copy was begun
+	unacked  int                        // bytes
+	// lastMessage is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
+	lastMessage uint64
+	inFlight    []uint64
+	// lastSent is when the last message was sent. silentSince is when the target's present silence began: at its last
+	// answer or, if that left no message unanswered, at the next message. It is zero while no message is unanswered.
+	lastSent, silentSince time.Time
+
+	// The message being assembled; only the loop uses it.
+	message  []byte
+	sections []sentSection // the sections in it
+}
+
+// progress is the state of a copy target's copy of one partition.
+type progress struct {
+	complete bool // it has acknowledged the complete copy
+	inFlight int  // unacknowledged messages about the partition
+}
+
+// sentSection is a section of a message to a copy target.
+type sentSection struct {
+	p        int
+	copy     bool      // part of a complete copy
+	ends     bool      // completes a complete copy
+	progress *progress // the progress it counts toward; nil if the copy target needs a new copy
+}
+
+// targetOf returns node's copyTarget, which it creates if needed.
+func (ts copyTargets) targetOf(node ring.NodeID) *copyTarget {
+	if ts[node] == nil {
+		ts[node] = &copyTarget{node: node}
+	}
+	return ts[node]
+}
+
+// progressOf returns node's progress with p; nil if no copy was begun.
+func (ts copyTargets) progressOf(p int, node ring.NodeID) *progress {
+	if t := ts[node]; t != nil {
+		return t.progress[p]
+	}
+	return nil
+}
+
+// isSynced reports whether node has a complete copy of p; true if node is zero.
+func (ts copyTargets) isSynced(p int, node ring.NodeID) bool {
+	pr := ts.progressOf(p, node)
+	return node.IsZero() || pr != nil && pr.complete
+}
+
+// forgetCopies forgets the copy targets' copies of p, so they get new ones.
+func (ts copyTargets) forgetCopies(p int) {
+	for _, t := range ts {
+		t.progress[p] = nil
+	}
+}
+
+// update brings the copy targets of self in line with a new state. It forgets a node's progress with partitions that the node
+// no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
+// or were ended, because they have lost their copies.
+func (ts copyTargets) update(state, before *adoptedState, self ring.NodeID) {
+	var buf [3]ring.NodeID
+	follow := map[ring.NodeID]bool{}
+	for p := range ring.Partitions {
+		if from, to := state.Owner(p); from == self || to == self {
+			for _, node := range state.copyTargetsOf(self, p, buf[:0]) {
+				follow[node] = true
+			}
+		}
+	}
+	maps.DeleteFunc(ts, func(node ring.NodeID, t *copyTarget) bool {
+		for p := range t.progress {
+			if t.progress[p] != nil && !slices.Contains(state.copyTargetsOf(self, p, buf[:0]), node) {
+				t.progress[p] = nil
+			}
+		}
+		return !follow[node] || state.Boot(node) != before.Boot(node) || state.Generation(node) != before.Generation(node)
+	})
+}
+
+// messageSent records that f's message is being sent, and returns its number.
+func (t *copyTarget) messageSent() uint64 {
+	for i := range t.sections {
+		one := &t.sections[i]
+		if one.progress = t.progress[one.p]; one.progress != nil {
+			one.progress.inFlight++
+		}
+	}
+	t.unacked += len(t.message)
+	t.lastMessage++
+	if t.lastSent = time.Now(); t.silentSince.IsZero() {
+		t.silentSince = t.lastSent
+	}
+	t.inFlight = append(t.inFlight, t.lastMessage)
+	return t.lastMessage
+}
+
+// messageAnswered records the answer to a message. The copy target needs a new copy of each partition that it declined.
+func (t *copyTarget) messageAnswered(number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
+	t.unacked -= size
+	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
+	if isAnswer(err) {
+		if t.silentSince = (time.Time{}); len(t.inFlight) > 0 {
+			t.silentSince = time.Now()
+		}
+	}
+	for _, one := range sections {
+		if one.progress == nil {
+			continue
+		}
+		one.progress.inFlight--
+		switch {
+		case t.progress[one.p] != one.progress:
+		case err != nil || refused[one.p]:
+			t.progress[one.p] = nil
+		case one.ends:
+			one.progress.complete = true
+		}
+	}
+}
+
+// copyTargetsOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
+// other side. If one side is lost, the other continues from its copy.
+func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := state.Owner(p)
+	both := [2]ring.NodeID{from, state.To.Standby(p)}
+	switch {
+	case from == to:
+		both[0] = state.From.Standby(p) // it would take over before the ring is settled
+	case from == self:
+		both = [2]ring.NodeID{to, state.From.Standby(p)}
+	}
+	return appendOthers(self, buf, both[:]...)
+}
+
+// appendOthers appends to buf the nodes that are neither zero nor self, each once.
+func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
+	for _, id := range nodes {
+		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
+			buf = append(buf, id)
+		}
+	}
+	return buf
+}
+
+// pushesChanges reports whether this node makes changes in p that its copy targets need.
+func (k *Keeper) pushesChanges(p int) bool {
+	ph := phase(k.phases[p].Load())
+	return ph == owning || ph == freezing
+}
+
+// pushChanges sends the changes since the last call to all copy targets. It runs in the loop.
+func (k *Keeper) pushChanges() {
+	if k.neverHadOthers() {
+		return
+	}
+	collect := func(begins bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.collecting = begins
+	}
+	collect(true)
+	k.debiting.Lock()
+	_ = k.cfg.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
+		k.pushTo(p, records)
+		return nil
+	})
+	k.debiting.Unlock()
+	collect(false)
+	k.flushAll()
+}
+
+// pushTo adds changes in p to the messages for the copy targets that have an earlier copy, or are getting one.
+func (k *Keeper) pushTo(p int, records []counters.Record) {
+	k.mu.Lock()
+	k.parts[p].round++
+	at := k.parts[p].version
+	k.mu.Unlock()
+	var buf [3]ring.NodeID
+	for _, node := range k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+		k.mu.Lock()
+		t := k.targets.targetOf(node)
+		pr := t.progress[p]
+		if pr != nil && t.unacked > maxBehind {
+			t.progress[p], pr = nil, nil
+			k.unfinished = true
+		}
+		k.mu.Unlock()
+		if pr != nil {
+			k.appendRecords(t, &section{p: p, version: at}, records)
+		}
+	}
+}
+
+// pushCopies sends copies to the copy targets that have none, as long as they keep up. It reports whether copies were missing.
+// It runs in the loop.
+func (k *Keeper) pushCopies() (missed bool) {
+	state := k.adopted.Load()
+	if !state.member || state.From == nil || k.neverHadOthers() {
+		return false
+	}
+	var buf [3]ring.NodeID
+	type target struct {
+		node ring.NodeID
+		p    int
+	}
+	var missing []target
+	k.mu.Lock()
+	for p := range ring.Partitions {
+		if !k.pushesChanges(p) {
+			continue
+		}
+		for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+			if k.targets.progressOf(p, node) == nil {
+				missing = append(missing, target{node, p})
+			}
+		}
+	}
+	k.mu.Unlock()
+	for _, m := range missing {
+		k.copyTo(state, m.node, m.p)
+	}
+	k.flushAll()
+	return len(missing) > 0
+}
+
+// copyTo sends a complete copy of p to node, a copy target in v, unless node already has one or has too much unacknowledged.
+func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
+	k.mu.Lock()
+	t := k.targets.targetOf(node)
+	if k.adopted.Load() != state || t.progress[p] != nil || t.unacked > maxUnacked || !k.canSendTo(node) {
+		k.mu.Unlock()
+		return
+	}
+	// From here on, changes are sent, too; earlier ones are in the copy.
+	t.progress[p] = &progress{}
+	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
+	k.mu.Unlock()
+	k.debiting.Lock()
+	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
+		k.appendRecords(t, &s, records)
+		return nil
+	})
+	k.debiting.Unlock()
+	s.flags |= sectionEnds
+	k.appendRecords(t, &s, nil)
+}
+
+// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever
+// it is full. Afterwards s is the head of the next section.
+func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
+	now := k.cfg.Now()
+	for more := true; more; more = len(records) > 0 {
+		if len(t.message) == 0 {
+			t.message = k.nextHeader(t.message)
+		}
+		t.message, records = s.append(t.message, records, now)
+		t.sections = append(t.sections, sentSection{
+			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
+		})
+		if len(t.message) >= messageSize {
+			k.flush(t)
+		}
+	}
+}
+
+func (k *Keeper) flushAll() {
+	k.mu.Lock()
+	all := make([]*copyTarget, 0, len(k.targets))
+	for _, t := range k.targets {
+		all = append(all, t)
+	}
+	k.mu.Unlock()
+	for _, t := range all {
+		if len(t.message) > 0 {
+			k.flush(t)
+		}
+	}
+}
+
+// flush sends the message for f.
+func (k *Keeper) flush(t *copyTarget) {
+	size, sections := len(t.message), t.sections
+	routine := k.adopted.Load().Settled && !slices.ContainsFunc(sections, func(one sentSection) bool { return one.copy })
+	k.mu.Lock()
+	number := t.messageSent()
+	k.stats.PushedBytes += int64(size)
+	k.mu.Unlock()
+	k.cfg.Calls.Go(t.node, MethodPush, t.message, pushTimeout, func(reply []byte, err error) {
+		var refused map[int]bool
+		if err == nil {
+			refused, err = parsePartitions(reply)
+		}
+		k.mu.Lock()
+		t.messageAnswered(number, size, sections, refused, err)
+		accepted := err == nil && len(refused) == 0
+		if !accepted {
+			k.backOff(t.node)
+		}
+		k.mu.Unlock()
+		// While nothing moves, an acknowledgement of changes concerns only confirmations.
+		k.wakeConfirms()
+		if !routine || !accepted {
+			k.wake()
+		}
+	})
+	t.message, t.sections = t.message[:0], nil
+}
+
+// isAnswer reports whether err, the result of a call, is an answer of the copy target. One that can't accept the message,
+// because it has not applied the agreed state yet, still answers.
+func isAnswer(err error) bool {
+	var remote *peer.RemoteError
+	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
+}
+
+// probe sends an empty message to each copy target that has got no message for probeInterval. It runs in the loop.
+func (k *Keeper) probe() {
+	k.mu.Lock()
+	var list []*copyTarget
+	for _, t := range k.targets {
+		if len(t.inFlight) == 0 && time.Since(t.lastSent) >= probeInterval && k.canSendTo(t.node) {
+			list = append(list, t)
+		}
+	}
+	k.mu.Unlock()
+	for _, t := range list {
+		t.message = k.nextHeader(t.message)
+		k.flush(t)
+	}
+}
+
+// Lagging lists this node's copy targets that can be reached but have not answered for lagTime. If more than half of the
+// reachable copy targets lag, the fault is likely here, and the list is empty.
+func (k *Keeper) Lagging() []ring.NodeID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []ring.NodeID
+	reached := 0
+	for node, t := range k.targets {
+		if !k.cfg.Calls.Reachable(node) {
+			continue
+		}
+		if reached++; !t.silentSince.IsZero() && time.Since(t.silentSince) >= lagTime {
+			list = append(list, node)
+		}
+	}
+	if k.stats.Lagging = len(list); 2*len(list) > reached {
+		return nil
+	}
+	return list
+}
+
+// receive handles messages from other keepers, in order.
+func (k *Keeper) receive() {
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case m := <-k.inbox:
+			k.handleMessage(m.Call, m.arrived)
+		}
+	}
+}
+
+// Handle registers this Keeper with p for the messages of other keepers.
+func (k *Keeper) Handle(p *peer.Peers) {
+	for m := MethodPush; m <= MethodDebts; m++ {
+		p.Handle(m, peer.Near, k.enqueue)
+	}
+}
+
+// enqueue queues a message from another keeper. It does not block.
+func (k *Keeper) enqueue(c *peer.Call) {
+	c.CopyBody()
+	select {
+	case k.inbox <- message{c, time.Now()}:
+	default:
+		c.Fail(codeBusy, "too many messages are waiting")
+	}
+}

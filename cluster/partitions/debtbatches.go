@@ -1,0 +1,318 @@
+package partitions
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// A batch is an immutable report of a node's debts in a partition, under a number that is never reused. The owner debits it
+// once, and notes each node's last number next to the counters of the partition. The note goes to standbys, to the next
+// owner and to disk with the counters. So if a batch is sent again, to a later owner that continues from these counters, it
+// is not debited twice.
+
+// maxBatches bounds the batches of a partition.
+const maxBatches = 16
+
+// batchNumber is the number of a batch. A node's numbers in a partition rise, from one of its processes to the next, too.
+type batchNumber struct {
+	bootIndex uint64 // the entry that registered the process
+	n         uint64
+}
+
+func (n batchNumber) notAfter(other batchNumber) bool {
+	return n.bootIndex < other.bootIndex || n.bootIndex == other.bootIndex && n.n <= other.n
+}
+
+// debtBatch is one report of debts in a partition.
+type debtBatch struct {
+	batchNumber
+	partition int
+	entries   []batchedDebt
+	included  bool // the counters here have all of its costs, so no debt's uncounted includes them
+	reported  bool // it may have been debited under its number, so it must not change
+}
+
+// batchedDebt is a debt, or part of one, in a batch.
+type batchedDebt struct {
+	key counters.Key
+	owedCost
+}
+
+// batchDebts puts the debts of p that are in no batch in a new batch, as many as fit in a message. If skipFallback is
+// true, it leaves out fallback debts. It returns false if there were no debts for a batch.
+func (ds *debts) batchDebts(p int, skipFallback bool) bool {
+	batch := &debtBatch{partition: p}
+	for key, d := range ds.byPartition[p] {
+		if d.fallback && skipFallback || d.cost <= d.batchedCost || len(batch.entries) >= debtsPerMessage {
+			continue
+		}
+		e := batchedDebt{key: key, owedCost: d.owedCost}
+		e.cost -= d.batchedCost
+		batch.entries = append(batch.entries, e)
+		d.batchedCost = d.cost
+	}
+	if len(batch.entries) == 0 {
+		return false
+	}
+	ds.lastBatchNumber++
+	batch.batchNumber = batchNumber{bootIndex: ds.bootIndex, n: ds.lastBatchNumber}
+	ds.addBatch(batch)
+	return true
+}
+
+// dissolveUnreported dissolves the last batches of p, as long as they have not been reported: later batches report their debts.
+func (ds *debts) dissolveUnreported(p int) {
+	list := ds.batches[p]
+	for len(list) > 0 && !list[len(list)-1].reported {
+		batch := list[len(list)-1]
+		for i := range batch.entries {
+			ds.takeOut(&batch.entries[i], false)
+		}
+		list = list[:len(list)-1]
+	}
+	if len(list) == 0 {
+		delete(ds.batches, p)
+	} else {
+		ds.batches[p] = list
+	}
+}
+
+// batchAll puts all debts of p in at most maxBatches batches.
+func (ds *debts) batchAll(p int) {
+	ds.dissolveUnreported(p)
+	for len(ds.batches[p]) < maxBatches && ds.batchDebts(p, false) {
+	}
+}
+
+// batchForDisk puts in batches the debts that are about to be written to disk. If this process reports one of them and is
+// killed before the next write, the next process reports it again under the number on disk, so the owner debits it only
+// once.
+func (ds *debts) batchForDisk() {
+	changes := ds.changes
+	for p := range ds.byPartition {
+		ds.batchAll(p)
+	}
+	ds.changes = changes
+}
+
+// addBatch adds a batch as the last one of its partition.
+func (ds *debts) addBatch(batch *debtBatch) {
+	ds.batches[batch.partition] = append(ds.batches[batch.partition], batch)
+	ds.changes++
+}
+
+// restoreBatch adopts a batch of restored debts.
+func (ds *debts) restoreBatch(batch *debtBatch, restored map[counters.Key]bool) {
+	batch.entries = slices.DeleteFunc(batch.entries, func(e batchedDebt) bool {
+		return !restored[e.key] || ds.debtOf(e.key).cost-ds.debtOf(e.key).batchedCost < e.cost
+	})
+	if len(batch.entries) == 0 {
+		return
+	}
+	for i := range batch.entries {
+		ds.debtOf(batch.entries[i].key).batchedCost += batch.entries[i].cost
+	}
+	ds.addBatch(batch)
+}
+
+// acknowledge drops those debts of a batch for which taken is true: the owner's counters include them. The
+// remaining ones are reported under another number.
+func (ds *debts) acknowledge(batch *debtBatch, taken func(i int) bool) {
+	i := slices.IndexFunc(ds.batches[batch.partition], func(have *debtBatch) bool { return have.batchNumber == batch.batchNumber })
+	if i < 0 {
+		return // the partition's debts have expired, or this node has become its owner
+	}
+	ds.changes++
+	if ds.batches[batch.partition] = slices.Delete(ds.batches[batch.partition], i, i+1); len(ds.batches[batch.partition]) == 0 {
+		delete(ds.batches, batch.partition)
+	}
+	for i := range batch.entries {
+		ds.takeOut(&batch.entries[i], taken(i))
+	}
+}
+
+// takeOut takes an entry out of its batch. If drop is true, it also takes the cost off the debt, which is then no longer
+// reported.
+func (ds *debts) takeOut(e *batchedDebt, drop bool) {
+	d := ds.debtOf(e.key)
+	if d == nil || !d.sameWindow(e.taken) {
+		return // it belonged to an earlier window, and the debt no longer includes it
+	}
+	cost := min(e.cost, d.batchedCost)
+	if d.batchedCost -= cost; !drop {
+		return
+	}
+	if d.reduce(cost); d.cost <= 0 {
+		ds.remove(e.key)
+	}
+}
+
+// pruneBatches drops from batches the entries that have drained or left their window. It replaces a changed batch, because the
+// old one may be in flight.
+func (ds *debts) pruneBatches(now algorithms.Instant) {
+	for p, batches := range ds.batches {
+		var left []*debtBatch
+		for _, batch := range batches {
+			next := *batch
+			next.entries = slices.DeleteFunc(slices.Clone(batch.entries), func(e batchedDebt) bool {
+				over := e.isExpired(now)
+				if over {
+					ds.takeOut(&e, true)
+				}
+				return over
+			})
+			switch len(next.entries) {
+			case len(batch.entries):
+				left = append(left, batch)
+			case 0:
+			default:
+				left = append(left, &next)
+			}
+		}
+		if ds.batches[p] = left; len(left) == 0 || len(ds.byPartition[p]) == 0 {
+			delete(ds.batches, p)
+		}
+	}
+}
+
+// debitedElsewhere returns the parts of p's debts that another node has already debited from the counters here, and
+// reduces uncounted by them. The debts stay: counters without them may yet replace those here.
+func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Key]int64 {
+	if len(ds.batches[p]) == 0 {
+		return nil
+	}
+	last, found := ds.recordedNumber(p, ds.self, now)
+	debited := map[counters.Key]int64{}
+	for _, batch := range ds.batches[p] {
+		if !found || !batch.notAfter(last) {
+			break
+		}
+		for i := range batch.entries {
+			d := ds.debtOf(batch.entries[i].key)
+			if d == nil {
+				continue
+			}
+			cost := min(batch.entries[i].cost, d.batchedCost)
+			debited[batch.entries[i].key] += cost
+			if !batch.included {
+				d.uncounted = max(0, d.uncounted-cost)
+			}
+		}
+		batch.included = true
+	}
+	return debited
+}
+
+// includeDebts debits all debts of p from the copy here, which is complete and about to be sent to the owner, and notes
+// their last batch in it. When the debts are reported, an owner that continued from the copy debits none of them; any other
+// owner debits them all.
+func (ds *debts) includeDebts(p int, now algorithms.Instant) {
+	if len(ds.byPartition[p]) == 0 {
+		return
+	}
+	ds.batchAll(p)
+	batches, elsewhere := ds.batches[p], ds.debitedElsewhere(p, now)
+	if len(batches) == 0 || ds.recordBatch(ds.self, batches[len(batches)-1], now) != nil {
+		return // at worst, they are debited twice
+	}
+	ds.debitMissing(p, now, elsewhere)
+	for _, d := range ds.byPartition[p] {
+		d.uncounted, d.restored = 0, false
+	}
+	for _, batch := range batches {
+		batch.included, batch.reported = true, true
+	}
+	ds.changes++
+}
+
+// debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
+// of the debts that there is no room for.
+func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
+	if last, found := ds.recordedNumber(batch.partition, node, now); found && batch.notAfter(last) {
+		return nil, nil
+	}
+	if err := ds.recordBatch(node, batch, now); err != nil {
+		return nil, err
+	}
+	for i := range batch.entries {
+		e := &batch.entries[i]
+		if ds.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
+			noRoom = append(noRoom, i)
+		}
+	}
+	return noRoom, nil
+}
+
+// batchNumberKey returns the key of the note that holds node's last batch number in p.
+func batchNumberKey(p int, node ring.NodeID) counters.Key {
+	h := xxh3.Hash128Seed(node[:], batchNumberSeed)
+	return counters.Key{Subject: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Counter: h.Lo}
+}
+
+const batchNumberSeed = 0x6465627473 // hashes notes apart from subjects
+
+// recordedNumber returns the number of node's last batch that the counters of p include, and whether there is one.
+func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant) (last batchNumber, found bool) {
+	n := counters.Note{Key: batchNumberKey(p, node)}
+	found = ds.table.ReadNote(now, &n)
+	return batchNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, found
+}
+
+// noteSlack is how long after its expiry a debt may still be reported.
+const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
+
+// recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until
+// the batch is no longer reported.
+func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, now algorithms.Instant) error {
+	until := int64(0)
+	for i := range batch.entries {
+		until = max(until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
+	}
+	return ds.table.SetNote(now, &counters.Note{
+		Key: batchNumberKey(batch.partition, node), Count: int64(batch.n), At: int64(batch.bootIndex),
+	}, until)
+}
+
+// append encodes a batch as part of a message, or for the disk.
+func (db *debtBatch) append(b []byte, now algorithms.Instant) []byte {
+	b = binary.AppendUvarint(b, uint64(db.partition))
+	b = binary.AppendUvarint(b, db.bootIndex)
+	b = binary.AppendUvarint(b, db.n)
+	b = binary.AppendUvarint(b, uint64(len(db.entries)))
+	for i := range db.entries {
+		b = db.entries[i].append(b, db.entries[i].key, now)
+	}
+	return b
+}
+
+// decodeBatch decodes a batch that batch.append encoded elapsed nanoseconds ago.
+func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBatch {
+	batch := &debtBatch{partition: decodePartition(d), batchNumber: batchNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
+	n := d.Count(debtsPerMessage, 1)
+	if batch.bootIndex > maxBootIndex || batch.n > maxOwedCost {
+		d.Failf("a batch is out of bounds")
+	}
+	for range n {
+		var e batchedDebt
+		e.key, e.owedCost = decodeOwedCost(d, now, elapsed)
+		if ring.PartitionOf(e.key.Subject) != batch.partition || e.cost < 1 {
+			d.Failf("a batch is out of bounds")
+		}
+		if d.Failed() {
+			return nil
+		}
+		batch.entries = append(batch.entries, e)
+	}
+	return batch
+}
+
+// maxBootIndex is the largest bootIndex that a note can hold.
+const maxBootIndex = 1 << 39

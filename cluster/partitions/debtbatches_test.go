@@ -1,0 +1,405 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c
+// can't reach a any more.
+func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
+	f = newThreeNodes(t)
+	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
+	keys = f.keysOf(a, b, 50)
+	f.net.Isolate(c.ip)
+	time.Sleep(400 * time.Millisecond)
+	for _, i := range keys {
+		decideAlone(t, c, i, counters.Admitted)
+	}
+	f.net.DelayBetween(a.ip, c.ip, 50*time.Millisecond)
+	f.net.Rejoin(c.ip)
+	f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+	f.net.Isolate(c.ip)
+	f.net.DelayBetween(a.ip, c.ip, 0)
+	if n := c.keeper.Stats().Debts; n != len(keys) {
+		t.Fatalf("have %d debts, want %d", n, len(keys))
+	}
+	time.Sleep(500 * time.Millisecond) // time for copies
+	return f, a, b, c, keys
+}
+
+// checkDebitedOnce checks that the debts are acknowledged and were debited once.
+func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
+	t.Helper()
+	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Stats().Debts == 0 })
+	time.Sleep(300 * time.Millisecond)
+	for _, i := range keys {
+		if used := f.used(keyOf(i)); used != 1 {
+			t.Errorf("key %d: have %d used, want 1", i, used)
+		}
+	}
+}
+
+// If the acknowledgement is lost, the debtor reports its debts again: to the same owner, to the node that the partition was
+// handed to, or to the standby that was promoted. They are debited only once.
+func TestD8_DebtsThatAreToldAgain(t *testing.T) {
+	for name, next := range map[string]func(f *fleet, a, c *node){
+		"the owner": func(*fleet, *node, *node) {},
+		"a hand-over": func(f *fleet, a, c *node) {
+			c.keeper.mu.Lock()
+			c.keeper.pending[pendingCall{a.id, MethodDebts}] = true // c reports no more debts to a
+			c.keeper.mu.Unlock()
+			f.net.Rejoin(c.ip)
+			f.leave(a)
+			f.settle()
+		},
+		"a promotion": func(f *fleet, a, c *node) {
+			a.kill()
+			f.net.Rejoin(c.ip)
+			f.end(a)
+			f.settle()
+		},
+		"a promotion and a hand-over": func(f *fleet, a, c *node) {
+			a.kill()
+			f.net.Rejoin(c.ip)
+			f.end(a)
+			f.settle()
+			d := f.add()
+			f.bring(d)
+			f.ring(f.nodes[1], f.nodes[2], d)
+			f.settle()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, a, _, c, keys := loseAcknowledgement(t)
+				defer f.closeAll()
+				if next(f, a, c); a.alive.Load() {
+					f.net.Rejoin(c.ip)
+				}
+				f.checkDebitedOnce(t, c, keys)
+			})
+		})
+	}
+}
+
+// The same if the debtor has restarted meanwhile and restores its debts from disk.
+func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _, _, c, keys := loseAcknowledgement(t)
+		defer f.closeAll()
+		written := c.keeper.AppendDebts(nil)
+		c.kill()
+		c.restart()
+		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+			t.Fatalf("have %d restored, %v", n, err)
+		}
+		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the batch
+		f.bring(c)
+		f.net.Rejoin(c.ip)
+		f.settle()
+		f.checkDebitedOnce(t, c, keys[1:])
+		if used := f.used(keyOf(keys[0])); used != 2 {
+			t.Errorf("have %d used, want 2", used)
+		}
+	})
+}
+
+// A debtor that is killed after it has reported debts, but before it has written them to disk again, causes no second
+// debit, whether the owner got the debts in a report or with a copy.
+func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
+	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newThreeNodes(t)
+				defer f.closeAll()
+				a, teller := f.nodes[0], f.nodes[1]
+				keys := f.keysOf(a, teller, 20)
+				f.net.Isolate(a.ip)
+				time.Sleep(400 * time.Millisecond)
+				for _, i := range keys {
+					actAsStandby(t, teller, i)
+				}
+				written := teller.keeper.AppendDebts(nil)
+				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
+					t.Error("AppendDebts changed DebtsChanged")
+				}
+				if pulled {
+					a.kill()
+					a.restart()
+				}
+				f.net.HealAll()
+				if pulled {
+					f.bring(a)
+				}
+				f.settle()
+				f.checkDebitedOnce(t, teller, keys)
+				teller.kill()
+				teller.restart()
+				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+					t.Fatalf("have %d restored, %v", n, err)
+				}
+				f.bring(teller)
+				f.settle()
+				f.checkDebitedOnce(t, teller, keys)
+			})
+		})
+	}
+}
+
+// An owner lost its memory and gets its copy from a standby that owes it a debt. The copy includes the debt once, whether
+// or not the standby had reported it before.
+func TestD8_APulledCopyHasTheDebts(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newThreeNodes(t)
+			defer f.closeAll()
+			a, b := f.nodes[0], f.nodes[1]
+			keys := f.keysOf(a, b, 20)
+			f.net.Isolate(a.ip)
+			time.Sleep(400 * time.Millisecond)
+			for _, i := range keys {
+				actAsStandby(t, b, i)
+			}
+			if told {
+				f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
+				f.net.Rejoin(a.ip)
+				f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+				f.net.Isolate(f.nodes[2].ip) // so that no third node forwards
+				f.net.CutOneWay(b.ip, a.ip)  // pushes with the debited costs still arrive at b
+				time.Sleep(40 * time.Millisecond)
+			}
+			a.kill()
+			f.net.HealAll()
+			f.net.DelayBetween(a.ip, b.ip, 0)
+			a.restart()
+			time.Sleep(2100 * time.Millisecond)
+			f.bring(a)
+			f.settle()
+			f.checkDebitedOnce(t, b, keys)
+		})
+	}
+}
+
+// A restarted owner may have a newer checkpoint than its standby's copy. The standby's debts are added to the
+// checkpoint's counters, once.
+func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			actAsStandby(t, b, i)
+			for range 3 {
+				if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+					t.Fatal(by.ip, ok, err)
+				}
+			}
+		}
+		a.kill()
+		f.net.Rejoin(a.ip)
+		a.start(2) // with all of its counters
+		time.Sleep(2100 * time.Millisecond)
+		f.bring(a)
+		f.settle()
+		f.eventually("all debts are acknowledged", func() bool { return b.keeper.Stats().Debts == 0 })
+		if !f.usedIs(keys, 4) {
+			t.Errorf("key %d: have %d used, want 4", keys[0], f.used(keyOf(keys[0])))
+		}
+	})
+}
+
+// A complete copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
+func TestCopiesWithHoles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		p := ringPartition(f.keysOf(a, b, 1)[0])
+		k := b.keeper
+		k.mu.Lock()
+		at := k.parts[p].version
+		k.mu.Unlock()
+		part := func(round uint64, flags uint8, parts uint64) bool {
+			s := section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: parts}
+			k.mu.Lock()
+			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
+			seq := k.parts[p].lastPush
+			k.mu.Unlock()
+			return k.beginPush(k.adopted.Load(), from, seq, s) && k.endPush(s)
+		}
+		now := func() version {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.parts[p].version
+		}
+		if !part(at.round+1, 0, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a change", now())
+		}
+		if !part(at.round+3, 0, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a gap", now())
+		}
+		if !part(at.round+2, sectionMore, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a part of a round", now())
+		}
+		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
+			t.Errorf("have %+v after a copy with a gap", now())
+		}
+		part(at.round+9, sectionCopy|sectionBegins, 0)
+		part(at.round+9, sectionCopy, 0)
+		if !part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+9 {
+			t.Errorf("have %+v after a copy", now())
+		}
+	})
+}
+
+// Of two copies of one lineage, the newer one wins, even if the older one has more used. Copies of different lineages are
+// merged.
+func TestD2_TheNewestCopyReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		d := f.add()
+		f.bring(d)
+		f.net.DelayBetween(a.ip, d.ip, 10*time.Millisecond)
+		f.ring(f.nodes...)
+		var i, p int
+		for i = 0; ; i++ {
+			if p = ringPartition(i); f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id && f.state.To.Standby(p) == b.id {
+				break
+			}
+		}
+		f.eventually("the partition is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handedOver })
+		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		f.net.Cut(a.ip, d.ip)
+		time.Sleep(time.Second)
+		// Reset the counter, so that the newest copy has less than the older one.
+		if err := d.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		d.kill()
+		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
+		f.eventually("the partition has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
+		if used := f.used(keyOf(i)); used != 0 {
+			t.Errorf("have %d used, want 0", used)
+		}
+	})
+}
+
+// Entries that have drained are no longer reported, and the rest of a batch keeps its number.
+func TestBatchesForgetWhatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, c := f.nodes[0], f.nodes[2]
+		i := f.keysOf(a, f.nodes[1], 1)[0]
+		p := ringPartition(i)
+		short := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
+		other := keyOf(i)
+		other.Counter++
+		k := c.keeper
+		k.mu.Lock()
+		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
+			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
+		}
+		k.debts.batchDebts(p, false)
+		before := k.debts.batches[p][0]
+		before.reported = true
+		k.mu.Unlock()
+		f.net.Isolate(c.ip)
+		time.Sleep(15 * time.Second)
+		k.mu.Lock()
+		if list := k.debts.batches[p]; len(before.entries) != 2 || len(list) != 1 || list[0].batchNumber != before.batchNumber || len(list[0].entries) != 1 ||
+			list[0].entries[0].key != keyOf(i) || k.debts.total != 1 {
+			t.Errorf("have %+v", list)
+		}
+		k.mu.Unlock()
+		f.net.Rejoin(c.ip)
+		f.eventually("the debt is acknowledged", func() bool { return k.Stats().Debts == 0 })
+		if used := f.used(keyOf(i)); used != 3 {
+			t.Errorf("have %d used, want 3", used)
+		}
+		if used, _ := a.table.Usage(now(), other, &short); used != 0 {
+			t.Errorf("have %d used of expired entries", used)
+		}
+	})
+}
+
+// A standby that has reported its debts, but got no acknowledgement, is promoted. Its copy includes the debts once.
+func TestD8_TheTellerTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			actAsStandby(t, b, i)
+		}
+		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
+		f.net.Rejoin(a.ip)
+		f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+		f.net.Isolate(f.nodes[2].ip) // so that no third node forwards
+		f.net.CutOneWay(b.ip, a.ip)
+		f.eventually("the copies have arrived", func() bool {
+			b.keeper.mu.Lock()
+			defer b.keeper.mu.Unlock()
+			for _, i := range keys {
+				if d := b.keeper.debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
+					return false
+				}
+			}
+			return true
+		})
+		a.kill()
+		f.end(a)
+		f.settle()
+		f.checkDebitedOnce(t, b, keys)
+	})
+}
+
+// A copy that is sent and does not arrive, even twice, drops no debts: an owner that continues without it
+// debits all of them.
+func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		i := f.keysOf(a, b, 1)[0]
+		p, k := ringPartition(i), b.keeper
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for n := range int64(3) {
+			actAsStandby(t, b, i)
+			k.mu.Lock()
+			k.debts.includeDebts(p, now())
+			if d := k.debts.debtOf(keyOf(i)); d == nil || d.cost != n+1 || d.uncounted != 0 {
+				t.Errorf("have %+v after %d copies", d, n+1)
+			}
+			k.mu.Unlock()
+			if used, _ := b.table.Usage(now(), keyOf(i), &limit); used != n+1 {
+				t.Errorf("the copy has %d used after %d copies", used, n+1)
+			}
+		}
+		f.net.Rejoin(a.ip)
+		f.eventually("all debts are acknowledged", func() bool { return k.Stats().Debts == 0 })
+		if used := f.used(keyOf(i)); used != 3 {
+			t.Errorf("have %d used, want 3", used)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package peer
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// maxLogged bounds the events that are logged and remembered within loggedOncePeriod; after that time, all are forgotten. A
+	// stranger can invent any number of reasons, and must not fill the disk with them.
+	maxLogged        = 256
+	loggedOncePeriod = time.Minute
+)
+
+// loggedOnce remembers which events were logged, so that each is logged once and not at every attempt.
+type loggedOnce struct {
+	mu     sync.Mutex // guards the fields below
+	logged map[string]time.Time
+	began  time.Time // when logged was last emptied
+	count  int       // events logged since began. Invariant: <= maxLogged
+}
+
+// isNew reports whether what was not logged yet, and remembers it.
+func (l *loggedOnce) isNew(what string) bool { return l.isDue(what, math.MaxInt64) }
+
+// isDue reports whether what was not logged within the last pause. If so, it remembers it as logged now.
+func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if when, ok := l.logged[what]; ok && now.Sub(when) < pause {
+		return false
+	}
+	if l.logged == nil || l.count >= maxLogged {
+		if now.Sub(l.began) < loggedOncePeriod {
+			return false
+		}
+		l.logged, l.began, l.count = make(map[string]time.Time), now, 0
+	}
+	l.count++
+	l.logged[what] = now
+	return true
+}
+
+// shouldLog reports whether to log an error with a node: each reason once, as long as logged remembers it. A mismatch of
+// releases is logged once a minute for each node, whichever of the two ends dials.
+func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
+	if errors.As(err, new(*versionError)) {
+		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
+	}
+	return logged.isNew(where + causeOf(err))
+}
+
+// forget drops every note that begins with a host, so that it is logged again.
+func (l *loggedOnce) forget(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
+}
+
+// causeOf returns a text that identifies the reason of err. It is the text of the innermost error, which does not contain
+// the port of a connection, or the whole text of a refusal, which contains no port anywhere.
+func causeOf(err error) string {
+	if errors.Is(err, ErrRefused) {
+		return err.Error()
+	}
+	for next := err; next != nil; {
+		err, next = next, nil
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			next = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			if all := e.Unwrap(); len(all) > 0 {
+				next = all[len(all)-1]
+			}
+		}
+	}
+	return err.Error()
+}
+
+var errRestarted = errors.New("the node has been started again")

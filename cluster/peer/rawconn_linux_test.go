@@ -1,0 +1,127 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// rawConnPair returns the two ends of a TCP connection, of which the first is direct.
+func rawConnPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dialled, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dialled.Close(); accepted.Close() })
+	for _, c := range []net.Conn{dialled, accepted} {
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	}
+	return withRawCalls(dialled).(*rawConn), accepted.(*net.TCPConn)
+}
+
+// TestRawConnMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
+func TestRawConnMovesAll(t *testing.T) {
+	a, b := rawConnPair(t)
+	for _, size := range []int{0, 1, 14, rawCallSize - 1, rawCallSize, rawCallSize + 1, 1 << 20} {
+		want := bytes.Repeat([]byte("rlnode\x00"), size/7+1)[:size]
+		for name, way := range map[string][2]net.Conn{"out": {a, b}, "in": {b, a}} {
+			wrote := make(chan error, 1)
+			go func() {
+				for rest := want; len(rest) > 0; rest = rest[min(len(rest), rawCallSize):] {
+					if n, err := way[0].Write(rest[:min(len(rest), rawCallSize)]); err != nil || n != min(len(rest), rawCallSize) {
+						wrote <- errors.Join(err, io.ErrShortWrite)
+						return
+					}
+				}
+				n, err := way[0].Write(want) // in one piece
+				if err == nil && n != len(want) {
+					err = io.ErrShortWrite
+				}
+				wrote <- err
+			}()
+			for range 2 {
+				have := make([]byte, size)
+				if _, err := io.ReadFull(way[1], have); err != nil || !bytes.Equal(have, want) {
+					t.Fatalf("%d bytes %s: %v, equal: %v", size, name, err, bytes.Equal(have, want))
+				}
+			}
+			if err := <-wrote; err != nil {
+				t.Fatalf("%d bytes %s: %v", size, name, err)
+			}
+		}
+	}
+}
+
+// TestRawConnAllocatesNothing: reads and writes allocate nothing; only errors may.
+func TestRawConnAllocatesNothing(t *testing.T) {
+	a, b := rawConnPair(t)
+	out, in := []byte("heartbeat"), make([]byte, readSize)
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := a.Write(out); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Read(in); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Write(out); err != nil {
+			t.Error(err)
+		}
+		if _, err := a.Read(in); err != nil {
+			t.Error(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestRawConnErrors: errors are the same as those of any connection.
+func TestRawConnErrors(t *testing.T) {
+	a, b := rawConnPair(t)
+	in := make([]byte, 10)
+	_ = a.SetReadDeadline(time.Now().Add(-time.Second))
+	if _, err := a.Read(in); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline: have %v", err)
+	}
+	late := time.AfterFunc(20*time.Millisecond, func() { _ = a.SetReadDeadline(time.Unix(1, 0)) })
+	defer late.Stop()
+	_ = a.SetReadDeadline(time.Time{})
+	if _, err := a.Read(in); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a deadline set during a read: have %v", err)
+	}
+	_ = a.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = b.CloseWrite()
+	if _, err := a.Read(in); err != io.EOF {
+		t.Errorf("after the other end has closed: have %v", err)
+	}
+	a, b = rawConnPair(t)
+	_ = b.SetLinger(0)
+	_ = b.Close()
+	var failed *net.OpError
+	if _, err := a.Read(in); !errors.Is(err, syscall.ECONNRESET) || !errors.As(err, &failed) || failed.Op != "read" {
+		t.Errorf("after a reset: have %v", err)
+	}
+	if _, err := a.Write(in); !errors.Is(err, syscall.EPIPE) || !errors.As(err, &failed) || failed.Op != "write" {
+		t.Errorf("after a reset: have %v", err)
+	}
+	_ = a.Close()
+	for name, do := range map[string]func([]byte) (int, error){"read": a.Read, "write": a.Write} {
+		if _, err := do(in); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s after Close: have %v", name, err)
+		}
+	}
+}

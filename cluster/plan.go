@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// nodeHealth is the health of a node that the leader has observed since it began to lead.
+type nodeHealth struct {
+	boot           uint64
+	healthy        bool      // alive, and has applied nearly everything
+	healthySince   time.Time // when healthy became true
+	failed         bool      // failed or left, or gossip has not seen it
+	failedSince    time.Time // when failed became true
+	changeFailedAt time.Time // when a change of this node last failed
+}
+
+// changeKind is a kind of change to Raft's configuration or the members.
+type changeKind uint8
+
+const (
+	noChange changeKind = iota
+	addNode             // as a non-voter
+	moveNode            // to another address
+	promoteNode
+	demoteNode
+	removeNode // from Raft's configuration
+	forgetNode // from the members
+)
+
+// change is the leader's next action.
+type change struct {
+	kind changeKind
+	node member
+}
+
+// plan is the input of the leader's next change.
+type plan struct {
+	now     time.Time
+	self    ring.NodeID
+	members []member // sorted by ID
+	timings Timings
+
+	// Derived from the members:
+	voters, failedVoters int            // number of voters, and how many of them have failed
+	votersByZone         map[string]int // voters by zone
+	candidate            *member        // the node to make a voter next; nil if there is none
+}
+
+// next returns the one change to make now. Each change results in a new configuration, from which the next one is planned.
+func (p *plan) next() change {
+	p.countVoters()
+	for _, rule := range []func() change{
+		p.planMove, p.planRemoval, p.planForget, p.planAddition, p.planDemotion, p.planPromotion, p.planSpread,
+	} {
+		if c := rule(); c.kind != noChange {
+			return c
+		}
+	}
+	return change{}
+}
+
+// firstMember returns a change of the given kind to the first member that fits.
+func (p *plan) firstMember(kind changeKind, fits func(*member) bool) change {
+	for i := range p.members {
+		if fits(&p.members[i]) {
+			return change{kind, p.members[i]}
+		}
+	}
+	return change{}
+}
+
+// planMove updates the address of a node that has moved. After a failure it waits for retryNode.
+func (p *plan) planMove() change {
+	return p.firstMember(moveNode, func(m *member) bool {
+		return m.inRaft && m.isAlive() && m.peerAddress != m.raftAddress &&
+			p.now.Sub(m.health.changeFailedAt) >= retryNode
+	})
+}
+
+// planRemoval removes a node from Raft if it has left, if an operator removes it, if it failed long ago, or if it failed and
+// another node now has its address, because Raft can have only one server at an address. It never removes a node that is in
+// a ring.
+func (p *plan) planRemoval() change {
+	return p.firstMember(removeNode, func(m *member) bool {
+		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.ForgetAfter
+		canDrop := p.failedVoters == 0 || p.canDropFailedVoter()
+		displaced := m.health.failed && canDrop && slices.ContainsFunc(p.members, func(o member) bool {
+			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.isAlive()
+		})
+		left := m.inGossip && m.State == gossip.Left
+		return m.inRaft && m.ID != p.self && !m.InRing && (m.removing || left || long || displaced)
+	})
+}
+
+// planForget removes a member that is not a server of Raft and not alive.
+func (p *plan) planForget() change {
+	return p.firstMember(forgetNode, func(m *member) bool {
+		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self && (m.removing || !(m.isAlive()) && m.health.failed)
+	})
+}
+
+// retryNode is how long to wait after a failure before trying again to add or move a node.
+const retryNode = 5 * time.Second
+
+// planAddition adds a node that is alive, unless a server still has its address.
+func (p *plan) planAddition() change {
+	return p.firstMember(addNode, func(m *member) bool {
+		return !m.inRaft && m.isAlive() && !m.removing && p.now.Sub(m.health.changeFailedAt) >= retryNode &&
+			!slices.ContainsFunc(p.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
+	})
+}
+
+// countVoters counts the voters and picks the candidate to become one: from the zone with the fewest voters, then by ID.
+func (p *plan) countVoters() {
+	p.voters, p.failedVoters, p.votersByZone, p.candidate = 0, 0, map[string]int{}, nil
+	for _, m := range p.members {
+		if m.Voter {
+			p.voters++
+			p.votersByZone[m.Zone]++
+			if m.health.failed {
+				p.failedVoters++
+			}
+		}
+	}
+	for i := range p.members {
+		m := &p.members[i]
+		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
+		if fits && (p.candidate == nil || p.votersByZone[m.Zone] < p.votersByZone[p.candidate.Zone]) {
+			p.candidate = m
+		}
+	}
+}
+
+// canDropFailedVoter reports whether the live voters are enough to agree on dropping a failed one.
+func (p *plan) canDropFailedVoter() bool { return p.voters-p.failedVoters >= (p.voters-1)/2+1 }
+
+// planDemotion demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
+// of voters is even: with one voter fewer, a smaller majority suffices.
+func (p *plan) planDemotion() change {
+	if p.candidate == nil && p.voters%2 == 1 || p.failedVoters == 0 || !p.canDropFailedVoter() {
+		return change{}
+	}
+	return p.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != p.self && m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.Stable
+	})
+}
+
+// planPromotion makes the candidate a voter while there are fewer than maxVoters. If a voter has failed, it waits until
+// planDemotion has demoted that voter, because an additional voter would enlarge the majority needed.
+func (p *plan) planPromotion() change {
+	if p.candidate == nil || p.voters >= maxVoters || p.failedVoters > 0 {
+		return change{}
+	}
+	return change{promoteNode, *p.candidate}
+}
+
+// planSpread demotes a voter in a zone that has at least two more voters than the candidate's zone. planPromotion then makes
+// the candidate a voter, which spreads the voters better over the zones.
+func (p *plan) planSpread() change {
+	if p.candidate == nil || p.voters < maxVoters || p.failedVoters > 0 {
+		return change{}
+	}
+	return p.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != p.self && p.votersByZone[m.Zone] >= p.votersByZone[p.candidate.Zone]+2
+	})
+}
+
+// updated returns the node's updated record.
+func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
+	good := m.isAlive() && caughtUp
+	if good && (!h.healthy || h.boot != m.boot) {
+		h.healthySince = now
+	}
+	bad := m.State == gossip.Failed || m.State == gossip.Left
+	if bad && !h.failed {
+		h.failedSince = now
+	}
+	h.healthy, h.failed, h.boot = good, bad, m.boot
+	return h
+}

@@ -1,0 +1,186 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// caughtUpMargin is how many entries a node may lag behind and still count as caught up.
+	caughtUpMargin = 32
+	// nodeReportTTL is how long the report in a node's request for authority stays valid.
+	nodeReportTTL = 3 * time.Second
+	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
+	changeTimeout = 5 * time.Second
+)
+
+// reconciler, on the leader, makes Raft's configuration and the feature level match the members.
+type reconciler struct {
+	*core
+	tracker     *nodeTracker
+	sharedRules *sharedRules
+	// changing holds an element while Raft's configuration or the feature level changes, so that no node is added that does not
+	// know the level being agreed on.
+	changing chan struct{}
+}
+
+// reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
+func (rc *reconciler) reconcileMembers() {
+	var records map[ring.NodeID]nodeHealth
+	outsiders := map[ring.NodeID]time.Time{}
+	var rising pendingRaise
+	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
+		rc.dropOutsiders(outsiders)
+		rc.noteMostVoters(0)
+		if !rc.leads() || rc.State().Cluster.IsZero() {
+			records, rising = nil, pendingRaise{}
+			return false
+		}
+		rc.raiseWhenDue(&rising)
+		if records == nil {
+			records = map[ring.NodeID]nodeHealth{}
+		}
+		for rc.leads() && rc.ctx.Err() == nil {
+			p, index := rc.makePlan(records)
+			next := p.next()
+			if next.kind == noChange {
+				break
+			}
+			if err := rc.carryOut(next, index); err != nil {
+				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
+				r := records[next.node.ID]
+				r.changeFailedAt = time.Now()
+				records[next.node.ID] = r
+				break
+			}
+		}
+		return false
+	})
+}
+
+// makePlan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
+func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
+	_, index := rc.configuration()
+	state := rc.State()
+	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.tracker.listMembers(state)}
+	present := map[ring.NodeID]bool{}
+	rc.tracker.mu.Lock()
+	defer rc.tracker.mu.Unlock()
+	for i := range p.members {
+		m := &p.members[i]
+		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
+		m.removing = m.removing || state.WasRemoved(m.boot)
+		m.health = records[m.ID].updated(p.now, m, caughtUp)
+		records[m.ID], present[m.ID] = m.health, true
+	}
+	for id := range records {
+		if !present[id] {
+			delete(records, id)
+			delete(rc.tracker.lastReports, id)
+			delete(rc.tracker.removing, id)
+		}
+	}
+	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
+	return p, index
+}
+
+// carryOut makes a change. Raft refuses it if the configuration has changed since index.
+func (rc *reconciler) carryOut(ch change, index uint64) error {
+	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
+	defer cancel()
+	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
+	r := rc.raft.Load()
+	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
+	select {
+	case rc.changing <- struct{}{}:
+		defer func() { <-rc.changing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	switch ch.kind {
+	case addNode:
+		if err := rc.invite(ctx, ch.node); err != nil {
+			return err
+		}
+		log.Info("adding a node")
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
+	case moveNode:
+		if ch.node.ID != rc.cfg.Self.ID {
+			if err := rc.invite(ctx, ch.node); err != nil {
+				return err
+			}
+		}
+		log.Info("changing a node's address", "before", ch.node.raftAddress)
+		if ch.node.Voter {
+			return rc.await(ctx, r.AddVoter(id, address, index, changeTimeout))
+		}
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
+	case promoteNode:
+		log.Info("making a node a voter")
+		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
+	case demoteNode:
+		log.Info("demoting a voter")
+		return rc.await(ctx, r.DemoteVoter(id, index, changeTimeout))
+	case removeNode:
+		log.Info("removing a node")
+		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
+	case forgetNode:
+		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
+		return cmp.Or(err, r.Err)
+	}
+	return nil
+}
+
+// invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because
+// it belongs to another cluster, say.
+func (rc *reconciler) invite(ctx context.Context, m member) error {
+	s := rc.State()
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.noteMostVoters(0)}
+	conf, _ := rc.configuration()
+	for _, s := range conf.Servers {
+		in.Servers = append(in.Servers, nodeID(s.ID))
+	}
+	b, _ := json.Marshal(in) // texts and numbers
+	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
+	if err != nil {
+		return fmt.Errorf("invite node %s: %w", m.ID, err)
+	}
+	if remote.Node != m.ID {
+		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
+	}
+	return nil
+}
+
+// outsiderGrace is how long gossip keeps a dead node that is neither in Raft's configuration nor in the agreed state.
+const outsiderGrace = time.Minute
+
+// dropOutsiders makes gossip forget dead nodes that were removed from the cluster, or never admitted. since holds when each
+// of them was first seen in that state.
+func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
+	gone := map[ring.NodeID]bool{}
+	for _, m := range rc.tracker.listMembers(rc.State()) {
+		if !m.inGossip || m.inRaft || m.inState || m.isAlive() || m.ID == rc.cfg.Self.ID {
+			continue
+		}
+		gone[m.ID] = true
+		if first, noted := since[m.ID]; !noted {
+			since[m.ID] = time.Now()
+		} else if time.Since(first) >= outsiderGrace {
+			rc.gossip.Load().Forget(m.ID)
+		}
+	}
+	for id := range since {
+		if !gone[id] {
+			delete(since, id)
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/cluster/regions"
+	"github.com/rlnode/rlnode/internal/wake"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// OtherRegions reaches the other regions. *regions.Pool implements it.
+type OtherRegions interface {
+	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
+	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
+	// Regions lists the other regions, by name.
+	Regions() []regions.Region
+	// SetEntryNode sets whether this node is an entry node, which other regions may call. Repeating a value is harmless.
+	SetEntryNode(yes bool)
+	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
+	SetMembers(n int)
+	// Changed receives a value when Regions may have changed.
+	Changed() <-chan struct{}
+}
+
+const (
+	// informInterval is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
+	// region has.
+	informInterval = time.Second
+	// regionsRoundTimeout bounds one round of runRegionsLoop, which may transfer some megabytes over a slow link.
+	regionsRoundTimeout = 20 * time.Second
+	// warnInterval is the minimum interval between warnings about misconfigured regions.
+	warnInterval = 30 * time.Second
+	// probeTimeout is how long the primary has to answer a probe before a write is sent to it.
+	probeTimeout = 1500 * time.Millisecond
+	// minLeadToRemove is how long a leader must have led to know which regions follow: each one reports once a second.
+	minLeadToRemove = 3 * time.Second
+)
+
+// sharedRules is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
+// that all regions use the rules; the leader of a secondary region follows the primary's rules.
+type sharedRules struct {
+	*core
+	wake     chan struct{}  // capacity 1: runRegionsLoop may have work
+	writing  chan struct{}  // holds an element while a write of rules is being proposed
+	progress honourProgress // of this region; only runRegionsLoop uses it
+
+	// mu guards the fields below.
+	mu                  sync.Mutex
+	leadingSince        time.Time     // when runRegionsLoop saw this node begin to lead; zero while it doesn't
+	leaderChangesSeen   uint64        // leaderChanges as of leadingSince
+	reports             regionReports // from the regions, on the primary's leader
+	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
+	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never
+	primaryFailingSince time.Time     // when the primary region stopped answering; zero while it answers
+	failureLogged       bool          // it was logged that the primary does not answer
+}
+
+// isSecondary reports whether another region is the primary.
+func (c *core) isSecondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
+
+// requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
+func (sr *sharedRules) requirePrimaryLeader() error {
+	switch {
+	case !sr.leads():
+		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
+	case sr.isSecondary():
+		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.cfg.Self.Region, sr.cfg.Primary)
+	case sr.State().Regions.Primary != sr.cfg.Self.Region:
+		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.cfg.Self.Region)
+	}
+	return nil
+}
+
+// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
+// entry of its own.
+func (sr *sharedRules) claimPrimary(ctx context.Context) error {
+	if sr.isSecondary() || sr.State().Regions.Primary == sr.cfg.Self.Region {
+		return nil
+	}
+	return sr.becomePrimary(ctx, 0)
+}
+
+// becomePrimary makes this region the primary, with at least the given term.
+func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
+	e := agreement.Primary{Region: sr.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
+	_, _ = rand.Read(e.World[:]) // never fails
+	before := sr.State().Regions.Primary
+	r, err := sr.propose(ctx, e)
+	if err = errors.Join(err, r.Err); err != nil {
+		return fmt.Errorf("become the primary region: %w", err)
+	}
+	level := slog.LevelInfo
+	if before == "" { // a new cluster
+		level = slog.LevelDebug
+	}
+	sr.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
+	return nil
+}
+
+// informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
+func (sr *sharedRules) informRegions() {
+	if sr.cfg.OtherRegions == nil {
+		return
+	}
+	t := time.NewTicker(informInterval)
+	defer t.Stop()
+	var warned time.Time
+	for {
+		sr.cfg.OtherRegions.SetEntryNode(sr.isVoter())
+		sr.cfg.OtherRegions.SetMembers(len(sr.aliveNodes()))
+		if time.Since(warned) >= warnInterval && sr.warnAboutPrimaries() {
+			warned = time.Now()
+		}
+		select {
+		case <-t.C:
+		case <-sr.cfg.OtherRegions.Changed():
+			wake.Signal(sr.wake)
+		case <-sr.ctx.Done():
+			return
+		}
+	}
+}
+
+// warnAboutPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
+// one follows considers another the primary. It reports whether it warned.
+func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
+	if !sr.leads() {
+		return false
+	}
+	for _, r := range sr.cfg.OtherRegions.Regions() {
+		switch own := sr.cfg.Primary; {
+		case r.Primary && r.Name != own:
+			sr.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
+				"their rules differ; give all nodes the same --primary-region",
+				"primary_here", own, "also", r.Name)
+			warned = true
+		case r.Name == own && !r.Primary && r.Follows != "":
+			sr.cfg.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
+				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
+			warned = true
+		}
+	}
+	return warned
+}
+
+// runRegionsLoop is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
+// region, it follows the primary's rules.
+func (sr *sharedRules) runRegionsLoop() {
+	if sr.cfg.OtherRegions == nil && sr.isSecondary() {
+		return // the primary can't be reached
+	}
+	sr.loop(sr.cfg.Timings.Follow, sr.wake, func() (last bool) {
+		if !sr.trackLeadership() || sr.State().Cluster.IsZero() {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(sr.ctx, regionsRoundTimeout)
+		defer cancel()
+		govern := sr.runPrimaryRound
+		if sr.isSecondary() {
+			govern = sr.followPrimary
+		}
+		if err := govern(ctx); err != nil {
+			sr.cfg.Logger.Debug("a round of governing the regions failed", "error", err)
+		}
+		return false
+	})
+}
+
+// trackLeadership reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
+func (sr *sharedRules) trackLeadership() bool {
+	leads := sr.leads()
+	changes := sr.leaderChanges.Load()
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	if leads && !sr.leadingSince.IsZero() && sr.leaderChangesSeen == changes {
+		return true
+	}
+	sr.leadingSince, sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
+	sr.reports, sr.progress = regionReports{}, honourProgress{}
+	if leads {
+		sr.leadingSince, sr.leaderChangesSeen = time.Now(), changes
+	}
+	return leads
+}
+
+// report returns a region's last report, and whether it is fresh. It is called on the leader of the primary.
+func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	r, fresh = sr.reports[region]
+	return r, fresh && r.isFresh(time.Now())
+}
+
+// callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
+func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if sr.cfg.OtherRegions == nil {
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, sr.cfg.Primary)
+	}
+	b, err := sr.cfg.OtherRegions.Call(ctx, sr.cfg.Primary, m, body)
+	if errors.Is(err, regions.ErrAway) {
+		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.cfg.Primary)
+	}
+	return b, callError(err)
+}
+
+// callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing was
+// changed.
+//
+// From a secondary region, it sends the call only after the primary has answered a probe. If the link was cut and no node
+// has noticed yet, the probe fails instead of the call, so the caller knows that nothing was changed.
+func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if !sr.isSecondary() {
+		return sr.callLeader(ctx, m, body)
+	}
+	probe, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if _, err := sr.callFar(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
+		// A probe changes nothing, even if its outcome is unknown.
+		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.cfg.Primary)
+	} else if err != nil {
+		return nil, err
+	}
+	return sr.callFar(ctx, m, body)
+}
+
+// serveProbe answers a probe on the leader.
+func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
+	return nil, sr.requirePrimaryLeader()
+}
+
+// RemoveRegion removes a region that is gone for good. It returns the version of the rules that divides the limits among the
+// other regions. It refuses if the region still follows the primary. If the region is not gone after all, what it admits
+// under its old rules exceeds the limits.
+func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
+	ctx, cancel := c.withWriteTimeout(ctx)
+	defer cancel()
+	var result agreement.Result
+	err := c.retry(ctx, func(again bool) (err error) {
+		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
+		if again && errors.Is(result.Err, rules.ErrNotFound) {
+			result.Err = nil // an earlier attempt removed it, and the reply was lost
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return 0, c.primaryError(err)
+	case errors.Is(result.Err, rules.ErrNotFound):
+		return 0, fmt.Errorf("%w: region %q", ErrNotFound, name)
+	case result.Err != nil:
+		return 0, fmt.Errorf("%w: %w", ErrRefused, result.Err)
+	}
+	c.awaitPrimaryVersion(ctx, result.Version)
+	return max(result.Version, rulesVersion(c.State())), nil
+}
+
+// serveRemoveRegion removes a region on the leader of the primary.
+func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
+	name := string(r.body)
+	if err := sr.requirePrimaryLeader(); err != nil {
+		return nil, err
+	}
+	sr.mu.Lock()
+	since := sr.leadingSince
+	sr.mu.Unlock()
+	_, follows := sr.report(name)
+	switch {
+	case name == "" || len(name) > agreement.MaxRegionName:
+		return nil, errBadCall
+	case name == sr.cfg.Self.Region:
+		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
+	case !slices.Contains(sr.State().Regions.Names, name):
+		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
+	case since.IsZero() || time.Since(since) < minLeadToRemove:
+		return nil, fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow", ErrLeaderUnavailable)
+	case follows:
+		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
+	}
+	result, err := sr.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
+	if err != nil {
+		return nil, err
+	}
+	if result.Err == nil {
+		sr.mu.Lock()
+		delete(sr.reports, name)
+		sr.mu.Unlock()
+		result.Version = rulesVersion(sr.State())
+		sr.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
+		wake.Signal(sr.wake)
+	}
+	return result.MarshalJSON()
+}

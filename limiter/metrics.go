@@ -1,0 +1,127 @@
+package limiter
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// forwardBounds are the upper bounds of counts.forwardTimes.
+var forwardBounds = [...]time.Duration{
+	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
+}
+
+// counts holds counts since the process started.
+type counts struct {
+	forwardTimes                                                                  [len(forwardBounds) + 1]atomic.Int64
+	forwardTimeSum                                                                atomic.Int64
+	coalesced, failed, standbyDecisions, served, forwarded, givenBack, turnedAway atomic.Int64
+	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned   atomic.Int64
+	debtsDropped                                                                  atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed              atomic.Int64
+	fallback                                                                      [4]atomic.Int64
+}
+
+// addForward counts a question that was answered after d.
+func (c *counts) addForward(d time.Duration) {
+	i, _ := slices.BinarySearch(forwardBounds[:], d)
+	c.forwardTimes[i].Add(1)
+	c.forwardTimeSum.Add(int64(d))
+}
+
+// DecisionNames holds the names of the decisions, indexed by their constants.
+var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
+
+// headroomBounds are the upper bounds of RuleStats.Headroom.
+var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
+
+// Metrics reports the limiter's metrics. A standalone node leaves out those about other nodes.
+func (l *Limiter) Metrics(s metrics.Sink) {
+	for _, r := range l.Stats() {
+		r.show(s)
+		if r.Rule == "" {
+			unmatched := int64(0)
+			for decision := range r.Checks {
+				unmatched += r.Checks[decision][ByNone]
+			}
+			s.Count("unmatched_total", "Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
+		}
+	}
+	if set := l.Rules(); set != nil {
+		s.Gauge("inline_sets", "Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.", float64(set.Interned()))
+	}
+	if l.membership == nil {
+		return
+	}
+	f, r := &l.membership.counts, &l.reservations
+	seconds := make([]int64, len(f.forwardTimes))
+	for i := range f.forwardTimes {
+		seconds[i] = f.forwardTimes[i].Load()
+	}
+	s.Histogram("forward_seconds", "Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
+		metrics.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
+	for i := range f.fallback {
+		s.Count("fallback_total", "Subjects decided without the owner or the standby, by their rule's on_partition.", f.fallback[i].Load(),
+			"on_partition", rules.OnPartition(i).String())
+	}
+	count := func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
+	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
+	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
+	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
+	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
+	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.forwarded)
+	count("given_back_total", "Answers from other nodes whose cost was given back, because another limit refused the check or the answer came too late.", &f.givenBack)
+	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
+	s.Gauge("leases", "Grants that this node holds from other nodes. A subject's lease has at most two.", float64(l.membership.leases.held.GrantCount()))
+	s.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.", float64(l.membership.leases.granted.Outstanding()))
+	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
+	count("lease_cached_refusals_total", "Subjects refused because their owner had refused them a moment before.", &f.rememberedRefusals)
+	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
+	count("lease_granted_total", "Grants that this owner has made.", &f.granted)
+	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
+	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
+	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
+	count("loans_total", loans, &f.lent, "direction", "lent")
+	count("loans_total", loans, &f.borrowed, "direction", "borrowed")
+	count("loan_units_total", units, &f.lentUnits, "direction", "lent")
+	count("loan_units_total", units, &f.borrowedUnits, "direction", "borrowed")
+	count("loans_failed_total", "Requests for a loan that another region did not answer.", &f.loansFailed)
+	count("loan_units_lost_total", "Units lent to this owner that it could not credit: lost until the window ends.", &f.unitsLost)
+	count("reservations_total", "Reservations made here.", &r.reserved)
+	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."
+	count("settlings_total", settlings, &r.settled, "result", "settled")
+	count("settlings_total", settlings, &r.repeated, "result", "repeated")
+	count("settlings_total", settlings, &r.unknown, "result", "unknown")
+	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
+	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
+	s.Gauge("request_answers", "Answers to requests with an id that are kept here, at most 65,536.", float64(l.requests.count()))
+	count("requests_repeated_total", "Requests with an id that repeated an earlier one and got its answer again.", &l.requests.repeated)
+	count("request_answers_refused_total", "Requests with an id refused because there was no room to keep their answer.", &l.requests.refused)
+}
+
+// show reports the metrics of one rule. It leaves out decisions that never happened.
+func (r *RuleStats) show(s metrics.Sink) {
+	for decision := range r.Checks {
+		for by, n := range r.Checks[decision] {
+			if n > 0 {
+				s.Count("checks_total", "Checks decided. The rule is empty if no rule decided.", n,
+					"rule", r.Rule, "decision", DecisionNames[decision], "decided_by", DecidedBy(by).String())
+			}
+		}
+	}
+	if r.Rule == "" {
+		return // without a rule there is neither headroom nor feedback
+	}
+	s.Count("false_positives_total", "Refusals that feedback reported as wrong.", r.FalsePositives, "rule", r.Rule)
+	tenths := int64(0)
+	for i, n := range r.Headroom {
+		tenths += int64(i) * n
+	}
+	s.Histogram("headroom_ratio", "Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
+		headroomBounds, r.Headroom[:], float64(tenths)/10, "rule", r.Rule)
+}
