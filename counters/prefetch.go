@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// groupsHint says where a subtable's groups lie, for those who do not hold the shard: the address in cache lines, and in the
-// low bits the number of groups. It may be out of date, since nothing but a prefetch follows it, and a prefetch can't fault.
-// Zero means that nothing is known.
+// groupsHint says where the groups of a subtable are, to callers that don't hold the shard. It packs the address, in cache
+// lines, and the number of groups. It may be out of date: only prefetches use it, and a prefetch can't fault. Zero means that
+// there are no groups.
 type groupsHint struct{ word atomic.Uint64 }
 
 const (
@@ -24,20 +24,24 @@ func (h *groupsHint) set(groups []group) {
 	h.word.Store(word)
 }
 
-// groupOf returns the address of the group where a search for k begins, as of firstGroup: a single subtable has no prefix.
+// groupOf returns the address of the group where a search for k begins, or 0 if it is not known. It computes what firstGroup
+// computes for a subtable without a prefix.
 func (h *groupsHint) groupOf(k Key) uintptr {
 	word := h.word.Load()
 	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))
 	return uintptr(word>>hintCountBits*cacheLine) + uintptr(i)*uintptr(groupBytes)
 }
 
-// Prefetch has the processor begin to load k's counter, if this table decides it and the counter is where a search for it
-// begins. It returns at once. A caller with other work to do calls it before, so that Take need not wait for memory.
+// Prefetch starts loading k's counter into the processor's caches, and returns at once. It does nothing if the gate of k's
+// partition is shut. Call it as soon as the key is known and do other work before Take, which then waits less for memory.
 func (t *Table) Prefetch(k Key) {
-	if !t.gates.isShut(k.Partition()) {
-		prefetchGroup(t.shardOf(k).single.hint.groupOf(k))
+	if t.gates.isShut(k.Partition()) {
+		return
+	}
+	if address := t.shardOf(k).single.hint.groupOf(k); address != 0 {
+		prefetchGroup(address)
 	}
 }
 
-// prefetchGroup loads whole groups, since one in two counters is not in its preferred slot.
+// prefetchGroup loads the whole group, because almost every second counter is outside its preferred slot.
 var _ [0]struct{} = [groupBytes - 6*cacheLine]struct{}{}

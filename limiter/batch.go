@@ -28,7 +28,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b.finishUntil(len(queries))
 }
 
-// maxAhead is how many checks are matched before the first of them is decided, so that their counters load together.
+// maxAhead is how many checks are matched before the first of them is decided, so that their counters load at the same time.
 const maxAhead = 16
 
 // maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
@@ -79,7 +79,7 @@ func (b *batch) check(i int) {
 		b.now = l.clock.Now()
 		return
 	}
-	if a.scratch.active != l.inForce.Load() { // an earlier check waited, and the rules have changed meanwhile
+	if a.scratch.active != l.inForce.Load() { // the rules have changed while an earlier check waited
 		b.match(i)
 	}
 	done, err := b.matched[i%maxAhead], b.errs[i]
