@@ -25,8 +25,9 @@ const (
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxServing bounds the questions from other nodes that wait for something on this node. Further ones are refused.
-	maxServing = 4096
+	// maxBackground bounds the goroutines that spawn has started: for messages from other nodes that must wait, loans, refunds
+	// and retries. Further messages are refused.
+	maxBackground = 4096
 	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
 	maxAttempts = 64
 	// retryPause is how long a check first waits for a newer ring if no node claims to be the owner. The wait doubles up to
@@ -51,7 +52,7 @@ type Ownership interface {
 	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
-	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, why partitions.OwnerProblem) counters.Verdict
+	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem partitions.OwnerProblem) counters.Verdict
 	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
 	// what it admits as debts to the owners.
 	DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
@@ -157,13 +158,13 @@ type membership struct {
 	leases       leases
 	loans        loans // between regions
 
-	handlerSlots chan struct{} // holds an element for each question being served in a goroutine
-	ctx          context.Context
-	stop         context.CancelFunc
-	mu           sync.Mutex // guards closed; once it is set, handlers takes no more goroutines
-	closed       bool
-	handlers     sync.WaitGroup // the goroutines that serve questions
-	background   sync.WaitGroup // the goroutine of leases.maintain
+	backgroundSlots chan struct{} // holds an element for each goroutine of spawn
+	ctx             context.Context
+	stop            context.CancelFunc
+	mu              sync.Mutex // guards closed; once that is set, spawn starts nothing more
+	closed          bool
+	background      sync.WaitGroup // the goroutines of spawn
+	maintenance     sync.WaitGroup // the goroutine of leases.maintain
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -172,7 +173,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &membership{ClusterConfig: c, handlerSlots: make(chan struct{}, maxServing)}
+	m := &membership{ClusterConfig: c, backgroundSlots: make(chan struct{}, maxBackground)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -183,7 +184,7 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.background.Go(m.leases.maintain)
+	m.maintenance.Go(m.leases.maintain)
 	return l, nil
 }
 
@@ -200,14 +201,14 @@ func (l *Limiter) Close() error {
 	// The owner may already have counted a question that this node forwarded. Wait for the answer: without it the asker would
 	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
 	finished := make(chan struct{})
-	go func() { m.handlers.Wait(); close(finished) }()
+	go func() { m.background.Wait(); close(finished) }()
 	select {
 	case <-finished:
 	case <-time.After(checkTimeout):
 	}
 	m.stop()
 	<-finished
-	m.background.Wait()
+	m.maintenance.Wait()
 	return nil
 }
 

@@ -247,8 +247,8 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		for range 4 {
 			owner.sendRefunds(list)
 		}
-		if n := len(owner.membership.handlerSlots); n > maxServing/2 {
-			t.Errorf("%d of %d places are taken", n, maxServing)
+		if n := len(owner.membership.backgroundSlots); n > maxBackground/2 {
+			t.Errorf("%d of %d places are taken", n, maxBackground)
 		}
 		w.change(func() { w.place[p].frozen = false })
 	})

@@ -168,12 +168,12 @@ func (m *membership) spawn(work func()) bool {
 		return false
 	}
 	select {
-	case m.handlerSlots <- struct{}{}:
+	case m.backgroundSlots <- struct{}{}:
 	default:
 		return false
 	}
-	m.handlers.Go(func() {
-		defer func() { <-m.handlerSlots }()
+	m.background.Go(func() {
+		defer func() { <-m.backgroundSlots }()
 		work()
 	})
 	return true

@@ -350,15 +350,15 @@ func TestRefundWithoutRoomToWait(t *testing.T) {
 		op := a.scratch.ops[0]
 		back := refund{debit: debit{subject: op.Key.Subject, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
 		w.change(func() { w.place[p].frozen = true })
-		for len(n.membership.handlerSlots) < cap(n.membership.handlerSlots) {
-			n.membership.handlerSlots <- struct{}{}
+		for len(n.membership.backgroundSlots) < cap(n.membership.backgroundSlots) {
+			n.membership.backgroundSlots <- struct{}{}
 		}
 		n.sendRefunds([]refund{back})
 		if have := n.reservations.dropped.Load(); have != 1 {
 			t.Errorf("have %d dropped, want 1", have)
 		}
-		for len(n.membership.handlerSlots) > 0 {
-			<-n.membership.handlerSlots
+		for len(n.membership.backgroundSlots) > 0 {
+			<-n.membership.backgroundSlots
 		}
 	})
 }
