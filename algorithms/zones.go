@@ -16,7 +16,7 @@ import (
 // ZonesVersion is the version of the time zone database embedded in this package.
 const ZonesVersion = "2025c"
 
-// ErrZone: there is no time zone of that name.
+// ErrZone means that there is no time zone of that name.
 var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berlin")
 
 //go:embed zones.zip

@@ -205,7 +205,7 @@ func (t *tokens) putInForce(set *tokenSet) {
 		admin = admin || one.Scopes.Allows(ScopeAdmin)
 	}
 	if !admin {
-		t.log.Warn("no token has the scope admin: no one can write rules", "tokens", len(set.byHash))
+		t.log.Warn("no token has the scope admin, so nobody can write rules", "tokens", len(set.byHash))
 	}
 	t.set.Store(set)
 }

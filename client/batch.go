@@ -167,7 +167,7 @@ func (c *Client) checkSingle(ctx context.Context, q *call) {
 	q.setAnswer(r)
 }
 
-// setAnswer sets q's decision and error from the answer to a request of its own.
+// setAnswer sets c's decision and error from the answer to a request of its own.
 func (c *call) setAnswer(r *reply) {
 	var a answer
 	if c.decision, c.err = r.decision(&a, c.countMode); c.err == nil && c.headers {

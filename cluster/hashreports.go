@@ -117,25 +117,25 @@ const alarmInterval = 30 * time.Second
 
 // alarmSplit logs that nodes differ without a majority.
 func (nt *nodeTracker) alarmSplit(r authority.Request) {
-	t := &nt.hashReports
-	t.mu.Lock()
-	due := time.Since(t.lastAlarm) >= alarmInterval
+	h := &nt.hashReports
+	h.mu.Lock()
+	due := time.Since(h.lastAlarm) >= alarmInterval
 	if due {
-		t.lastAlarm = time.Now()
+		h.lastAlarm = time.Now()
 	}
-	t.mu.Unlock()
+	h.mu.Unlock()
 	if due {
-		nt.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority; all nodes "+
-			"continue. Compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.StateHash.Index)
+		nt.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority: all nodes "+
+			"continue; compare the output of rlnode rules and rlnode members at each", "node", r.Node, "entry", r.StateHash.Index)
 	}
 }
 
 // Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
 func (nt *nodeTracker) Split() bool {
-	t := &nt.hashReports
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmInterval
+	h := &nt.hashReports
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.lastAlarm.IsZero() && time.Since(h.lastAlarm) < 2*alarmInterval
 }
 
 // stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,11 +127,11 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 		nt.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	message := "this node no longer stands for election late"
+	level, message := slog.LevelInfo, "this node stands for election normally again"
 	if late {
-		message = "this node stands for election late: its store fails, or it is stuck"
+		level, message = slog.LevelWarn, "this node stands for election late: its store fails, or it is stuck"
 	}
-	nt.cfg.Logger.Warn(message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
+	nt.cfg.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }

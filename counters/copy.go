@@ -94,7 +94,7 @@ func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) location {
 	return location{index: -1, log: e}
 }
 
-// putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
+// putHeld stores r, whose entries are in log if it has any. It stores at loc, or makes room if loc was not found.
 func (t *Table) putHeld(s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers) bool {
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false

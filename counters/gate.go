@@ -9,10 +9,10 @@ import (
 
 // Errors of changes to single counters.
 var (
-	// ErrShut: the gate of the counter's partition is shut, and nothing was changed.
-	ErrShut = errors.New("partition is shut")
-	// ErrFull: the table has no room for another counter.
-	ErrFull = errors.New("no room for another counter")
+	// ErrShut means that the gate of the counter's partition is shut. Nothing was changed.
+	ErrShut = errors.New("the partition is shut")
+	// ErrFull means that the table has no room for another counter.
+	ErrFull = errors.New("there is no room for another counter")
 )
 
 // Verdict is the outcome of a check.

@@ -11,10 +11,10 @@ import (
 // debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
 // Checks never use companions.
 
-// ErrOtherWindow: the loan is for another window than the counter is in; nothing was changed.
-var ErrOtherWindow = errors.New("counter is in another window")
+// ErrOtherWindow means that the loan is for another window than the counter is in. Nothing was changed.
+var ErrOtherWindow = errors.New("the counter is in another window")
 
-// A companion has its counter's Key, except for these bits of Lo.
+// A companion has its counter's Key, except for these bits of Key.Counter.
 const (
 	lentBits     = 0x9e6c63d0876a9a47
 	borrowedBits = 0x3f84d5b5b5470917

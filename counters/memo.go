@@ -17,13 +17,13 @@ const (
 	noteBytes = 6 + 6 + 4 // bytes of an answer that fit into the Count, Detail and At of a note
 )
 
-// ErrRequestIDReused means that the memo belongs to a request with the same id but another body.
-var ErrRequestIDReused = errors.New("a request with this id had another body")
+// ErrRequestIDReused means that the memo belongs to a request with the same id but other content.
+var ErrRequestIDReused = errors.New("a request with this id asked for something else")
 
 // Memo is the answer to a request with an id, kept with the counters of its subject. It is stored in notes. The first note
-// holds the hash of the request's body, and the answer's length and checksum.
+// holds the hash of the request's content, and the answer's length and checksum.
 type Memo struct {
-	Key         Key    // Lo is derived from the request's id
+	Key         Key    // Counter is derived from the request's id
 	ContentHash uint64 // hash of the request, ContentHashBits long
 	Until       int64  // when it expires: Unix seconds on the steady clock
 	Answer      []byte // nil after Recall if merged copies that differed made it unreadable
@@ -42,7 +42,7 @@ func memoKey(k Key, i int) Key {
 func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
 
 // Recall reads m by its key and reports whether it exists. It fails with ErrShut, or with ErrRequestIDReused if the memo
-// belongs to a request with another body.
+// belongs to a request with other content.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()

@@ -97,7 +97,7 @@ func (s *shard) insert(k Key) location {
 	return sub.insert(k)
 }
 
-// remove frees the slot at p.
+// remove frees the slot at loc.
 func (s *shard) remove(loc location) {
 	s.markClean(loc, allReaders)
 	s.inline -= int(loc.group().inline >> loc.slot() & 1)

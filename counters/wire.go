@@ -48,7 +48,7 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 	return k
 }
 
-// AppendRecord appends a record as of now. It rounds levels to those that a table keeps.
+// AppendRecord appends a record as of now. It rounds the fullness to one that a table can keep.
 func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {

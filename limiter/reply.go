@@ -20,7 +20,7 @@ const (
 	unreachable               // this node could neither reach the owner nor act for it
 	askerBehind               // the asker's rules are too old
 	tableFull                 // the table of counters has no room for the change
-	requestIDReused           // an earlier request with the same id had another body
+	requestIDReused           // an earlier request with the same id had other content
 	tooManyRequestIDs         // no room to keep the answer to a request with an id
 	unknownReservation        // the id is not of a reservation that can still be settled
 	neverDecided              // never sent: the reply does not cover this check

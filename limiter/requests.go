@@ -72,7 +72,7 @@ func (t *ticket) kind() requestKind {
 func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
 
 // memo returns the memo of t, which is kept with the subject's counters. An inline subject's memo is an inline counter, whose
-// tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
+// tag replaces some bits of the id. Those bits go into the hash of the content, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Instant) *counters.Memo {
 	m := &counters.Memo{Key: counters.Key{Subject: subject.Subject, Counter: t.id}, ContentHash: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.IsInline() {

@@ -38,7 +38,7 @@ type environment struct {
 	cpu func(now time.Duration) (load float64, ok bool)
 }
 
-// complete returns w if a test has set it, and otherwise the machine's environment.
+// complete returns e if a test has set it, and otherwise the machine's environment.
 func (e environment) complete(c *settings) environment {
 	if e.listen != nil {
 		return e

@@ -93,10 +93,10 @@ const FallbackFile = "fallback.db"
 
 // Errors of Counters.
 var (
-	// ErrNotLoaded: Start or Checkpoint was called before Load. A checkpoint would lose what the file holds.
-	ErrNotLoaded = errors.New("counters are not loaded yet")
-	// ErrClosed: the store was used after Close.
-	ErrClosed = errors.New("store is closed")
+	// ErrNotLoaded means that Start or Checkpoint was called before Load. A checkpoint would lose what the file holds.
+	ErrNotLoaded = errors.New("the counters are not loaded yet")
+	// ErrClosed means that the store was used after Close.
+	ErrClosed = errors.New("the store is closed")
 )
 
 // Counters saves the counters of a table in a file. All methods may be called concurrently.

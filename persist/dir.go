@@ -15,10 +15,10 @@ import (
 
 // Errors of a data directory. Each is wrapped together with the path it concerns.
 var (
-	// ErrInUse: another process is using the data directory.
-	ErrInUse = errors.New("data directory is used by another process")
-	// ErrCorrupt: an indispensable file is damaged.
-	ErrCorrupt = errors.New("file is damaged")
+	// ErrInUse means that another process is using the data directory.
+	ErrInUse = errors.New("the data directory is used by another process")
+	// ErrCorrupt means that an indispensable file is damaged.
+	ErrCorrupt = errors.New("the file is damaged")
 )
 
 const (

@@ -28,7 +28,7 @@ const (
 	maxSettings = 1 << 10 // bytes of JSON
 )
 
-// ErrFormat: the bytes are not a valid table.
+// ErrFormat means that the bytes are not a valid table.
 var ErrFormat = errors.New("not a ring table")
 
 // AppendBinary appends the encoding of t to b. It fails if t is nil.

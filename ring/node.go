@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrNodeID: the text is not a node ID.
+// ErrNodeID means that the text is not a node ID.
 var ErrNodeID = errors.New("not a node ID of 32 hexadecimal digits")
 
 // NodeID identifies a node for as long as its data directory exists. The zero value identifies none.

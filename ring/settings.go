@@ -14,7 +14,7 @@ const (
 	maxLoad   = 10
 )
 
-// ErrSettings: this build can't compute a table with these settings.
+// ErrSettings means that this build can't compute a table with these settings.
 var ErrSettings = errors.New("ring settings are not supported")
 
 // Settings are everything that a table depends on besides its members. Two nodes compute the same table only with the same

@@ -22,7 +22,7 @@ const (
 	noStandby = 0xffff
 )
 
-// ErrMembers: no table can have these members.
+// ErrMembers means that no table can have these members.
 var ErrMembers = errors.New("members can't form a ring")
 
 // PartitionOf returns the partition of a subject whose hash has hi as its upper half.

@@ -11,7 +11,7 @@
 // closed ledger never changes. Later counts for that month, for example after a clock was set back, begin another ledger next to
 // it.
 //
-// A [Cluster] adds up the ledgers of all nodes, in row order and page by page, and names the nodes whose counts are missing. A
+// A [Totals] adds up the ledgers of all nodes, in row order and page by page, and names the nodes whose counts are missing. A
 // node that leaves the cluster closes its ledgers and sends them to another node. A copy keeps the ledger's ID, so all copies
 // of a closed ledger are identical, and each ledger is added once.
 package usage

@@ -25,7 +25,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	if err := s.config.Membership.Leave(ctx); err != nil {
 		return fmt.Errorf("leave cluster: %w", err)
 	}
-	s.doors.Logger.Info("left the cluster", "by", writer(r))
+	s.doors.Logger.Info("this node has left the cluster", "by", writer(r))
 	s.sendJSON(w, append(codec.AppendString([]byte(`{"left":`), s.doors.Node), '}'))
 	return nil
 }
@@ -46,7 +46,7 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	if err := s.config.Membership.Remove(ctx, name, force); err != nil {
 		return fmt.Errorf("remove %q: %w", api.Excerpt(name), err)
 	}
-	s.doors.Logger.Info("removed a member", "name", name, "force", force, "by", writer(r))
+	s.doors.Logger.Info("a member was removed", "name", name, "force", force, "by", writer(r))
 	s.sendJSON(w, append(codec.AppendString([]byte(`{"removed":`), name), '}'))
 	return nil
 }
@@ -74,7 +74,7 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("raise the feature level: %w", err)
 	}
-	s.doors.Logger.Info("raised the feature level", "level", level, "by", writer(r))
+	s.doors.Logger.Info("the feature level was raised", "level", level, "by", writer(r))
 	return s.reply(w, struct {
 		Level cluster.Level `json:"level"`
 	}{level})
@@ -90,7 +90,7 @@ func (s *Server) removeRegion(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return writeError(fmt.Errorf("remove region %q: %w", api.Excerpt(name), err))
 	}
-	s.doors.Logger.Info("removed a region", "region", name, "by", writer(r))
+	s.doors.Logger.Info("a region was removed", "region", name, "by", writer(r))
 	return s.reply(w, struct {
 		Removed string `json:"removed"`
 		Version int64  `json:"version"`

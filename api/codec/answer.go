@@ -127,7 +127,7 @@ func (c *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitA
 	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
 }
 
-// set makes t describe a limit, unless it already does.
+// set makes c describe a limit, unless it already does.
 func (c *limitFieldsCache) set(rule, unit string, capacity int64, window time.Duration) {
 	if c.capacity == capacity && c.window == window && string(c.rule) == rule && string(c.unit) == unit && len(c.beforeUsed) > 0 {
 		return

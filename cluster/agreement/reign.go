@@ -39,7 +39,7 @@ func (p Process) WasFormer(boot uint64) bool { return slices.Contains(p.Former, 
 // knownLevel returns the newest feature level that the process knows.
 func (p Process) knownLevel() Level { return max(1, p.Level) }
 
-// successor returns the node's next process, after b. It copies Former, which other states share.
+// successor returns the node's next process, after p. It copies Former, which other states share.
 func (p Process) successor(e RegisterProcess, index uint64) Process {
 	former := slices.Clone(p.Former)
 	if p.Boot != 0 {
@@ -57,7 +57,7 @@ func (s *State) setProcess(id ring.NodeID, p Process) {
 	s.Processes[id] = p
 }
 
-// isPossible reports whether entries up to index last could have produced b, which was read from a snapshot.
+// isPossible reports whether entries up to index last could have produced p, which was read from a snapshot.
 func (p Process) isPossible(last uint64) bool {
 	return p.Boot != 0 && p.Index <= last && len(p.Former) <= maxFormer && !p.WasFormer(p.Boot) && !p.WasFormer(0) &&
 		p.Suspension.Times >= 0 && p.Suspension.Times <= maxSuspended

@@ -166,7 +166,7 @@ func (s *State) check() error {
 	case s.Settled != (s.From == s.To):
 		return errors.New("it is settled with two rings, or unsettled with one")
 	case s.ComparedHash.Index > s.Index || s.ComparedHash.Index%HashEvery != 0:
-		return fmt.Errorf("the check can't be as of entry %d", s.ComparedHash.Index)
+		return fmt.Errorf("the compared hash can't be as of entry %d", s.ComparedHash.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Processes) > MaxProcesses || len(s.Answers) > KeptRequests ||

@@ -89,8 +89,8 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 // AskNow makes the Holder ask now, because the leader has changed or this node has applied an entry.
 func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
-// Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended. Call it only
-// once Status returns the new generation.
+// Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended or no longer
+// applies entries. Call it only once Status says so, with the new generation or with Stuck.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()

@@ -174,7 +174,7 @@ type version struct {
 	round uint64
 }
 
-// after reports whether o is of the same lineage as other, and newer.
+// after reports whether v is of the same lineage as other, and newer.
 func (v version) after(other version) bool {
 	switch {
 	case v.lineage != other.lineage:
@@ -185,5 +185,5 @@ func (v version) after(other version) bool {
 	return v.round > other.round
 }
 
-// nextTenure advances o for a hand-over of the token: the next owner begins with the counters here.
+// nextTenure advances v for a hand-over of the token: the next owner begins with the counters here.
 func (v *version) nextTenure() { v.tenure, v.round = v.tenure+1, 0 }

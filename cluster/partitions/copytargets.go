@@ -114,7 +114,7 @@ func (ts copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	})
 }
 
-// messageSent records that f's message is being sent, and returns its number.
+// messageSent records that t's message is being sent, and returns its number.
 func (t *copyTarget) messageSent() uint64 {
 	for i := range t.sections {
 		one := &t.sections[i]
@@ -260,7 +260,8 @@ func (k *Keeper) pushCopies() (missed bool) {
 	return len(missing) > 0
 }
 
-// copyTo sends a complete copy of p to node, a copy target in v, unless node already has one or has too much unacknowledged.
+// copyTo sends a complete copy of p to node, a copy target in state, unless node already has one or has too much
+// unacknowledged.
 func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
@@ -282,8 +283,8 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.appendRecords(t, &s, nil)
 }
 
-// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever
-// it is full. Afterwards s is the head of the next section.
+// appendRecords appends records of s.p to t's message, in as many sections as needed, and sends the message whenever it is full.
+// Afterwards s describes the next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {
@@ -314,7 +315,7 @@ func (k *Keeper) flushAll() {
 	}
 }
 
-// flush sends the message for f.
+// flush sends t's message.
 func (k *Keeper) flush(t *copyTarget) {
 	size, sections := len(t.message), t.sections
 	routine := k.adopted.Load().Settled && !slices.ContainsFunc(sections, func(one sentSection) bool { return one.copy })

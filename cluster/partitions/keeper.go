@@ -36,8 +36,8 @@ type Config struct {
 	Authority func() bool
 	// Interval is the time between pushes to the standbys; 100 ms by default.
 	Interval time.Duration
-	// Patience is how long a node that lost its memory waits for its standbys before it continues from its last
-	// checkpoint; 2 s by default.
+	// Patience is how long a node that searches for the newest copy waits for a node that it can't reach; for one that it
+	// can reach, slowPatience times as long. 2 s by default.
 	Patience time.Duration
 	// StandbyCounters bounds the counters kept while acting as a standby; 65,536 by default.
 	StandbyCounters int64

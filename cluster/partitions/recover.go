@@ -240,8 +240,8 @@ func (k *Keeper) dropUnneeded() {
 	}
 }
 
-// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the adopted state, a copy of p
-// may be arriving, so it does nothing and returns false.
+// dropIfUnneeded drops the counters of p if they don't concern this node. If state is no longer the adopted one, a copy of p
+// may be arriving, so dropIfUnneeded does nothing and returns false.
 func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,7 +30,7 @@ func newRuleSteps(a *rules.Adaptive) *ruleSteps {
 	return &ruleSteps{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)), above: make([]time.Duration, len(a.Steps))}
 }
 
-// follows reports whether h fits a: the same source and steps. The factors don't matter.
+// follows reports whether r fits a: the same source and steps. The factors don't matter.
 func (r *ruleSteps) follows(a *rules.Adaptive) bool {
 	return r.source == a.Source && slices.EqualFunc(r.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
 }

@@ -41,7 +41,7 @@ func contestantNames() []string { return append([]string{ownCheck, ownTake, ownN
 
 func peerNames() []string { return []string{timeRate, goLim, throttle} }
 
-// contestants return a function that decides about key number i of n, and reports whether it is allowed. All but ownTake start
+// contestants return a function that decides about key number i of keys, and reports whether it is allowed. All but ownTake start
 // from the key's string, which lies somewhere on the heap.
 func contestants() map[string]func(keys int) (func(i int) bool, error) {
 	return map[string]func(int) (func(int) bool, error){

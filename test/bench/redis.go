@@ -75,7 +75,7 @@ func (r *redisBucket) close() {
 	r.server.stop()
 }
 
-// load checks keys drawn evenly from n goroutines, each with one check in flight.
+// load checks keys, drawn evenly, from as many goroutines as there are callers, each with one check in flight.
 func (r *redisBucket) load(ctx context.Context, callers int, warm, duration time.Duration) (*outcome, error) {
 	from := time.Now().Add(warm)
 	to := from.Add(duration)

@@ -64,7 +64,7 @@ func (b *bench) fromDisk(ctx context.Context) error {
 	return nil
 }
 
-// store writes n counters into the data directory of a stopped node, like a clean stop.
+// store writes count counters into the data directory of a stopped node, like a clean stop.
 func store(ctx context.Context, dir string, count int) error {
 	table := counters.New(tableBound(count))
 	defer table.Close()

@@ -77,7 +77,7 @@ func (o *options) close() {
 // counted is a limit whose counters outlive every measurement.
 const counted = "{limit: 1000000000, per: 1440h, algorithm: sliding-window}"
 
-// checks decides q for n random keys.
+// checks returns a function that decides q for some number of random keys, of that many.
 func (nd *node) checks(q *limiter.Query, set func(i int), keys int, random *rand.Rand) func(int) {
 	var a limiter.Answer
 	return func(times int) {
