@@ -43,7 +43,7 @@ const (
 	Draining           Code = "draining"
 	NoLeader           Code = "no-leader" // writes: there is no leader to agree on the change
 	NoOwner            Code = "no-owner"  // reads of counters: no node that may answer can be reached
-	MemberAlive        Code = "member-there"
+	Refused            Code = "member-there"
 	OnlyMember         Code = "only-member"
 	LevelRefused       Code = "level-refused"
 	NoPrimary          Code = "no-primary" // writes: the region where rules are written can't be reached
@@ -82,7 +82,7 @@ var kinds = map[Code]struct {
 	Draining:           {http.StatusServiceUnavailable, "Draining"},
 	NoLeader:           {http.StatusServiceUnavailable, "No leader"},
 	NoOwner:            {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
-	MemberAlive:        {http.StatusConflict, "The cluster refuses this"},
+	Refused:            {http.StatusConflict, "The cluster refuses this"},
 	OnlyMember:         {http.StatusConflict, "There is no other member"},
 	RequestIDReused:    {http.StatusConflict, "Another request had this id"},
 	LevelRefused:       {http.StatusConflict, "The feature level can't be raised to that"},
@@ -151,7 +151,7 @@ var causes = []struct {
 	{cluster.ErrNoPrimary, NoPrimary, ""},
 	{cluster.ErrLeaderUnavailable, NoLeader, ""},
 	{cluster.ErrNotFound, NotFound, ""},
-	{cluster.ErrRefused, MemberAlive, ""},
+	{cluster.ErrRefused, Refused, ""},
 	{ErrOnlyMember, OnlyMember, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
 	{limiter.ErrUnknownRule, UnknownRule, ""},

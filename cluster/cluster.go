@@ -41,22 +41,22 @@ type Cluster struct {
 
 // New creates a node's part in the cluster without joining: until Start, it knows only its own identity. The caller must
 // always Close it.
-func New(cfg Config) (*Cluster, error) {
-	if err := cfg.Validate(); err != nil {
+func New(config Config) (*Cluster, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.SettledEpoch == nil {
-		cfg.SettledEpoch = func() int64 { return 1<<63 - 1 }
+	if config.SettledEpoch == nil {
+		config.SettledEpoch = func() int64 { return 1<<63 - 1 }
 	}
-	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
-	cfg.Build.Level = cmp.Or(cfg.Build.Level, agreement.Newest)
+	config.Primary = cmp.Or(config.Primary, config.Self.Region)
+	config.Build.Level = cmp.Or(config.Build.Level, agreement.Newest)
 	core := &core{
-		cfg: cfg, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
+		config: config, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { wake.Signal(core.stateApplied) })
+	core.machine = newMachine(config.Build, func() { wake.Signal(core.stateApplied) })
 	core.memory.noMajority = make(chan struct{}, 1)
 	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
@@ -89,8 +89,8 @@ func (c *Cluster) Start() error {
 	if err != nil {
 		return err
 	}
-	if empty && c.cfg.foundsAlone() {
-		if err := c.founder.bootstrap([]ring.NodeID{c.cfg.Self.ID}); err != nil {
+	if empty && c.config.foundsAlone() {
+		if err := c.founder.bootstrap([]ring.NodeID{c.config.Self.ID}); err != nil {
 			return err
 		}
 		empty = false
@@ -114,13 +114,13 @@ func (c *Cluster) Start() error {
 }
 
 func (c *Cluster) startGossip(empty bool) error {
-	g, self := c.cfg.Gossip, c.cfg.Self
+	g, self := c.config.Gossip, c.config.Self
 	g.Self = gossip.Member{
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
-		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.cfg.BootstrapExpect, Empty: empty, Version: settingsVersion,
-		Level: uint32(c.cfg.Build.Level),
+		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.config.BootstrapExpect, RaftEmpty: empty, SettingsVersion: settingsVersion,
+		Level: uint32(c.config.Build.Level),
 	}
-	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.cfg.Logger)
+	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.config.Logger)
 	opened, err := gossip.Open(g)
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
@@ -156,16 +156,16 @@ func (c *core) announce() {
 	}
 	empty, err := c.isRaftEmpty()
 	if err == nil {
-		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
+		err = g.Update(func(m *gossip.Member) { m.Cluster, m.RaftEmpty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("gossip can't announce this node's new state", "error", err)
+		c.config.Logger.Warn("gossip can't announce this node's new state", "error", err)
 	}
 }
 
 // followGossip is the loop that calls updateAddresses periodically and whenever gossip's members change.
 func (c *Cluster) followGossip() {
-	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
+	c.loop(c.config.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
 		c.updateAddresses()
 		return false
 	})
@@ -181,14 +181,14 @@ func (c *Cluster) updateAddresses() {
 	for _, m := range c.gossip.Load().Members() {
 		known[m.ID] = memberAddress(m)
 	}
-	delete(known, c.cfg.Self.ID)
+	delete(known, c.config.Self.ID)
 	delete(known, ring.NodeID{})
 	c.nodeAddresses.Store(&known)
-	c.cfg.Peers.SetNodes(known)
-	if c.cfg.OnAddresses != nil {
+	c.config.Peers.SetNodes(known)
+	if c.config.OnAddresses != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.tracker.remembered) {
 			c.tracker.remembered = addresses
-			c.cfg.OnAddresses(addresses)
+			c.config.OnAddresses(addresses)
 		}
 	}
 	wake.Signal(c.gossipChanged)

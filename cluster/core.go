@@ -16,7 +16,7 @@ import (
 
 // core is shared by all parts of a Cluster: this node's identity, the agreed state, and Raft.
 type core struct {
-	cfg     Config
+	config  Config
 	machine *machine
 	granter *authority.Granter
 	holder  *authority.Holder

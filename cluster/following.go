@@ -68,7 +68,7 @@ func (sr *sharedRules) followPrimary(ctx context.Context) error {
 func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := sr.updateHonoured(ctx)
 	b, err := json.Marshal(followRequest{
-		Region: sr.cfg.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
@@ -85,7 +85,7 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	case followState:
 		return true, sr.adoptRules(ctx, b)
 	case followNotPrimary:
-		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.cfg.Primary, b)
+		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.config.Primary, b)
 	}
 	return false, errBadCall
 }
@@ -105,10 +105,10 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 	version := rulesVersion(now)
 	switch world := before.Regions.World; {
 	case !world.IsZero() && world != now.Regions.World:
-		sr.cfg.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
+		sr.config.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
-		sr.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
+		sr.config.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (sr *sharedRules) noteFollowOutcome(err error) {
 	now := time.Now()
 	if err == nil {
 		if sr.failureLogged || sr.primaryAnsweredAt.IsZero() {
-			sr.cfg.Logger.Info("this region follows the primary region", "primary", sr.cfg.Primary)
+			sr.config.Logger.Info("this region follows the primary region", "primary", sr.config.Primary)
 		}
 		sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = now, time.Time{}, false
 		return
@@ -133,8 +133,8 @@ func (sr *sharedRules) noteFollowOutcome(err error) {
 	}
 	if now.Sub(sr.primaryFailingSince) >= followPatience && !sr.failureLogged {
 		sr.failureLogged = true
-		sr.cfg.Logger.Warn("can't follow the primary region: this region keeps its current rules",
-			"primary", sr.cfg.Primary, "error", err)
+		sr.config.Logger.Warn("can't follow the primary region: this region keeps its current rules",
+			"primary", sr.config.Primary, "error", err)
 	}
 }
 
@@ -148,7 +148,7 @@ type Following struct {
 
 // Following describes how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
-	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
+	f := Following{Primary: c.config.Primary, Recorded: recordedVersion(c.Last())}
 	g := c.sharedRules
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,14 +178,14 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
-	own, s := sr.cfg.Self.Region, sr.State()
+	own, s := sr.config.Self.Region, sr.State()
 	switch err := sr.requirePrimaryLeader(); {
 	case !sr.leads():
 		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
 	case sr.isSecondary():
-		return append([]byte{byte(followNotPrimary)}, sr.cfg.Primary...), nil
+		return append([]byte{byte(followNotPrimary)}, sr.config.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:

@@ -47,7 +47,7 @@ type founder struct {
 
 // isRaftEmpty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
 func (c *core) isRaftEmpty() (bool, error) {
-	s := c.cfg.Store
+	s := c.config.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
 		return false, fmt.Errorf("check whether Raft's store is empty: %w", err)
@@ -60,13 +60,13 @@ func (c *core) isRaftEmpty() (bool, error) {
 // itself, can be in that state. A node that was added to an existing cluster may also have a term and no entry, but its
 // promise is not decided.
 func (f *founder) clearHalfFounded() error {
-	s := f.cfg.Store
+	s := f.config.Store
 	last, err := s.Logs().LastIndex()
 	if err != nil {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := f.cfg.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
+	alone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}
@@ -86,8 +86,8 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 	known := *f.nodeAddresses.Load()
 	for i, id := range set {
 		address := known[id]
-		if id == f.cfg.Self.ID {
-			address = f.cfg.Self.PeerAddress()
+		if id == f.config.Self.ID {
+			address = f.config.Self.PeerAddress()
 		}
 		if address == "" {
 			return fmt.Errorf("found a cluster: the address of node %s is not known: %w", id, ErrNotFound)
@@ -101,7 +101,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 	if err := f.raft.Load().BootstrapCluster(conf).Error(); err != nil {
 		return errors.Join(fmt.Errorf("found a cluster: %w", err), f.clearHalfFounded())
 	}
-	f.cfg.Logger.Info("this node has founded a cluster", "nodes", len(set))
+	f.config.Logger.Info("this node has founded a cluster", "nodes", len(set))
 	return nil
 }
 
@@ -109,16 +109,16 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 func (f *founder) foundCluster() {
 	var deferred time.Time
 	lastLogged, lastReason := time.Now(), "" // don't log what is over within a second
-	f.loop(f.cfg.Timings.Founding, f.gossipChanged, func() (last bool) {
+	f.loop(f.config.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.isRaftEmpty()
 		switch {
 		case err != nil:
-			f.cfg.Logger.Warn("founding a cluster failed, retrying", "error", err)
+			f.config.Logger.Warn("founding a cluster failed, retrying", "error", err)
 			return false
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferTimeout || f.cfg.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
+		case time.Since(deferred) < deferTimeout || f.config.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
 		lower, err := f.foundOnce()
@@ -135,7 +135,7 @@ func (f *founder) foundCluster() {
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			f.cfg.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
+			f.config.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
 		}
 		return false
 	})
@@ -144,8 +144,8 @@ func (f *founder) foundCluster() {
 // foundOnce takes one step. lower means that a node with a lower ID is already founding a cluster. The error says what this
 // node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
-	self := f.cfg.Self.ID
-	out := newFoundingView(self, f.cfg.BootstrapExpect, f.gossip.Load().Members())
+	self := f.config.Self.ID
+	out := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
 	expectErr := f.checkExpect()
 	if expectErr != nil {
 		out.set = nil
@@ -174,7 +174,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	if expectErr != nil {
 		return false, expectErr
 	}
-	return false, waitError(f.cfg.BootstrapExpect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
+	return false, waitError(f.config.BootstrapExpect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
 }
 
 // waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
@@ -205,7 +205,7 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 // checkExpect returns an error if this node must not found a cluster, because at least twice as many nodes as
 // --bootstrap-expect are about to start: if the network split now, they would found two clusters.
 func (f *founder) checkExpect() error {
-	return checkExpect(f.cfg.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
+	return checkExpect(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
 // checkExpect is the same check as a function of the values of --bootstrap-expect, the number of nodes that --join names
@@ -239,7 +239,7 @@ func (f *founder) setPromiseLocked(p promise) error {
 	if p.equal(f.promise) {
 		return nil
 	}
-	if err := storePromise(f.cfg.Store.Stable(), p); err != nil {
+	if err := storePromise(f.config.Store.Stable(), p); err != nil {
 		return err
 	}
 	f.promise = p
@@ -268,7 +268,7 @@ func (f *founder) checkPromise(p promise) error {
 
 // askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
 func (f *founder) askPromises(p promise) (lower bool, err error) {
-	self := f.cfg.Self.ID
+	self := f.config.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
 	request := promiseRequest{Proposer: self, Attempt: p.Attempt, Set: p.Set}
@@ -297,7 +297,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	if now := f.promise; !now.isStillValid(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
-	if newFoundingView(self, f.cfg.BootstrapExpect, f.gossip.Load().Members()).clusterExists {
+	if newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members()).clusterExists {
 		return false, errors.New("a cluster already exists")
 	}
 	if err := f.checkExpect(); err != nil {
@@ -318,7 +318,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 func (f *founder) giveUp(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.promise.isStillValid(f.cfg.Self.ID, p.Attempt) {
+	if !f.promise.isStillValid(f.config.Self.ID, p.Attempt) {
 		return nil
 	}
 	return f.setPromiseLocked(f.promise.withdrawn())
@@ -340,8 +340,8 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
-		newFoundingView(f.cfg.Self.ID, f.cfg.BootstrapExpect, f.gossip.Load().Members()).clusterExists
-	next, reply := f.promise.answer(f.cfg.Self.ID, ask, inCluster)
+		newFoundingView(f.config.Self.ID, f.config.BootstrapExpect, f.gossip.Load().Members()).clusterExists
+	next, reply := f.promise.answer(f.config.Self.ID, ask, inCluster)
 	if err := f.setPromiseLocked(next); err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 func (f *founder) serveIsAttemptValid(_ context.Context, attempt uint64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.promise.isStillValid(f.cfg.Self.ID, attempt), nil
+	return f.promise.isStillValid(f.config.Self.ID, attempt), nil
 }
 
 // invitation is a call that the leader makes before it adds a node, to check that the node is reachable and willing.
@@ -379,22 +379,22 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	case err != nil:
 		return noBody{}, err
 	case f.leavingCluster.Load():
-		return noBody{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
-	case in.Level > f.cfg.Build.Level:
+		return noBody{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.config.Self.ID)
+	case in.Level > f.config.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
-			ErrRefused, in.Level, f.cfg.Self.Name, f.cfg.Build.Level, f.cfg.Build.Release, in.Release)
+			ErrRefused, in.Level, f.config.Self.Name, f.config.Build.Level, f.config.Build.Release, in.Release)
 		if before := f.joinError.Swap(&err); before == nil || (*before).Error() != err.Error() {
-			f.cfg.Logger.Error("this node can't join the cluster", "error", err)
+			f.config.Logger.Error("this node can't join the cluster", "error", err)
 		}
 		return noBody{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return noBody{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
-	case own == [16]byte{} && empty && p.isBy(f.cfg.Self.ID):
+		return noBody{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.config.Self.ID)
+	case own == [16]byte{} && empty && p.isBy(f.config.Self.ID):
 		if err := f.setPromiseLocked(p.withdrawn()); err != nil { // there is a cluster, so don't found one
 			return noBody{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
+		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.config.Self.ID, p.Proposer)
 	}
 	if err := f.recordClusterLocked(in.Cluster); err != nil {
 		return noBody{}, err
@@ -405,15 +405,15 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 
 // recallIdentity loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
 func (f *founder) recallIdentity() error {
-	self := f.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
-	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
+	self := f.config.Self
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.config.Build.Release}
+	b, err := stableGet(f.config.Store.Stable(), keyCluster)
 	if err != nil {
 		return err
 	}
 	copy(id.Cluster[:], b)
 	f.identity.Store(&id)
-	f.promise, err = loadPromise(f.cfg.Store.Stable())
+	f.promise, err = loadPromise(f.config.Store.Stable())
 	return err
 }
 
@@ -422,7 +422,7 @@ func (f *founder) recordCluster(cluster agreement.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.recordClusterLocked(cluster); err != nil {
-		f.cfg.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
+		f.config.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
 	}
 }
 
@@ -432,12 +432,12 @@ func (f *founder) recordClusterLocked(cluster agreement.ClusterID) error {
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
-	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
+	if err := f.config.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
 		return fmt.Errorf("store the cluster's ID: %w", err)
 	}
 	id.Cluster = [16]byte(cluster)
 	f.identity.Store(&id)
 	f.announce()
-	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
+	f.config.Logger.Info("this node belongs to a cluster", "cluster", cluster)
 	return nil
 }

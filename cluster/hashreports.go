@@ -125,7 +125,7 @@ func (nt *nodeTracker) alarmSplit(r authority.Request) {
 	}
 	h.mu.Unlock()
 	if due {
-		nt.cfg.Logger.Error("nodes have reached different states after the same entries, and no side has a majority: all nodes "+
+		nt.config.Logger.Error("nodes have reached different states after the same entries, and no side has a majority: all nodes "+
 			"continue; compare the output of rlnode rules and rlnode members at each", "node", r.Node, "entry", r.StateHash.Index)
 	}
 }

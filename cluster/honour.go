@@ -131,7 +131,7 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
 	sr.mu.Lock()
-	sr.reports.add(sr.cfg.Self.Region, own.report(time.Now()))
+	sr.reports.add(sr.config.Self.Region, own.report(time.Now()))
 	for name, report := range sr.reports {
 		if report.isFresh(time.Now()) {
 			list = append(list, name)
@@ -164,7 +164,7 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 	if !mine.isBefore(theirs) {
 		return nil
 	}
-	sr.cfg.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
+	sr.config.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
 	return sr.becomePrimary(ctx, theirs.Term+1)
 }
@@ -172,11 +172,11 @@ func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
 // prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
 // added by runPrimaryRound.
 func (sr *sharedRules) prospectiveFollowers() (list []string) {
-	if sr.cfg.OtherRegions == nil {
+	if sr.config.OtherRegions == nil {
 		return nil
 	}
-	for _, r := range sr.cfg.OtherRegions.Regions() {
-		if r.Reachable && r.Follows == sr.cfg.Self.Region {
+	for _, r := range sr.config.OtherRegions.Regions() {
+		if r.Reachable && r.Follows == sr.config.Self.Region {
 			list = append(list, r.Name)
 		}
 	}
@@ -211,7 +211,7 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
-		sr.cfg.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(sr.State()))
+		sr.config.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(sr.State()))
 	}
 	return nil
 }
@@ -231,7 +231,7 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			sr.cfg.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			sr.config.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil

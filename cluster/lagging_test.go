@@ -17,8 +17,8 @@ func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 			nodes := w.several(5, 5)
 			victim := nodes[4]
 			for i, n := range nodes {
-				n.adjust = func(cfg *Config) {
-					cfg.LaggingNodes = func() []ring.NodeID {
+				n.adjust = func(config *Config) {
+					config.LaggingNodes = func() []ring.NodeID {
 						if lags.Load() && i < voices {
 							return []ring.NodeID{victim.id}
 						}

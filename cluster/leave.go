@@ -32,7 +32,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 		// Transfer the lead first, to spare the other nodes an election at the end.
 		c.tracker.transferLead(ctx)
 		c.holder.AskNow()
-		self := c.cfg.Self.ID
+		self := c.config.Self.ID
 		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
 		if err != nil {
 			return fmt.Errorf("leave the ring: %w", err)
@@ -51,7 +51,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 // onlyOne reports whether the rings have no other node to hand partitions to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
-	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
+	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.config.Self.ID })
 }
 
 // transferLead tries to transfer the lead to another voter, if this node leads. If that fails, a later election decides.
@@ -64,7 +64,7 @@ func (nt *nodeTracker) transferLead(ctx context.Context) {
 		}
 		err := nt.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
 		if err != nil {
-			nt.cfg.Logger.Debug("leadership was not transferred", "error", err)
+			nt.config.Logger.Debug("leadership was not transferred", "error", err)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
 	index := nt.State().Index
 	for _, m := range nt.listMembers(nt.State()) {
-		if !m.Voter || m.ID == nt.cfg.Self.ID || !m.isAlive() {
+		if !m.Voter || m.ID == nt.config.Self.ID || !m.isAlive() {
 			continue
 		}
 		switch h := nt.lastReport(m.ID); {
@@ -114,7 +114,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	}
 	c.leavingCluster.Store(true)
 	c.tracker.transferLead(ctx)
-	if err := c.requestRemoval(ctx, removalRequest{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
+	if err := c.requestRemoval(ctx, removalRequest{Node: c.config.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
 	return c.gossip.Load().Leave(ctx)
@@ -166,7 +166,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		return noBody{}, err
 	}
 	switch {
-	case m.ID == c.cfg.Self.ID:
+	case m.ID == c.config.Self.ID:
 		if r.Leaves {
 			return noBody{}, fmt.Errorf("%w: this node still leads", ErrLeaderUnavailable)
 		}

@@ -94,7 +94,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if r.Err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
 	}
-	rc.cfg.Logger.Info("the feature level was raised: older releases can no longer join", "level", to)
+	rc.config.Logger.Info("the feature level was raised: older releases can no longer join", "level", to)
 	return to, nil
 }
 
@@ -111,7 +111,7 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {
-		if r, fresh := rc.sharedRules.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
+		if r, fresh := rc.sharedRules.report(name); name != rc.config.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
@@ -136,12 +136,12 @@ func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	if r.to != l.Highest {
 		*r = pendingRaise{l.Highest, time.Now()}
 	}
-	if time.Since(r.since) < rc.cfg.Timings.Rise {
+	if time.Since(r.since) < rc.config.Timings.Rise {
 		return
 	}
 	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
 	if _, err := rc.raise(ctx, r.to); err != nil {
-		rc.cfg.Logger.Info("can't raise the feature level", "level", r.to, "error", err)
+		rc.config.Logger.Info("can't raise the feature level", "level", r.to, "error", err)
 	}
 }

@@ -55,7 +55,7 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	}
 	for _, g := range nt.gossipMembers() {
 		all[g.ID] = member{
-			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.Version, peerAddress: memberAddress(g),
+			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.SettingsVersion, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}

@@ -60,23 +60,23 @@ func (c *core) Last() *agreement.State {
 // recallState loads the remembered state. It must be called before Raft runs. It discards a state without rules, and one
 // whose ring lacks this node.
 func (c *Cluster) recallState() {
-	if c.cfg.AppliedStore == nil {
+	if c.config.AppliedStore == nil {
 		return
 	}
-	b, err := c.cfg.AppliedStore.Read()
+	b, err := c.config.AppliedStore.Read()
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
 		if err != nil {
-			c.cfg.Logger.Warn("can't read the record of applied entries", "error", err)
+			c.config.Logger.Warn("can't read the record of applied entries", "error", err)
 		}
 		return
 	}
 	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(own):])
-	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.recordedIndex)
+	s, err := stateAt(c.config.Build, c.config.Store, c.memory.recordedIndex)
 	if err != nil {
-		c.cfg.Logger.Warn("can't restore all recorded entries", "error", err)
+		c.config.Logger.Warn("can't restore all recorded entries", "error", err)
 	}
-	if s.To.Rank(c.cfg.Self.ID) >= 0 && s.History.Set() != nil {
+	if s.To.Rank(c.config.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
 	}
 }
@@ -117,7 +117,7 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 
 // recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
 func (c *Cluster) recordApplied() {
-	if c.cfg.AppliedStore == nil {
+	if c.config.AppliedStore == nil {
 		return
 	}
 	t := time.NewTicker(recordInterval)
@@ -134,9 +134,9 @@ func (c *Cluster) recordApplied() {
 		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
-		err := c.cfg.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
+		err := c.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
-			c.cfg.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
+			c.config.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
 		}
 		if failing = err != nil; !failing {
 			noted, c.memory.recordedIndex = s, s.Index
@@ -169,7 +169,7 @@ func (c *Cluster) watchContact() {
 func (c *Cluster) reachesMajority() bool {
 	alive, voters, seen := c.aliveNodes(), c.voterIDs(), 0
 	for _, id := range voters {
-		if id == c.cfg.Self.ID || alive[id] || c.cfg.Peers.Reachable(id) {
+		if id == c.config.Self.ID || alive[id] || c.config.Peers.Reachable(id) {
 			seen++
 		}
 	}
@@ -182,7 +182,7 @@ func (c *Cluster) relyOnMemory() {
 	if m == nil {
 		return // already in sync
 	}
-	c.cfg.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
+	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 	if c.State().Index < m.Index { // otherwise a snapshot contained all of it
 		c.publishRules(m)

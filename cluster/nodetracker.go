@@ -56,17 +56,17 @@ func (r nodeReport) isCaughtUp(index uint64) bool {
 // makeAuthority creates the granter, which grants authority while this node leads, and the holder, which obtains it for this
 // node.
 func (c *Cluster) makeAuthority() {
-	self, began := c.cfg.Self, time.Now()
+	self, began := c.config.Self, time.Now()
 	c.granter = authority.NewGranter(authority.GranterConfig{
-		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.cfg.BootstrapExpect,
+		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
 		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
 		TransferLead: func() { c.spawn(func() { c.tracker.transferLead(c.ctx) }) },
-		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
+		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
-		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.cfg.Logger,
+		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader, Status: c.tracker.requestStatus,
+		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.config.Logger,
 	})
 }
 
@@ -80,19 +80,19 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 		s = agreement.New()
 	}
 	r := authority.Request{
-		Generation: s.Generation(nt.cfg.Self.ID), Applied: s.Index, Settled: min(nt.cfg.SettledEpoch(), s.Epoch),
+		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index, SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
 		Leaving: nt.leavingRing.Load(), Stuck: nt.Stuck() != nil, StoreFails: nt.logs.isFailing(),
-		StateHash: nt.hashToReport(s), Level: nt.cfg.Build.Level, Release: nt.cfg.Build.Release, Zones: nt.cfg.Build.Zones,
+		StateHash: nt.hashToReport(s), Level: nt.config.Build.Level, Release: nt.config.Build.Release, Zones: nt.config.Build.Zones,
 	}
 	for id := range *nt.nodeAddresses.Load() {
-		if _, relayed := nt.cfg.Peers.Via(id); relayed {
+		if _, relayed := nt.config.Peers.Via(id); relayed {
 			r.Relayed = append(r.Relayed, id)
-		} else if !nt.cfg.Peers.Reachable(id) {
+		} else if !nt.config.Peers.Reachable(id) {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
-	if nt.cfg.LaggingNodes != nil {
-		for _, id := range nt.cfg.LaggingNodes() {
+	if nt.config.LaggingNodes != nil {
+		for _, id := range nt.config.LaggingNodes() {
 			r.Unreachable = append(r.Unreachable, id)
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
 		}
@@ -113,7 +113,7 @@ func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (repl
 	case reply.Differs:
 		nt.stopDiverged(r)
 	case reply.Removed && !nt.removed.Swap(true):
-		nt.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
+		nt.config.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
 	nt.behind.Store(&reply.Behind)
 	return reply, nil
@@ -129,7 +129,7 @@ func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (
 	reply := nt.granter.Answer(ctx, r)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	if _, known := (*nt.nodeAddresses.Load())[r.Node]; known || r.Node == nt.cfg.Self.ID {
+	if _, known := (*nt.nodeAddresses.Load())[r.Node]; known || r.Node == nt.config.Self.ID {
 		nt.lastReports[r.Node] = nodeReport{applied: r.Applied, unfitToLead: r.Stuck || r.StoreFails, at: time.Now()}
 	}
 	return reply, nil
@@ -147,7 +147,7 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
 		}
-		if !m.inGossip && time.Since(nt.opened) <= nt.cfg.Timings.AbsentAfter {
+		if !m.inGossip && time.Since(nt.opened) <= nt.config.Timings.AbsentAfter {
 			n.State = gossip.Suspect
 		}
 		if m.removing {

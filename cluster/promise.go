@@ -65,10 +65,10 @@ type foundingView struct {
 func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foundingView {
 	var out foundingView
 	for _, m := range members {
-		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.Empty) {
+		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.RaftEmpty) {
 			return foundingView{clusterExists: true}
 		}
-		if m.State == gossip.Alive && m.BootstrapExpect == expect && m.Empty && expect > 0 {
+		if m.State == gossip.Alive && m.BootstrapExpect == expect && m.RaftEmpty && expect > 0 {
 			out.set = append(out.set, m.ID)
 		}
 	}

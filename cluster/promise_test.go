@@ -25,7 +25,7 @@ func ids(ns ...byte) []ring.NodeID {
 }
 
 func TestFoundingView(t *testing.T) {
-	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), BootstrapExpect: 3, Empty: true} }
+	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), BootstrapExpect: 3, RaftEmpty: true} }
 	with := func(m gossip.Member, change func(*gossip.Member)) gossip.Member {
 		change(&m)
 		return m
@@ -44,7 +44,7 @@ func TestFoundingView(t *testing.T) {
 		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, foundingView{clusterExists: true}},
 		{"a cluster that failed", []gossip.Member{fresh(1), fresh(2), fresh(3),
 			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, foundingView{clusterExists: true}},
-		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Empty = false })}, foundingView{clusterExists: true}},
+		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.RaftEmpty = false })}, foundingView{clusterExists: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if have := newFoundingView(id(1), 3, test.members); have.clusterExists != test.want.clusterExists || !slices.Equal(have.set, test.want.set) {
@@ -123,7 +123,7 @@ func TestAnswerToAProposer(t *testing.T) {
 
 func TestTooManyForOneFounding(t *testing.T) {
 	node := func(n byte, change ...func(*gossip.Member)) gossip.Member {
-		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, BootstrapExpect: 2, Empty: true}
+		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, BootstrapExpect: 2, RaftEmpty: true}
 		for _, c := range change {
 			c(&m)
 		}
@@ -177,7 +177,7 @@ func TestNoTwoFoundings(t *testing.T) {
 			var seen []gossip.Member
 			for n := range byte(nodes) {
 				if other := id(n + 1); other == self || chance.IntN(3) > 0 {
-					seen = append(seen, gossip.Member{ID: other, BootstrapExpect: expect, Empty: true})
+					seen = append(seen, gossip.Member{ID: other, BootstrapExpect: expect, RaftEmpty: true})
 				}
 			}
 			p, step := promises[self].nextStep(self, newFoundingView(self, expect, seen))

@@ -23,30 +23,30 @@ const maxAppendEntries = 16
 // entry was certainly not proposed.
 const enqueueTimeout = 3 * time.Second
 
-func raftConfig(cfg *Config) *raft.Config {
+func raftConfig(config *Config) *raft.Config {
 	r := raft.DefaultConfig()
-	r.LocalID = serverID(cfg.Self.ID)
-	r.HeartbeatTimeout = cfg.Timings.Heartbeat
-	r.ElectionTimeout = cfg.Timings.Election
-	r.LeaderLeaseTimeout = cfg.Timings.LeaderLease
-	r.CommitTimeout = cfg.Timings.Commit
+	r.LocalID = serverID(config.Self.ID)
+	r.HeartbeatTimeout = config.Timings.Heartbeat
+	r.ElectionTimeout = config.Timings.Election
+	r.LeaderLeaseTimeout = config.Timings.LeaderLease
+	r.CommitTimeout = config.Timings.Commit
 	r.MaxAppendEntries = maxAppendEntries
-	r.SnapshotInterval = cfg.Timings.Snapshot
-	r.SnapshotThreshold = cfg.SnapshotEntries
-	r.TrailingLogs = cfg.TrailingEntries
+	r.SnapshotInterval = config.Timings.Snapshot
+	r.SnapshotThreshold = config.SnapshotEntries
+	r.TrailingLogs = config.TrailingEntries
 	// A removed leader continues as a follower without contact. The node shuts Raft down when it closes.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
-	r.Logger = raftLogger(cfg.Logger)
+	r.Logger = raftLogger(config.Logger)
 	return r
 }
 
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
-	s := c.cfg.Store
+	s := c.config.Store
 	c.logs = watchLogs(s)
-	c.transport = newTransport(&c.cfg, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
-	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
+	c.transport = newTransport(&c.config, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
+	r, err := raft.NewRaft(raftConfig(&c.config), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.transport.Close())
 	}
@@ -97,11 +97,11 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 }
 
 // isVoter reports whether this node is a voter.
-func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
+func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.config.Self.ID) }
 
 // EntryNodes returns the other reachable voters of this region, through which other regions can be called.
 func (c *core) EntryNodes() []ring.NodeID {
-	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.cfg.Self.ID || !c.cfg.Peers.Reachable(id) })
+	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.config.Self.ID || !c.config.Peers.Reachable(id) })
 }
 
 func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
@@ -130,8 +130,8 @@ type addressProvider struct{ c *core }
 // ServerAddr implements raft.ServerAddressProvider.
 func (a addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	n := nodeID(id)
-	address := a.c.cfg.Self.PeerAddress()
-	if n != a.c.cfg.Self.ID {
+	address := a.c.config.Self.PeerAddress()
+	if n != a.c.config.Self.ID {
 		if address = (*a.c.nodeAddresses.Load())[n]; address == "" {
 			return "", fmt.Errorf("look up the address of node %s: %w", n, ErrNotFound)
 		}
@@ -161,7 +161,7 @@ func (c *core) leads() bool {
 // proposes a change of rules or regions that this build refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
-		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
+		b, prepared, err := c.config.Build.Propose(c.State(), e)
 		if err != nil {
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
@@ -197,7 +197,7 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	if mark == nil || mark.reign != reign || !leads() {
 		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrLeaderUnavailable)
 	}
-	if err := c.transport.confirmations.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
+	if err := c.transport.confirmations.Await(ctx, c.config.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
 	if !leads() { // this node's own vote; it must come after the majority's
@@ -213,7 +213,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	if !c.leads() {
 		return agreement.Result{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	if err := c.cfg.Build.Proposes(c.State(), entry); err != nil {
+	if err := c.config.Build.Proposes(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	type outcome struct {
@@ -294,7 +294,7 @@ func (c *Cluster) followLeadership() {
 				c.granter.StopLeading()
 			}
 			wake.Signal(c.sharedRules.wake)
-			c.cfg.Logger.Debug("leadership changed", "leads", leads)
+			c.config.Logger.Debug("leadership changed", "leads", leads)
 			c.holder.AskNow()
 		case <-c.ctx.Done():
 			return
@@ -305,10 +305,10 @@ func (c *Cluster) followLeadership() {
 // snapshotBySize is the loop that takes a snapshot once the entries since the last one reach SnapshotBytes. Raft itself
 // counts only their number.
 func (c *Cluster) snapshotBySize() {
-	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
-		if c.machine.entryBytes.Load() >= c.cfg.SnapshotBytes {
+	c.loop(c.config.Timings.Snapshot/4, nil, func() (last bool) {
+		if c.machine.entryBytes.Load() >= c.config.SnapshotBytes {
 			if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-				c.cfg.Logger.Warn("can't take a snapshot", "error", err)
+				c.config.Logger.Warn("can't take a snapshot", "error", err)
 			}
 		}
 		return false

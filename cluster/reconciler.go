@@ -38,7 +38,7 @@ func (rc *reconciler) reconcileMembers() {
 	var records map[ring.NodeID]nodeHealth
 	outsiders := map[ring.NodeID]time.Time{}
 	var rising pendingRaise
-	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
+	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
 		rc.noteMostVoters(0)
 		if !rc.leads() || rc.State().Cluster.IsZero() {
@@ -56,7 +56,7 @@ func (rc *reconciler) reconcileMembers() {
 				break
 			}
 			if err := rc.carryOut(next, index); err != nil {
-				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
+				rc.config.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
 				r := records[next.node.ID]
 				r.changeFailedAt = time.Now()
 				records[next.node.ID] = r
@@ -71,7 +71,7 @@ func (rc *reconciler) reconcileMembers() {
 func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.tracker.listMembers(state)}
+	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings, members: rc.tracker.listMembers(state)}
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
@@ -99,7 +99,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	defer cancel()
 	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
 	r := rc.raft.Load()
-	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
+	log := rc.config.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()
@@ -114,7 +114,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("adding a node")
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 	case moveNode:
-		if ch.node.ID != rc.cfg.Self.ID {
+		if ch.node.ID != rc.config.Self.ID {
 			if err := rc.invite(ctx, ch.node); err != nil {
 				return err
 			}
@@ -144,13 +144,13 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 // it belongs to another cluster, say.
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.noteMostVoters(0)}
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release, Voters: rc.noteMostVoters(0)}
 	conf, _ := rc.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))
 	}
 	b, _ := json.Marshal(in) // texts and numbers
-	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
+	_, remote, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
 	if err != nil {
 		return fmt.Errorf("invite node %s: %w", m.ID, err)
 	}
@@ -168,7 +168,7 @@ const outsiderGrace = time.Minute
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range rc.tracker.listMembers(rc.State()) {
-		if !m.inGossip || m.inRaft || m.inState || m.isAlive() || m.ID == rc.cfg.Self.ID {
+		if !m.inGossip || m.inRaft || m.inState || m.isAlive() || m.ID == rc.config.Self.ID {
 			continue
 		}
 		gone[m.ID] = true

@@ -26,11 +26,11 @@ import (
 // build must be able to read the whole log: see Skip.
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	cfg := DefaultConfig()
-	cfg.Self.ID, cfg.Logger = self, log
-	rc := raftConfig(&cfg)
+	config := DefaultConfig()
+	config.Self.ID, config.Logger = self, log
+	rc := raftConfig(&config)
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
-	conf, err := raft.GetConfiguration(raftConfig(&cfg), newMachine(build, func() {}), store.Logs(), store.Stable(),
+	conf, err := raft.GetConfiguration(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
 		return fmt.Errorf("read Raft's configuration: %w", err)

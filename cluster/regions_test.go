@@ -32,7 +32,7 @@ func TestRegionsFollow(t *testing.T) {
 		w.agree(5*time.Second, 4)
 		w.recorded(10*time.Second, 4)
 		for _, n := range w.nodes {
-			f := n.c.Load().cfg.OtherRegions.(*far)
+			f := n.c.Load().config.OtherRegions.(*far)
 			f.mu.Lock()
 			if !f.entry || f.members != 2 {
 				t.Errorf("%s: have entry %v, %d members", n.name, f.entry, f.members)

@@ -24,7 +24,7 @@ func (c *core) Replacing() error {
 		if s.Suffrage == raft.Voter {
 			all++
 		}
-		if id := nodeID(s.ID); id != c.cfg.Self.ID && !c.cfg.Peers.Reachable(id) {
+		if id := nodeID(s.ID); id != c.config.Self.ID && !c.config.Peers.Reachable(id) {
 			continue
 		}
 		servers++
@@ -45,7 +45,7 @@ func (c *core) noteMostVoters(reported int) int {
 	voters := len(c.voterIDs())
 	for {
 		old := c.mostVoters.Load()
-		most := max(old, int64(min(max(reported, voters, c.cfg.BootstrapExpect), maxVoters)))
+		most := max(old, int64(min(max(reported, voters, c.config.BootstrapExpect), maxVoters)))
 		if c.mostVoters.CompareAndSwap(old, most) {
 			return int(most)
 		}

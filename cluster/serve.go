@@ -188,7 +188,7 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 	case to == toLeader:
 		b, err = c.callLeader(ctx, m, b)
 	default:
-		b, err = c.cfg.Peers.Call(ctx, to, m, b)
+		b, err = c.config.Peers.Call(ctx, to, m, b)
 		err = callError(err)
 	}
 	if err != nil {
@@ -204,18 +204,18 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.Leader()
 	switch {
-	case leader == c.cfg.Self.ID && c.leads():
+	case leader == c.config.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
-	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
+	case leader.IsZero() || leader == c.config.Self.ID || !c.config.Peers.Reachable(leader):
 		return nil, fmt.Errorf("%w: this node reaches no leader", ErrLeaderUnavailable)
 	}
-	b, err := c.cfg.Peers.Call(ctx, leader, m, body)
+	b, err := c.config.Peers.Call(ctx, leader, m, body)
 	return b, callError(err)
 }
 
 // serveCommitted returns, on the leader, the index up to which entries are committed.
 func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timings.Write)
 	defer cancel()
 	index, err := c.granter.Committed(ctx)
 	if err != nil {

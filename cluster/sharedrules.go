@@ -65,7 +65,7 @@ type sharedRules struct {
 }
 
 // isSecondary reports whether another region is the primary.
-func (c *core) isSecondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
+func (c *core) isSecondary() bool { return c.config.Primary != c.config.Self.Region }
 
 // requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
 func (sr *sharedRules) requirePrimaryLeader() error {
@@ -73,9 +73,9 @@ func (sr *sharedRules) requirePrimaryLeader() error {
 	case !sr.leads():
 		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	case sr.isSecondary():
-		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.cfg.Self.Region, sr.cfg.Primary)
-	case sr.State().Regions.Primary != sr.cfg.Self.Region:
-		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.cfg.Self.Region)
+		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, sr.config.Self.Region, sr.config.Primary)
+	case sr.State().Regions.Primary != sr.config.Self.Region:
+		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.config.Self.Region)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (sr *sharedRules) requirePrimaryLeader() error {
 // claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
 // entry of its own.
 func (sr *sharedRules) claimPrimary(ctx context.Context) error {
-	if sr.isSecondary() || sr.State().Regions.Primary == sr.cfg.Self.Region {
+	if sr.isSecondary() || sr.State().Regions.Primary == sr.config.Self.Region {
 		return nil
 	}
 	return sr.becomePrimary(ctx, 0)
@@ -91,7 +91,7 @@ func (sr *sharedRules) claimPrimary(ctx context.Context) error {
 
 // becomePrimary makes this region the primary, with at least the given term.
 func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
-	e := agreement.Primary{Region: sr.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
+	e := agreement.Primary{Region: sr.config.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := sr.State().Regions.Primary
 	r, err := sr.propose(ctx, e)
@@ -102,27 +102,27 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, term int64) error {
 	if before == "" { // a new cluster
 		level = slog.LevelDebug
 	}
-	sr.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
+	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", sr.State().Regions.Term)
 	return nil
 }
 
 // informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
 func (sr *sharedRules) informRegions() {
-	if sr.cfg.OtherRegions == nil {
+	if sr.config.OtherRegions == nil {
 		return
 	}
 	t := time.NewTicker(informInterval)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		sr.cfg.OtherRegions.SetEntryNode(sr.isVoter())
-		sr.cfg.OtherRegions.SetMembers(len(sr.aliveNodes()))
+		sr.config.OtherRegions.SetEntryNode(sr.isVoter())
+		sr.config.OtherRegions.SetMembers(len(sr.aliveNodes()))
 		if time.Since(warned) >= warnInterval && sr.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
 		case <-t.C:
-		case <-sr.cfg.OtherRegions.Changed():
+		case <-sr.config.OtherRegions.Changed():
 			wake.Signal(sr.wake)
 		case <-sr.ctx.Done():
 			return
@@ -136,15 +136,15 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 	if !sr.leads() {
 		return false
 	}
-	for _, r := range sr.cfg.OtherRegions.Regions() {
-		switch own := sr.cfg.Primary; {
+	for _, r := range sr.config.OtherRegions.Regions() {
+		switch own := sr.config.Primary; {
 		case r.Primary && r.Name != own:
-			sr.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
+			sr.config.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
 				"their rules differ; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			sr.cfg.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
+			sr.config.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -155,10 +155,10 @@ func (sr *sharedRules) warnAboutPrimaries() (warned bool) {
 // runRegionsLoop is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
 // region, it follows the primary's rules.
 func (sr *sharedRules) runRegionsLoop() {
-	if sr.cfg.OtherRegions == nil && sr.isSecondary() {
+	if sr.config.OtherRegions == nil && sr.isSecondary() {
 		return // the primary can't be reached
 	}
-	sr.loop(sr.cfg.Timings.Follow, sr.wake, func() (last bool) {
+	sr.loop(sr.config.Timings.Follow, sr.wake, func() (last bool) {
 		if !sr.trackLeadership() || sr.State().Cluster.IsZero() {
 			return false
 		}
@@ -169,7 +169,7 @@ func (sr *sharedRules) runRegionsLoop() {
 			govern = sr.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			sr.cfg.Logger.Debug("a round of governing the regions failed", "error", err)
+			sr.config.Logger.Debug("a round of governing the regions failed", "error", err)
 		}
 		return false
 	})
@@ -202,12 +202,12 @@ func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
 func (sr *sharedRules) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if sr.cfg.OtherRegions == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, sr.cfg.Primary)
+	if sr.config.OtherRegions == nil {
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, sr.config.Primary)
 	}
-	b, err := sr.cfg.OtherRegions.Call(ctx, sr.cfg.Primary, m, body)
+	b, err := sr.config.OtherRegions.Call(ctx, sr.config.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
-		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.config.Primary)
 	}
 	return b, callError(err)
 }
@@ -225,7 +225,7 @@ func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []by
 	defer cancel()
 	if _, err := sr.callFar(probe, MethodProbePrimary, nil); errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, even if its outcome is unknown.
-		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.config.Primary)
 	} else if err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
 		return nil, errBadCall
-	case name == sr.cfg.Self.Region:
+	case name == sr.config.Self.Region:
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
 	case !slices.Contains(sr.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
@@ -294,7 +294,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 		delete(sr.reports, name)
 		sr.mu.Unlock()
 		result.Version = rulesVersion(sr.State())
-		sr.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
+		sr.config.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
 		wake.Signal(sr.wake)
 	}
 	return result.MarshalJSON()

@@ -173,10 +173,10 @@ func TestOnDisk(t *testing.T) {
 	n.adjust = func(c *Config) { c.Store = disk }
 	open := func() {
 		t.Helper()
-		cfg := persist.DefaultRaftConfig()
-		cfg.Dir, cfg.Logger = dir, w.log
+		config := persist.DefaultRaftConfig()
+		config.Dir, config.Logger = dir, w.log
 		var err error
-		if disk, err = persist.OpenRaft(cfg); err != nil {
+		if disk, err = persist.OpenRaft(config); err != nil {
 			t.Fatal(err)
 		}
 	}

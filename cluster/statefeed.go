@@ -28,8 +28,8 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	}
 	// Pass the ring on first: other nodes may already use it, and this node can't answer them before it knows it. Rules may
 	// come into force at slightly different times on different nodes.
-	if c.cfg.OnState != nil && ringChanged(before, now) {
-		c.cfg.OnState(now)
+	if c.config.OnState != nil && ringChanged(before, now) {
+		c.config.OnState(now)
 	}
 	if !c.olderThanMemory(now) {
 		c.publishRules(now)
@@ -49,9 +49,9 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	if !ringChanged(before, now) {
 		return
 	}
-	self := c.cfg.Self.ID
+	self := c.config.Self.ID
 	if now.Generation(self) != before.Generation(self) {
-		c.cfg.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
+		c.config.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
 		c.holder.Revoke()
 	}
 	c.holder.AskNow()
@@ -60,9 +60,9 @@ func (c *Cluster) publish(before, now *agreement.State) {
 
 // publishRules passes the state's rules on if they are new. Only the loop calls it.
 func (c *Cluster) publishRules(s *agreement.State) {
-	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.feed.publishedRules {
+	if set := s.SetFor(c.config.Self.Region); c.config.OnRules != nil && set != nil && set != c.feed.publishedRules {
 		c.feed.publishedRules = set
-		c.cfg.OnRules(set)
+		c.config.OnRules(set)
 	}
 }
 

@@ -80,7 +80,7 @@ func (w *watchedLogs) isFailing() bool { return w.writeFailed.Load() || w.probeF
 
 // probeStore is the loop that checks whether the store responds.
 func (c *Cluster) probeStore() {
-	c.loop(c.cfg.Timings.Probe, nil, func() (last bool) {
+	c.loop(c.config.Timings.Probe, nil, func() (last bool) {
 		_ = c.logs.setFailed(&c.logs.probeFailed, c.logs.probe()) // the store logs the error
 		return false
 	})
@@ -90,7 +90,7 @@ func (c *Cluster) probeStore() {
 // lead. If it leads, it hands over the lead. A failing store recovers with the next successful write and probe. A stuck node
 // stays stuck.
 func (nt *nodeTracker) deferElections() {
-	t := time.NewTicker(nt.cfg.Timings.Reconcile)
+	t := time.NewTicker(nt.config.Timings.Reconcile)
 	defer t.Stop()
 	stopped := nt.machine.stopped
 	deferred := false
@@ -118,20 +118,20 @@ func (nt *nodeTracker) deferElections() {
 func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	r := nt.raft.Load()
 	rc := r.ReloadableConfig()
-	rc.HeartbeatTimeout, rc.ElectionTimeout = nt.cfg.Timings.Heartbeat, nt.cfg.Timings.Election
+	rc.HeartbeatTimeout, rc.ElectionTimeout = nt.config.Timings.Heartbeat, nt.config.Timings.Election
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
-		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.cfg.Timings.Election)
+		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.Election)
 	}
 	if err := r.ReloadConfig(rc); err != nil {
-		nt.cfg.Logger.Warn("can't change the election timeout", "error", err)
+		nt.config.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
 	level, message := slog.LevelInfo, "this node stands for election normally again"
 	if late {
 		level, message = slog.LevelWarn, "this node stands for election late: its store fails, or it is stuck"
 	}
-	nt.cfg.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
+	nt.config.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }
@@ -139,7 +139,7 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (nt *nodeTracker) noteStuck() {
 	nt.holder.Revoke()
-	nt.cfg.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", nt.machine.stuck.Load())
+	nt.config.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", nt.machine.stuck.Load())
 }
 
 // Stuck returns why this node no longer applies entries, or nil if it still does.

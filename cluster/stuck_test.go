@@ -301,7 +301,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		leader := w.aLeader().c.Load()
-		late, _, err := leader.cfg.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
+		late, _, err := leader.config.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,25 +73,25 @@ type sentHeartbeat struct {
 }
 
 func newTransport(
-	cfg *Config, addresses raft.ServerAddressProvider,
+	config *Config, addresses raft.ServerAddressProvider,
 	mustSend func(raft.ServerID, uint64) bool, writtenAfter func(uint64) <-chan struct{},
 ) *transport {
 	closing := make(chan struct{})
 	return &transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			ServerAddressProvider: addresses,
-			Logger:                raftLogger(cfg.Logger),
-			Stream:                streamLayer{cfg.Peers.Raft(), closing},
+			Logger:                raftLogger(config.Logger),
+			Stream:                streamLayer{config.Peers.Raft(), closing},
 			MaxPool:               maxPool,
 			// With two requests in flight, Raft can deadlock after a follower fails to append.
 			MaxRPCsInFlight:         1,
-			Timeout:                 cfg.Timings.RPC,
+			Timeout:                 config.Timings.RPC,
 			MsgpackUseNewTimeFormat: true,
 		}),
 		mustSend:        mustSend,
 		writtenAfter:    writtenAfter,
-		heartbeatEvery:  cfg.Timings.Heartbeat / heartbeatsPerTimeout,
-		pulse:           cfg.Peers.Pulse,
+		heartbeatEvery:  config.Timings.Heartbeat / heartbeatsPerTimeout,
+		pulse:           config.Peers.Pulse,
 		acceptedNotices: map[raft.ServerID]commitNotice{},
 		lastHeartbeats:  map[raft.ServerID]sentHeartbeat{},
 		closing:         closing,

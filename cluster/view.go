@@ -59,7 +59,7 @@ func (nt *nodeTracker) Behind() bool {
 			nodes++
 		}
 	}
-	return 2*len(list) <= nodes && slices.Contains(list, nt.cfg.Self.ID)
+	return 2*len(list) <= nodes && slices.Contains(list, nt.config.Self.ID)
 }
 
 // Reasons for not being ready.

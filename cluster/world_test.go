@@ -131,21 +131,21 @@ func (n *node) run() *node {
 		w.t.Fatal(err)
 	}
 	n.store = &store{disk: n.disk, dieAt: n.dieAt, onDeath: func() { w.net.Crash(n.ip) }}
-	cfg := DefaultConfig()
-	cfg.Self, cfg.BootstrapExpect, cfg.Store, cfg.Peers, cfg.Logger = self, n.expect, n.store, peers, log
-	cfg.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
-	cfg.InitialRules = func() ([]byte, string) { return []byte(firstRules), n.name }
-	cfg.OnState = func(s *agreement.State) { n.state.Store(s) }
-	cfg.OnRules = func(s *rules.Set) { n.rules.Store(s) }
-	cfg.Boottime = func() time.Duration { return time.Since(w.start) }
+	config := DefaultConfig()
+	config.Self, config.BootstrapExpect, config.Store, config.Peers, config.Logger = self, n.expect, n.store, peers, log
+	config.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
+	config.InitialRules = func() ([]byte, string) { return []byte(firstRules), n.name }
+	config.OnState = func(s *agreement.State) { n.state.Store(s) }
+	config.OnRules = func(s *rules.Set) { n.rules.Store(s) }
+	config.Boottime = func() time.Duration { return time.Since(w.start) }
 	if n.far != nil {
-		cfg.OtherRegions, cfg.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
-		cfg.InitialRules = func() ([]byte, string) { return worldWide(5).Body, n.name }
+		config.OtherRegions, config.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
+		config.InitialRules = func() ([]byte, string) { return worldWide(5).Body, n.name }
 	}
 	if n.adjust != nil {
-		n.adjust(&cfg)
+		n.adjust(&config)
 	}
-	if c, err = New(cfg); err != nil {
+	if c, err = New(config); err != nil {
 		w.t.Fatal(err)
 	}
 	c.Handle(peers)

@@ -51,7 +51,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	}
 	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, When: when}
 	_, _ = rand.Read(e.Request[:]) // never fails
-	b, err := c.cfg.Build.Encode(e)
+	b, err := c.config.Build.Encode(e)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -83,7 +83,7 @@ func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.C
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, c.cfg.Timings.Write)
+	return context.WithTimeout(ctx, c.config.Timings.Write)
 }
 
 // primaryError adds the primary region's name to the error of a call to it.
@@ -91,15 +91,15 @@ func (c *core) primaryError(err error) error {
 	switch {
 	case !c.isSecondary():
 	case errors.Is(err, ErrOutcomeUnknown):
-		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.cfg.Primary, err)
+		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.config.Primary, err)
 	case errors.Is(err, ErrLeaderUnavailable):
-		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.cfg.Primary, err)
+		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.config.Primary, err)
 	}
 	return err
 }
 
 // followsPrimary reports whether a state's rules are the primary's.
-func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
+func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.config.Primary }
 
 // awaitPrimaryVersion waits until a version of the primary's rules is in force on this node, but at most for awaitPrimaryBound.
 func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
@@ -107,12 +107,12 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	defer cancel()
 	if c.isSecondary() { // otherwise this region's own leader has agreed on it
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
-			c.cfg.Logger.Debug("can't notify the leader of a new version", "error", err)
+			c.config.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}
 	}
 	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && rulesVersion(s) >= version })
 	if err != nil {
-		c.cfg.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
+		c.config.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
 	}
 }
 
@@ -128,9 +128,9 @@ func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
 // servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
 // would block Raft's goroutine, which authority depends on.
 func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, sr.cfg.Timings.Write)
+	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
-	e, err := sr.cfg.Build.Decode(r.body)
+	e, err := sr.config.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
@@ -153,7 +153,7 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
 		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
-			sr.cfg.Logger.Info("can't add a region before a write", "error", err)
+			sr.config.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
 	result, err := sr.propose(ctx, write)
@@ -198,13 +198,13 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 // initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every node, because
 // a founder may die between these entries, and the next leader then completes them.
 func (c *Cluster) initCluster() {
-	c.loop(c.cfg.Timings.Founding, c.leadChanged, func() (last bool) {
+	c.loop(c.config.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {
 			return false
 		}
 		err := c.initClusterOnce()
 		if err != nil {
-			c.cfg.Logger.Debug("can't propose the cluster's first entries yet", "error", err)
+			c.config.Logger.Debug("can't propose the cluster's first entries yet", "error", err)
 		}
 		return err == nil
 	})
@@ -212,12 +212,12 @@ func (c *Cluster) initCluster() {
 
 // foundingLevel returns the highest feature level that all founders know, or 0 if gossip does not know one of them.
 func (c *Cluster) foundingLevel() agreement.Level {
-	level, members := c.cfg.Build.Level, c.gossipMembers()
+	level, members := c.config.Build.Level, c.gossipMembers()
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		at := slices.IndexFunc(members, func(m gossip.Member) bool { return m.ID == nodeID(s.ID) })
 		switch {
-		case nodeID(s.ID) == c.cfg.Self.ID:
+		case nodeID(s.ID) == c.config.Self.ID:
 		case at < 0:
 			return 0
 		default:
@@ -229,7 +229,7 @@ func (c *Cluster) foundingLevel() agreement.Level {
 
 // initClusterOnce proposes whichever of the first entries are missing.
 func (c *Cluster) initClusterOnce() error {
-	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timings.Write)
+	ctx, cancel := context.WithTimeout(c.ctx, c.config.Timings.Write)
 	defer cancel()
 	// A leader knows the current state only after applying an entry of its own.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
@@ -247,16 +247,16 @@ func (c *Cluster) initClusterOnce() error {
 	if err := c.sharedRules.claimPrimary(ctx); err != nil {
 		return err
 	}
-	if rulesVersion(c.State()) != 0 || c.cfg.InitialRules == nil {
+	if rulesVersion(c.State()) != 0 || c.config.InitialRules == nil {
 		return nil
 	}
-	text, by := c.cfg.InitialRules()
+	text, by := c.config.InitialRules()
 	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, When: time.Now()})
 	if err != nil {
 		return err
 	}
 	if r.Err != nil && !errors.Is(r.Err, rules.ErrConflict) {
-		c.cfg.Logger.Error("the first rules are invalid; write new ones", "error", r.Err)
+		c.config.Logger.Error("the first rules are invalid; write new ones", "error", r.Err)
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ func (k Key) LentKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^
 // BorrowedKey is the key of the companion that records what k borrowed.
 func (k Key) BorrowedKey() Key { return Key{Subject: k.Subject, Counter: k.Counter ^ borrowedBits} }
 
-// Loans describes a counter and its loans, in units of the limit.
-type Loans struct {
+// LoanBalance describes a counter and its loans, in units of the limit.
+type LoanBalance struct {
 	Window    int64 // number of the counter's window; 0 for buckets
 	Used      int64 // rounded up: own use plus lent minus borrowed; exceeds the capacity in debt, may be negative
 	Remaining int64 // rounded down
@@ -39,10 +39,10 @@ type Loans struct {
 }
 
 // OwnUse returns what the counter's own region has used.
-func (l *Loans) OwnUse() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
+func (lb *LoanBalance) OwnUse() int64 { return max(0, lb.Used-lb.Lent+lb.Borrowed) }
 
 // Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
-func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) Loans {
+func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBalance {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) Loans 
 }
 
 // loansHeld is Loans for a caller that holds the shard.
-func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out Loans) {
+func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out LoanBalance) {
 	d := t.usageHeld(s, now, k, l)
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
@@ -69,7 +69,7 @@ func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 // buckets). It lends at most half of what is unused, rounded up, and only while the counter's own region has used less than
 // half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
 // ErrShut, ErrOtherWindow or ErrFull, nothing changes.
-func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
+func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,9 +117,9 @@ func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, windo
 }
 
 // loansInWindow returns the counter's loans. It fails unless the counter may take part in a loan for window.
-func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64) (Loans, error) {
+func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64) (LoanBalance, error) {
 	if t.gates.isShut(k.Partition()) {
-		return Loans{}, ErrShut
+		return LoanBalance{}, ErrShut
 	}
 	loans := t.loansHeld(s, now, k, l)
 	if !l.Kind.Divisible() || loans.Window != window {
@@ -171,7 +171,7 @@ func (t *Table) Borrow(
 
 // Room returns how much can be given back to the counter besides outstanding, the amount that may still be given back in
 // another way.
-func (l *Loans) Room(outstanding int64) int64 { return max(0, l.wholeUnits-max(0, outstanding)) }
+func (lb *LoanBalance) Room(outstanding int64) int64 { return max(0, lb.wholeUnits-max(0, outstanding)) }
 
 // makeRoomForLoan makes room for two counters without evicting those of the loan. The caller must hold the shard.
 func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {

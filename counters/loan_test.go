@@ -87,7 +87,7 @@ func (m *loanModel) close() {
 	}
 }
 
-func (m *loanModel) stand(i int) Loans { return m.tables[i].Loans(m.now, m.key, m.limits[i]) }
+func (m *loanModel) stand(i int) LoanBalance { return m.tables[i].Loans(m.now, m.key, m.limits[i]) }
 
 // possible returns what was admitted plus what could still be admitted if no time passed, loans in transit included.
 func (m *loanModel) possible() (n int64) {

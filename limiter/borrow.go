@@ -73,8 +73,8 @@ func (ls *loans) init(l *Limiter) {
 	ls.limiter, ls.borrowers, ls.silentUntil = l, make(map[counters.Key]*borrower), make(map[string]int64)
 }
 
-// noticeDue reports whether this node should notify the owner of a subject now.
-func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
+// isNoticeDue reports whether this node should notify the owner of a subject now.
+func (ls *loans) isNoticeDue(subject rules.Hash, steady int64) bool {
 	slot := &ls.notified[subject.Lo%ownerNoticeSlots]
 	last := slot.Load()
 	return (steady-last >= int64(ownerNoticePause) || steady < last) && slot.CompareAndSwap(last, steady)
@@ -91,7 +91,7 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyNeedsLoan(own) && ls.noticeDue(h.Subject, a.Now.Steady) {
+		if h.Rule.Scope == rules.GlobalScope && anyNeedsLoan(own) && ls.isNoticeDue(h.Subject, a.Now.Steady) {
 			ls.notifyOwner(q, h)
 		}
 	}

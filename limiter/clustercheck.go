@@ -27,7 +27,7 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Instant
 	peek           bool
-	peekIsLook     bool      // its peeks count as looks; see Query.PeeksAreLooks
+	peeksAreLooks     bool      // its peeks count as looks; see Query.PeeksAreLooks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
@@ -257,7 +257,7 @@ func (c *clusterCheck) takeHere(list []int) {
 // spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peekIsLook {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 	outcome := c.limiter.membership.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -333,7 +333,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
 	s.state, s.ask = stateAwaitReply, a
 	var terms localcache.Terms
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peekIsLook) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.reserving {
 		terms = c.limiter.membership.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {

@@ -34,7 +34,7 @@ func (c *clusterCheck) dropUndecided() {
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peekIsLook) {
+			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}

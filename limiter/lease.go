@@ -103,7 +103,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			ls.held.RenewalUnanswered(at, a.q.ops)
+			ls.held.AbandonRenewal(at, a.q.ops)
 		}
 		return
 	}
@@ -134,10 +134,10 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lineages[subject]}
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
-			ls.held.Admitted(sent, at, from, ops, g, a.renewal)
+			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
 		}
 		if refused {
-			ls.held.Refused(sent, from, ops, terms.TTL)
+			ls.held.RememberRefusal(sent, from, ops, terms.TTL)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Instant, window, want int64) (int64, counters.Loans, error) {
+func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Instant, window, want int64) (int64, counters.LoanBalance, error) {
 	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })

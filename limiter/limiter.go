@@ -30,7 +30,7 @@ type Limiter struct {
 	meter         Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
-	requests     requests
+	requests     keptRequests
 
 	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, notHonoured and refusals.taken
 	loadSteps   func(*rules.Set) []int
@@ -282,7 +282,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.peekIsLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.peeksAreLooks, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.PeeksAreLooks, false
 	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)

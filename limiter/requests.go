@@ -131,9 +131,9 @@ const (
 	requestKinds
 )
 
-// requests tracks the requests with an id that this node decided. It does not track answers that arrived with copies and
+// keptRequests tracks the requests with an id that this node decided. It does not track answers that arrived with copies and
 // hand-overs: the nodes that decided them do.
-type requests struct {
+type keptRequests struct {
 	// mu guards kept and deciding.
 	mu       sync.Mutex
 	kept     [2][requestKinds][]keptRequest // in order of decision; [1] is for inline subjects
@@ -150,22 +150,22 @@ type keptRequest struct {
 // makeRoom makes room for memo among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
 // it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks.
-func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var totals [len(r.kept)]int
-	for class := range r.kept {
-		for i, kept := range r.kept[class] {
+func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
+	kr.mu.Lock()
+	defer kr.mu.Unlock()
+	var totals [len(kr.kept)]int
+	for class := range kr.kept {
+		for i, kept := range kr.kept[class] {
 			for len(kept) > 0 && kept[0].until <= now.Steady/1e9 {
 				kept = kept[1:]
 			}
-			r.kept[class][i] = kept
+			kr.kept[class][i] = kept
 			totals[class] += len(kept)
 		}
 	}
-	own := &r.kept[0]
+	own := &kr.kept[0]
 	if memo.Key.IsInline() {
-		own = &r.kept[1]
+		own = &kr.kept[1]
 	}
 	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.IsInline() && totals[1] >= maxKeptAnswers/2 {
 		victims := &own[checkRequest]
@@ -173,7 +173,7 @@ func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *count
 			victims = &own[nodeRequest]
 		}
 		if len(*victims) == 0 {
-			r.refused.Add(1)
+			kr.refused.Add(1)
 			return false
 		}
 		table.Forget(now, (*victims)[0].key)
@@ -184,20 +184,20 @@ func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *count
 }
 
 // lock waits until this node is deciding no other request with the key, and holds off others until done is called.
-func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok bool) {
+func (kr *keptRequests) lock(ctx context.Context, key counters.Key) (done func(), ok bool) {
 	finished := make(chan struct{})
 	for {
-		r.mu.Lock()
-		other := r.deciding[key]
+		kr.mu.Lock()
+		other := kr.deciding[key]
 		if other == nil {
-			r.deciding[key] = finished
+			kr.deciding[key] = finished
 		}
-		r.mu.Unlock()
+		kr.mu.Unlock()
 		if other == nil {
 			return func() {
-				r.mu.Lock()
-				delete(r.deciding, key)
-				r.mu.Unlock()
+				kr.mu.Lock()
+				delete(kr.deciding, key)
+				kr.mu.Unlock()
 				close(finished)
 			}, true
 		}
@@ -210,12 +210,12 @@ func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok 
 }
 
 // count returns how many answers this node keeps to requests that it decided.
-func (r *requests) count() (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for class := range r.kept {
-		for i := range r.kept[class] {
-			n += len(r.kept[class][i])
+func (kr *keptRequests) count() (n int) {
+	kr.mu.Lock()
+	defer kr.mu.Unlock()
+	for class := range kr.kept {
+		for i := range kr.kept[class] {
+			n += len(kr.kept[class][i])
 		}
 	}
 	return n

@@ -327,10 +327,10 @@ func (r *recentList) Code(c *wire.Coder) {
 }
 
 func (s *TopSubject) code(c *wire.Coder) {
-	const maxText = 1 << 20
-	c.Text(&s.Rule, maxText)
+	const maxTopText = 1 << 20
+	c.Text(&s.Rule, maxTopText)
 	s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
-	c.Texts(&s.Key, maxKeyParts, maxText)
+	c.Texts(&s.Key, maxKeyParts, maxTopText)
 	wire.Number(c, &s.Refused, 1<<62)
 	wire.Number(c, &s.Checks, 1<<62)
 }

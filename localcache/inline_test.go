@@ -21,7 +21,7 @@ func callerOps(subject uint64, amount, cost int64) []counters.Op {
 func (s *Leases) deliverLease(now time.Duration, id uint64, ops []counters.Op, amount int64) bool {
 	_, ok := s.Request(now, someone, terms, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
-	s.Admitted(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	s.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
@@ -56,7 +56,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 	// A refusal of one caller applies to that caller alone.
 	refused := callerOps(5, 100, 20)
 	refused[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
-	s.Refused(2, from, refused, time.Second)
+	s.RememberRefusal(2, from, refused, time.Second)
 	if o, _ := s.Spend(3, someone, callerOps(5, 100, 20)); o != Refused {
 		t.Errorf("have %d", o)
 	}

@@ -115,11 +115,11 @@ func (le *lease) reset(ops []counters.Op) {
 // because the owner relies on that when it takes back what other nodes did not spend.
 func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
-		h, most := &g.parts[i], g.parts[i].size
+		b, most := &g.parts[i], g.parts[i].size
 		if ops[i].Limit.Kind.Bucket() {
-			most = max(h.left, h.reported)
+			most = max(b.left, b.reported)
 		}
-		h.left = min(most, h.left+ops[i].Cost)
+		b.left = min(most, b.left+ops[i].Cost)
 	}
 }
 
@@ -194,7 +194,7 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	g := &le.grants[0]
 	eighths := 3 + int64(g.id&1) + int64(le.subject>>5&1)
 	for i := range g.parts {
-		if h := &g.parts[i]; h.size > 0 && h.left <= h.size/8*eighths {
+		if b := &g.parts[i]; b.size > 0 && b.left <= b.size/8*eighths {
 			return true
 		}
 	}

@@ -36,7 +36,7 @@ func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
-	ls.Admitted(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+	ls.AcceptAnswer(now, now, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
 }
 
 func TestSpend(t *testing.T) {
@@ -144,7 +144,7 @@ func TestWhatEndsALease(t *testing.T) {
 		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"this node's end": func(s *Leases) Outcome { s.Enable(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"another life of the counters": func(s *Leases) Outcome {
-			s.Admitted(1, 1, Source{Owner: someone, Incarnation: 5, Lineage: 7}, opsOf(0), Grant{}, false)
+			s.AcceptAnswer(1, 1, Source{Owner: someone, Incarnation: 5, Lineage: 7}, opsOf(0), Grant{}, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
 			return o
 		},
@@ -169,7 +169,7 @@ func TestRememberedRefusals(t *testing.T) {
 		for i := range ops[1:] {
 			ops[1+i].Decision.Allowed = true
 		}
-		s.Refused(0, from, ops, time.Second)
+		s.RememberRefusal(0, from, ops, time.Second)
 	}
 	try := func(now time.Duration, costs ...int64) (Outcome, algorithms.Decision) {
 		ops := opsOf(costs...)

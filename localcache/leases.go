@@ -275,9 +275,9 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 	return out
 }
 
-// Admitted processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
+// AcceptAnswer processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
 // sent is when the question was sent; renewal says whether it was a renewal. ops hold the owner's decisions.
-func (ls *Leases) Admitted(sent, now time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
+func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le != nil && renewal {
@@ -339,10 +339,10 @@ func (ls *Leases) returnUnused(sh *leaseShard, now time.Duration, from Source, o
 	ls.wakeBy(now)
 }
 
-// Refused remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
+// RememberRefusal remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
 // and until there is room again, or a little longer if many checks are refused. If an op was refused only because the owner's
-// table is full, or no op was refused, Refused remembers nothing.
-func (ls *Leases) Refused(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+// table is full, or no op was refused, it remembers nothing.
+func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le == nil || !le.matches(ops) || ls.disabled.Load() {
@@ -373,8 +373,8 @@ func (ls *Leases) Refused(now time.Duration, from Source, ops []counters.Op, ttl
 	}
 }
 
-// RenewalUnanswered records that the renewal of ops' lease got no answer.
-func (ls *Leases) RenewalUnanswered(now time.Duration, ops []counters.Op) {
+// AbandonRenewal records that the renewal of ops' lease got no answer.
+func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le != nil {
@@ -385,13 +385,13 @@ func (ls *Leases) RenewalUnanswered(now time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget drops the owners' refusals of a subject. If room is set, the subject merely has room again, and its leases continue.
-// Otherwise its counters were changed, and its leases end too.
-func (ls *Leases) Forget(now time.Duration, subject uint64, room bool) {
+// Forget drops the owners' refusals of a subject. If refusalsOnly is set, the subject merely has room again, and its leases
+// continue. Otherwise its counters were changed, and its leases end too.
+func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 	for ; le != nil; le = le.nextSet {
-		if le.refused = (refusal{}); !room {
+		if le.refused = (refusal{}); !refusalsOnly {
 			ls.endAll(sh, le, now)
 		}
 	}
@@ -444,8 +444,8 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 }
 
 // wakeBy makes sure that TakeEnded is called by at.
-func (ls *Leases) wakeBy(now time.Duration) {
-	if !ls.setAlarm(now) {
+func (ls *Leases) wakeBy(at time.Duration) {
+	if !ls.setAlarm(at) {
 		return
 	}
 	select {
@@ -454,10 +454,10 @@ func (ls *Leases) wakeBy(now time.Duration) {
 	}
 }
 
-// setAlarm moves the next call of TakeEnded forward to at. It returns false if that call is already due by then.
-func (ls *Leases) setAlarm(now time.Duration) bool {
-	for current := ls.alarm.Load(); int64(now) < current; current = ls.alarm.Load() {
-		if ls.alarm.CompareAndSwap(current, int64(now)) {
+// setAlarm makes the next call of TakeEnded due at the given time, if it was due later. Otherwise it returns false.
+func (ls *Leases) setAlarm(at time.Duration) bool {
+	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
+		if ls.alarm.CompareAndSwap(current, int64(at)) {
 			return true
 		}
 	}

@@ -154,35 +154,35 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 			sh.inline++
 		}
 	}
-	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
+	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
-		e.parts, amounts = append(e.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
+		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
 	}
-	s.grants = append(s.grants, e)
+	s.grants = append(s.grants, g)
 	ll.outstanding.Add(1)
-	s.until = max(s.until, e.until)
+	s.until = max(s.until, g.until)
 	sh.nextSweep = min(sh.nextSweep, s.until)
-	return e.id, amounts
+	return g.id, amounts
 }
 
 // acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
 // missing from the report is no longer being spent, although some of it may be on its way back.
 func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.grants)
-	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return now >= e.until || e.lineage != r.Lineage })
+	s.grants = slices.DeleteFunc(s.grants, func(g ledgerGrant) bool { return now >= g.until || g.lineage != r.Lineage })
 	ll.outstanding.Add(int64(len(s.grants) - before))
 	for i := range s.grants {
-		e := &s.grants[i]
-		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.LastGrant {
+		g := &s.grants[i]
+		if !r.SameIncarnation || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
 			continue
 		}
-		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
+		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == g.id })
 		if held < 0 {
-			e.until = min(e.until, now+returnGrace)
+			g.until = min(g.until, now+returnGrace)
 		}
-		for j := range e.parts {
-			if p := &e.parts[j]; held < 0 {
+		for j := range g.parts {
+			if p := &g.parts[j]; held < 0 {
 				p.spendable = 0
 			} else if left := r.Lease.Held[held].Left; j < len(left) {
 				p.spendable, p.returnable = min(p.spendable, left[j]), min(p.returnable, left[j])
@@ -200,9 +200,9 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
 		input := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
-		s.forEachPart(op.Key.Counter, func(e *ledgerGrant, p *ledgerPart) {
+		s.forEachPart(op.Key.Counter, func(g *ledgerGrant, p *ledgerPart) {
 			input.Out = addCapped(input.Out, p.spendable)
-			if e.holder == r.Holder {
+			if g.holder == r.Holder {
 				input.HolderOut = addCapped(input.HolderOut, p.spendable)
 			}
 		})
@@ -221,15 +221,15 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 }
 
 // forEachPart calls f for each outstanding part of the limit of counter.
-func (s *ledgerSubject) forEachPart(counter uint64, f func(e *ledgerGrant, p *ledgerPart)) {
+func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *ledgerPart)) {
 	if s == nil {
 		return
 	}
 	for i := range s.grants {
-		e := &s.grants[i]
-		for j := range e.parts {
-			if e.parts[j].counter == counter {
-				f(e, &e.parts[j])
+		g := &s.grants[i]
+		for j := range g.parts {
+			if g.parts[j].counter == counter {
+				f(g, &g.parts[j])
 			}
 		}
 	}
@@ -244,22 +244,22 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 	if s == nil {
 		return
 	}
-	index := slices.IndexFunc(s.grants, func(e ledgerGrant) bool { return e.id == id && e.lineage == lineage })
+	index := slices.IndexFunc(s.grants, func(g ledgerGrant) bool { return g.id == id && g.lineage == lineage })
 	if index < 0 {
 		return
 	}
-	e := s.grants[index]
+	g := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
-	if now >= e.until {
+	if now >= g.until {
 		return
 	}
 	for i := range ops {
-		part := slices.IndexFunc(e.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
+		part := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
 		if part < 0 {
 			continue
 		}
-		cost := min(ops[i].Cost, e.parts[part].unreturned)
+		cost := min(ops[i].Cost, g.parts[part].unreturned)
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
 			spendable := int64(0)
 			s.forEachPart(ops[i].Key.Counter, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
@@ -267,7 +267,7 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 			cost = min(cost, used(&ops[i])-1-spendable)
 		}
 		if cost > 0 {
-			e.parts[part].unreturned -= cost
+			g.parts[part].unreturned -= cost
 			give(i, cost)
 		}
 	}
@@ -278,8 +278,8 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
 	sh, s := ll.lock(subject)
 	defer sh.mu.Unlock()
-	s.forEachPart(counter, func(e *ledgerGrant, p *ledgerPart) {
-		if now < e.until {
+	s.forEachPart(counter, func(g *ledgerGrant, p *ledgerPart) {
+		if now < g.until {
 			total = addCapped(total, p.returnable)
 		}
 	})

@@ -154,15 +154,15 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 			came = true
 			from := Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			if yes {
-				s.Admitted(sent, nw.at, from, ops, g, renewal)
+				s.AcceptAnswer(sent, nw.at, from, ops, g, renewal)
 			} else {
-				s.Refused(nw.at, from, ops, nw.terms.TTL)
+				s.RememberRefusal(nw.at, from, ops, nw.terms.TTL)
 			}
 		})
 	})
 	nw.after(time.Second, func() {
 		if renewal && !came {
-			s.RenewalUnanswered(nw.at, ops)
+			s.AbandonRenewal(nw.at, ops)
 		}
 	})
 }
@@ -517,7 +517,7 @@ func (nw *network) hoard(h int) {
 		nw.table.Peek(now, ops)
 		g := nw.grant(h, now, &request, ops)
 		nw.message(1, h, func() {
-			nw.holders[h].Admitted(sent, nw.at, Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
+			nw.holders[h].AcceptAnswer(sent, nw.at, Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -546,7 +546,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			come := func(h int, sent time.Duration, g Grant) {
 				ops := w.ops([]int64{0})
 				ops[0].Decision.Allowed = true
-				w.holders[h].Admitted(sent, w.at, from, ops, g, false)
+				w.holders[h].AcceptAnswer(sent, w.at, from, ops, g, false)
 			}
 			pass := func(d time.Duration) { w.run(w.at + d) }
 			w.at = time.Second

@@ -58,9 +58,9 @@ func TestUsedUp(t *testing.T) {
 		ops[0].Limit = &bucket
 		s.Request(now, someone, terms, ops, 1)
 		if ops[0].Decision = d; d.Allowed {
-			s.Admitted(now, now, from, ops, Grant{}, false)
+			s.AcceptAnswer(now, now, from, ops, Grant{}, false)
 		} else {
-			s.Refused(now, from, ops, terms.TTL)
+			s.RememberRefusal(now, from, ops, terms.TTL)
 		}
 	}
 	const began = time.Minute

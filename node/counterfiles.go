@@ -23,7 +23,7 @@ const (
 type counterFiles []counterFile
 
 type counterFile struct {
-	*persist.Counters
+	*persist.CounterFile
 	what string
 }
 
@@ -40,7 +40,7 @@ func (n *Node) openFiles() error {
 	if !n.checkpoints {
 		return nil
 	}
-	config := persist.DefaultCountersConfig()
+	config := persist.DefaultCounterFileConfig()
 	config.Dir, config.Source, config.Now, config.Logger = n.dir, n.table, n.clock.Now, n.log
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (n *Node) openFiles() error {
 	return n.openFile(config, "fallback counters")
 }
 
-func (n *Node) openFile(config persist.CountersConfig, what string) error {
-	store, err := persist.OpenCounters(config)
+func (n *Node) openFile(config persist.CounterFileConfig, what string) error {
+	store, err := persist.OpenCounterFile(config)
 	if err == nil {
 		n.files = append(n.files, counterFile{store, what})
 	}

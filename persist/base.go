@@ -46,28 +46,28 @@ func (b *base) add(bytes, n int64) {
 }
 
 // beginBase begins a new base.
-func (c *Counters) beginBase() {
-	b := &c.base
-	b.firstFrame, b.nextPart, b.allMarked, b.marked, b.copied, b.written = c.lastFrame+1, 0, false, 0, 0, 0
+func (cf *CounterFile) beginBase() {
+	b := &cf.base
+	b.firstFrame, b.nextPart, b.allMarked, b.marked, b.copied, b.written = cf.lastFrame+1, 0, false, 0, 0, 0
 }
 
 // beginFullBase begins a new base that the next checkpoint writes in full.
-func (c *Counters) beginFullBase() {
-	c.beginBase()
-	_, marked := c.cfg.Source.MarkChanged(0, math.MaxInt)
-	c.base.marked, c.base.allMarked = int64(marked), true
+func (cf *CounterFile) beginFullBase() {
+	cf.beginBase()
+	_, marked := cf.config.Source.MarkChanged(0, math.MaxInt)
+	cf.base.marked, cf.base.allMarked = int64(marked), true
 }
 
 // continueBase continues the new base, or begins one when it is due. It returns how many counters it marked.
-func (c *Counters) continueBase() int64 {
-	b := &c.base
-	if b.firstFrame == 0 && b.logSize > max(b.size, c.minLogSize) {
-		c.beginBase()
+func (cf *CounterFile) continueBase() int64 {
+	b := &cf.base
+	if b.firstFrame == 0 && b.logSize > max(b.size, cf.minLogSize) {
+		cf.beginBase()
 	}
 	if b.firstFrame == 0 || b.allMarked {
 		return 0
 	}
-	next, marked := c.cfg.Source.MarkChanged(b.nextPart, max(int(b.lastChanged), c.minBaseStep))
+	next, marked := cf.config.Source.MarkChanged(b.nextPart, max(int(b.lastChanged), cf.minBaseStep))
 	b.nextPart, b.allMarked = next, next == 0
 	b.marked += int64(marked)
 	return int64(marked)
@@ -75,25 +75,25 @@ func (c *Counters) continueBase() int64 {
 
 // completeBase completes the new base once all of it is written, and deletes the older frames. It must follow a checkpoint
 // that wrote everything marked.
-func (c *Counters) completeBase() error {
-	b := &c.base
+func (cf *CounterFile) completeBase() error {
+	b := &cf.base
 	if b.firstFrame == 0 || !b.allMarked {
 		return nil
 	}
-	if err := c.deleteFramesBefore(b.firstFrame); err != nil {
+	if err := cf.deleteFramesBefore(b.firstFrame); err != nil {
 		return err
 	}
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
 	}
-	c.base = base{size: size, logSize: b.written - size, lastChanged: b.lastChanged}
+	cf.base = base{size: size, logSize: b.written - size, lastChanged: b.lastChanged}
 	return nil
 }
 
 // deleteFramesBefore deletes all frames numbered below first.
-func (c *Counters) deleteFramesBefore(first uint64) error {
-	return c.file.update(func(tx *bolt.Tx) error {
+func (cf *CounterFile) deleteFramesBefore(first uint64) error {
+	return cf.file.update(func(tx *bolt.Tx) error {
 		frames := tx.Bucket(framesBucket)
 		if frames == nil {
 			return nil

@@ -29,97 +29,97 @@ const (
 )
 
 // Start begins periodic checkpoints. Call Load first.
-func (c *Counters) Start() error {
-	if err := c.acquire(c.ctx); err != nil {
+func (cf *CounterFile) Start() error {
+	if err := cf.acquire(cf.ctx); err != nil {
 		return err
 	}
-	defer c.release()
+	defer cf.release()
 	switch {
-	case c.closed:
+	case cf.closed:
 		return ErrClosed
-	case !c.loaded:
+	case !cf.loaded:
 		return ErrNotLoaded
-	case c.started:
+	case cf.started:
 		return nil
 	}
-	c.started = true
-	go c.runLoop() // Close waits for it
+	cf.started = true
+	go cf.runLoop() // Close waits for it
 	return nil
 }
 
-func (c *Counters) acquire(ctx context.Context) error {
+func (cf *CounterFile) acquire(ctx context.Context) error {
 	select {
-	case c.lock <- struct{}{}: // succeed even if ctx has ended, as long as the lock is free
+	case cf.lock <- struct{}{}: // succeed even if ctx has ended, as long as the lock is free
 		return nil
 	default:
 	}
-	c.waiting.Add(1)
-	defer c.waiting.Add(-1)
+	cf.waiting.Add(1)
+	defer cf.waiting.Add(-1)
 	select {
-	case c.lock <- struct{}{}:
+	case cf.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (c *Counters) release() { <-c.lock }
+func (cf *CounterFile) release() { <-cf.lock }
 
-func (c *Counters) runLoop() {
-	defer close(c.done)
-	timer := time.NewTimer(c.cfg.Interval)
+func (cf *CounterFile) runLoop() {
+	defer close(cf.done)
+	timer := time.NewTimer(cf.config.Interval)
 	defer timer.Stop()
 	for {
 		select {
-		case <-c.ctx.Done():
+		case <-cf.ctx.Done():
 			return
 		case <-timer.C:
 		}
 		begin := time.Now()
 		// checkpointNow logs and records its error.
-		_ = c.checkpointNow(c.ctx, true)
+		_ = cf.checkpointNow(cf.ctx, true)
 		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
-		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxPauseIntervals))
+		pause := cf.config.Interval * time.Duration(min(1+cf.Status().Failures, maxPauseIntervals))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }
 
 // Checkpoint writes what changed since the last one, as fast as it can. Whatever it can't write still counts as changed. When
 // ctx ends, it stops between two frames.
-func (c *Counters) Checkpoint(ctx context.Context) error { return c.checkpointNow(ctx, false) }
+func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.checkpointNow(ctx, false) }
 
-func (c *Counters) checkpointNow(ctx context.Context, paced bool) error {
-	if err := c.acquire(ctx); err != nil {
+func (cf *CounterFile) checkpointNow(ctx context.Context, paced bool) error {
+	if err := cf.acquire(ctx); err != nil {
 		return err
 	}
-	defer c.release()
-	if c.closed {
+	defer cf.release()
+	if cf.closed {
 		return ErrClosed
 	}
-	return c.checkpoint(ctx, paced)
+	return cf.checkpoint(ctx, paced)
 }
 
-func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
-	if !c.loaded {
+func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
+	if !cf.loaded {
 		return ErrNotLoaded
 	}
 	begin := time.Now()
-	c.paced, c.lastResumed = paced, begin
-	n, err := c.writeChanges(ctx)
+	cf.paced, cf.lastResumed = paced, begin
+	n, err := cf.writeChanges(ctx)
 	if isDamaged(err) {
-		err = errors.Join(err, c.setAside(err))
+		err = errors.Join(err, cf.setAside(err))
 	}
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	c.recordOutcome(begin, n, err)
+	cf.recordOutcome(begin, n, err)
 	return err
 }
 
 // recordOutcome records the outcome of a checkpoint. It logs the first of several failures, and the recovery.
-func (c *Counters) recordOutcome(begin time.Time, n int64, err error) {
-	c.statusMu.Lock()
-	s := &c.status
+func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
+	cf.statusMu.Lock()
+	s := &cf.status
 	failed := s.Failures
 	s.Err = err
 	if err != nil {
@@ -128,83 +128,83 @@ func (c *Counters) recordOutcome(begin time.Time, n int64, err error) {
 		s.Failures = 0
 		s.Completed, s.Duration, s.Counters = begin, time.Since(begin), n
 	}
-	if c.file != nil {
-		if info, err := c.file.handle.Stat(); err == nil {
+	if cf.file != nil {
+		if info, err := cf.file.handle.Stat(); err == nil {
 			s.FileSize = info.Size()
 		}
 	}
-	c.statusMu.Unlock()
+	cf.statusMu.Unlock()
 	switch {
 	case err != nil && failed == 0:
-		c.cfg.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", c.path, "error", err)
+		cf.config.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", cf.path, "error", err)
 	case err == nil && failed > 0:
-		c.cfg.Logger.Info("checkpoints are written again", "path", c.path, "failures", failed)
+		cf.config.Logger.Info("checkpoints are written again", "path", cf.path, "failures", failed)
 	}
 }
 
 // writeChanges makes one checkpoint and returns how many counters it wrote.
-func (c *Counters) writeChanges(ctx context.Context) (int64, error) {
-	fresh := c.file == nil // the previous file was lost, or there was no room to create one
+func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
+	fresh := cf.file == nil // the previous file was lost, or there was no room to create one
 	if fresh {
-		if err := c.open(); err != nil {
+		if err := cf.open(); err != nil {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
-	if c.noticeClockStep(c.cfg.Now()) || fresh {
-		c.beginFullBase() // after a step, the times in existing frames are wrong by as much
+	if cf.noticeClockStep(cf.config.Now()) || fresh {
+		cf.beginFullBase() // after a step, the times in existing frames are wrong by as much
 	}
-	marked := c.continueBase()
+	marked := cf.continueBase()
 	var n int64
-	err := c.cfg.Source.Changed(func(records []counters.Record) error {
-		if err := c.writeFrames(ctx, records); err != nil {
+	err := cf.config.Source.Changed(func(records []counters.Record) error {
+		if err := cf.writeFrames(ctx, records); err != nil {
 			return fmt.Errorf("write counters: %w", err)
 		}
 		n += int64(len(records))
 		return nil
 	})
-	c.base.lastChanged = max(0, n-marked)
+	cf.base.lastChanged = max(0, n-marked)
 	if err == nil {
-		err = c.completeBase()
+		err = cf.completeBase()
 	}
 	return n, err
 }
 
 // writeFrames writes records as frames, in one transaction unless they are large logs.
-func (c *Counters) writeFrames(ctx context.Context, records []counters.Record) error {
+func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
-		frames, ends, n := c.buffer[:0], []int(nil), 0
+		frames, ends, n := cf.buffer[:0], []int(nil), 0
 		for n < len(records) && len(frames) < commitBytes {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			begin, taken := len(frames), 0
-			frames, taken = appendFrame(frames, records[n:], c.cfg.Now())
+			frames, taken = appendFrame(frames, records[n:], cf.config.Now())
 			if n += taken; len(frames) == begin+frameHeader {
 				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
 				ends = append(ends, len(frames))
 			}
-			c.pace(ctx)
+			cf.pace(ctx)
 		}
-		if err := c.commitFrames(frames, ends); err != nil {
+		if err := cf.commitFrames(frames, ends); err != nil {
 			return err
 		}
 		if cap(frames) <= maxKeptBuffer {
-			c.buffer = frames[:0]
+			cf.buffer = frames[:0]
 		}
-		c.base.add(int64(len(frames)), int64(n))
+		cf.base.add(int64(len(frames)), int64(n))
 		records = records[n:]
 	}
 	return nil
 }
 
 // commitFrames writes frames under the next numbers. ends holds the offset at which each frame ends.
-func (c *Counters) commitFrames(frames []byte, ends []int) error {
+func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	if len(ends) == 0 {
 		return nil
 	}
-	last, before := c.lastFrame, c.file.diskTime()
-	err := c.file.update(func(tx *bolt.Tx) error {
+	last, before := cf.lastFrame, cf.file.diskTime()
+	err := cf.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
 		if err != nil {
 			return err
@@ -225,74 +225,74 @@ func (c *Counters) commitFrames(frames []byte, ends []int) error {
 	if err != nil {
 		return err
 	}
-	c.lastFrame = last
-	c.file.forgetPages()
+	cf.lastFrame = last
+	cf.file.forgetPages()
 	// Waiting for the disk does not count as work: it uses no processor time.
-	c.lastResumed = c.lastResumed.Add(c.file.diskTime() - before)
+	cf.lastResumed = cf.lastResumed.Add(cf.file.diskTime() - before)
 	return nil
 }
 
 // pace leaves nine tenths of a core to other work, unless a caller is waiting for the store.
-func (c *Counters) pace(ctx context.Context) {
-	worked := time.Since(c.lastResumed)
-	if !c.paced || worked < minWork {
+func (cf *CounterFile) pace(ctx context.Context) {
+	worked := time.Since(cf.lastResumed)
+	if !cf.paced || worked < minWork {
 		return
 	}
-	if c.waiting.Load() == 0 {
+	if cf.waiting.Load() == 0 {
 		select {
 		case <-time.After(restFactor * worked):
 		case <-ctx.Done():
 		}
 	}
-	c.lastResumed = time.Now()
+	cf.lastResumed = time.Now()
 }
 
 // noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
 // the last step that it noticed.
-func (c *Counters) noticeClockStep(now algorithms.Instant) bool {
+func (cf *CounterFile) noticeClockStep(now algorithms.Instant) bool {
 	lead := now.Wall - now.Steady
-	if moved := lead - c.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
+	if moved := lead - cf.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
 		return false
 	}
-	c.wallLead = lead
+	cf.wallLead = lead
 	return true
 }
 
 // Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, unwritten changes are lost. Later
 // calls return the first call's result.
-func (c *Counters) Close(ctx context.Context) error {
-	c.closeOnce.Do(func() {
-		c.closeErr = c.close(ctx)
-		if c.closeErr != nil {
-			c.closeErr = fmt.Errorf("close counters: %w", c.closeErr)
+func (cf *CounterFile) Close(ctx context.Context) error {
+	cf.closeOnce.Do(func() {
+		cf.closeErr = cf.close(ctx)
+		if cf.closeErr != nil {
+			cf.closeErr = fmt.Errorf("close counters: %w", cf.closeErr)
 		}
 	})
-	return c.closeErr
+	return cf.closeErr
 }
 
-func (c *Counters) close(ctx context.Context) error {
+func (cf *CounterFile) close(ctx context.Context) error {
 	// A checkpoint in progress stops at its next frame; the last one writes the rest.
-	c.cancel()
-	if err := c.acquire(ctx); err != nil {
+	cf.cancel()
+	if err := cf.acquire(ctx); err != nil {
 		return err
 	}
 	var err error
-	if c.loaded {
-		err = c.checkpoint(ctx, false)
+	if cf.loaded {
+		err = cf.checkpoint(ctx, false)
 		if isDamaged(err) && ctx.Err() == nil {
 			// The file was set aside, but there is still time to write all counters to a new one.
-			err = c.checkpoint(ctx, false)
+			err = cf.checkpoint(ctx, false)
 		}
 	}
-	if c.file != nil {
-		err = errors.Join(err, c.file.close())
-		c.file = nil
+	if cf.file != nil {
+		err = errors.Join(err, cf.file.close())
+		cf.file = nil
 	}
-	c.closed = true
-	started := c.started
-	c.release()
+	cf.closed = true
+	started := cf.started
+	cf.release()
 	if started {
-		<-c.done
+		<-cf.done
 	}
 	return err
 }

@@ -42,10 +42,10 @@ func (l *logLines) count(what string) int {
 func TestDiskFull(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src, log := newTable(), &logLines{}
-	cfg := testConfig(dir, src, clk.Now)
-	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
-	cfg.MaxSize = 1 << 20
-	c, _ := openLoaded(t, cfg)
+	config := testConfig(dir, src, clk.Now)
+	config.Logger = slog.New(slog.NewTextHandler(log, nil))
+	config.MaxSize = 1 << 20
+	c, _ := openLoaded(t, config)
 	src.set(sample(clk.Now(), 1)[0])
 	mustCheckpoint(t, c)
 	good := c.Status()
@@ -70,8 +70,8 @@ func TestDiskFull(t *testing.T) {
 	}
 
 	// Another start, with room.
-	cfg.MaxSize = 0
-	c, _ = openLoaded(t, cfg)
+	config.MaxSize = 0
+	c, _ = openLoaded(t, config)
 	mustCheckpoint(t, c)
 	mustClose(t, c)
 	again := newTable()
@@ -108,12 +108,12 @@ func TestTinyFileSystem(t *testing.T) {
 		}
 	}
 	src, log := newTable(), &logLines{}
-	cfg := testConfig(dir, src, clk.Now)
-	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	config := testConfig(dir, src, clk.Now)
+	config.Logger = slog.New(slog.NewTextHandler(log, nil))
 
 	// Not even an empty file fits.
 	fill()
-	c, _ := openLoaded(t, cfg)
+	c, _ := openLoaded(t, config)
 	defer mustClose(t, c)
 	if s := c.Status(); s.Err == nil || s.Failures != 1 {
 		t.Errorf("status is %+v", s)
@@ -155,18 +155,18 @@ func TestTinyFileSystem(t *testing.T) {
 
 // A file that is damaged while the node runs is set aside, and all counters are written to a new one.
 func TestBreaksWhileRunning(t *testing.T) {
-	tests := map[string]func(t *testing.T, c *Counters){
-		"cut to nothing": func(t *testing.T, c *Counters) {
+	tests := map[string]func(t *testing.T, c *CounterFile){
+		"cut to nothing": func(t *testing.T, c *CounterFile) {
 			if err := os.Truncate(c.path, 0); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"cut in half": func(t *testing.T, c *Counters) {
+		"cut in half": func(t *testing.T, c *CounterFile) {
 			if err := os.Truncate(c.path, c.file.usedBytes.Load()/2); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"noise": func(t *testing.T, c *Counters) {
+		"noise": func(t *testing.T, c *CounterFile) {
 			f, err := os.OpenFile(c.path, os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -294,9 +294,9 @@ func TestDamagedFrames(t *testing.T) {
 			})
 			log := &logLines{}
 			again := newTable()
-			cfg := testConfig(dir, again, clk.Now)
-			cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
-			c, stats := openLoaded(t, cfg)
+			config := testConfig(dir, again, clk.Now)
+			config.Logger = slog.New(slog.NewTextHandler(log, nil))
+			c, stats := openLoaded(t, config)
 			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.DamagedFrames != 2 || stats.SetAside || log.count("damaged frames") != 1 {
 				t.Errorf("have %+v, %+v, %s", s, stats, log.text.String())
 			}

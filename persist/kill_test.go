@@ -109,8 +109,8 @@ func childCounters(load, dir string) error {
 }
 
 // openKilled opens the store, with a new base every few checkpoints, and returns the last change it holds.
-func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
-	c, err := OpenCounters(testConfig(dir, src, wallClock))
+func openKilled(dir string, src *counters.Table) (*CounterFile, int, error) {
+	c, err := OpenCounterFile(testConfig(dir, src, wallClock))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -277,7 +277,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 	return damaged
 }
 
-func firstFrame(t *testing.T, c *Counters) (first uint64) {
+func firstFrame(t *testing.T, c *CounterFile) (first uint64) {
 	t.Helper()
 	if err := c.file.view(func(tx *bolt.Tx) error {
 		if b := tx.Bucket(framesBucket); b != nil {

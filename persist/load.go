@@ -35,45 +35,45 @@ const (
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
 // written while the clock was ahead, is moved to now.
-func (c *Counters) Load(now algorithms.Instant) (LoadStats, error) {
+func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
-	if err := c.acquire(c.ctx); err != nil {
+	if err := cf.acquire(cf.ctx); err != nil {
 		return stats, ErrClosed
 	}
-	defer c.release()
-	if c.closed {
+	defer cf.release()
+	if cf.closed {
 		return stats, ErrClosed
 	}
 	begin := time.Now()
-	if c.file != nil {
-		err := c.readFrames(now, &stats)
+	if cf.file != nil {
+		err := cf.readFrames(now, &stats)
 		if isDamaged(err) {
 			stats.SetAside = true
-			err = c.setAside(err)
+			err = cf.setAside(err)
 		}
 		if err != nil {
 			return stats, fmt.Errorf("load counters: %w", err)
 		}
 	}
-	c.loaded, c.wallLead = true, now.Wall-now.Steady
-	c.statusMu.Lock()
-	c.status.Damaged += stats.DamagedFrames
-	c.statusMu.Unlock()
+	cf.loaded, cf.wallLead = true, now.Wall-now.Steady
+	cf.statusMu.Lock()
+	cf.status.Damaged += stats.DamagedFrames
+	cf.statusMu.Unlock()
 	stats.Duration = time.Since(begin)
 	return stats, nil
 }
 
 // readFrames reads all frames, with one reader per core but at most maxReaders.
-func (c *Counters) readFrames(now algorithms.Instant, stats *LoadStats) error {
+func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
 	var group sync.WaitGroup
 	for i := range readers {
-		readers[i] = frameReader{Counters: c, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}}
-		group.Go(func() { errs[i] = c.file.view(readers[i].read) })
+		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}}
+		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
 	group.Wait()
-	c.file.forgetPages()
+	cf.file.forgetPages()
 	total, live := readers[0].totalBytes, int64(0)
 	for i := range readers {
 		r := &readers[i]
@@ -81,18 +81,18 @@ func (c *Counters) readFrames(now algorithms.Instant, stats *LoadStats) error {
 		stats.Expired, stats.Older = stats.Expired+r.Expired, stats.Older+r.Older
 		live += r.liveBytes
 	}
-	c.base = base{size: live, logSize: total - live}
+	cf.base = base{size: live, logSize: total - live}
 	if stats.DamagedFrames = readers[0].DamagedFrames; stats.DamagedFrames > 0 {
-		c.cfg.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
-			"path", c.path, "frames", stats.DamagedFrames)
-		c.beginBase() // rewrite the file without the damaged frames
+		cf.config.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
+			"path", cf.path, "frames", stats.DamagedFrames)
+		cf.beginBase() // rewrite the file without the damaged frames
 	}
 	return errors.Join(errs...)
 }
 
 // frameReader restores one part of the key space. Each reader reads all frames.
 type frameReader struct {
-	*Counters
+	*CounterFile
 	now         algorithms.Instant
 	part, parts uint64
 	// reset holds the counters that are not in the table because they were reset. They are few.
@@ -155,7 +155,7 @@ func (f *frameReader) restore() {
 	if len(f.batch) == 0 {
 		return
 	}
-	restored, noRoom := f.cfg.Source.Restore(f.now, f.batch)
+	restored, noRoom := f.config.Source.Restore(f.now, f.batch)
 	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
 	f.Older += int64(len(f.batch) - restored - noRoom)
 	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))

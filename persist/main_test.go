@@ -144,34 +144,34 @@ func (c *clock) add(d time.Duration) {
 	c.now.Wall += int64(d)
 }
 
-func testConfig(dir string, src Source, now func() algorithms.Instant) CountersConfig {
-	cfg := DefaultCountersConfig()
-	cfg.Dir, cfg.Source, cfg.Now, cfg.Logger = dir, src, now, quiet
-	return cfg
+func testConfig(dir string, src Source, now func() algorithms.Instant) CounterFileConfig {
+	config := DefaultCounterFileConfig()
+	config.Dir, config.Source, config.Now, config.Logger = dir, src, now, quiet
+	return config
 }
 
 // openLoaded opens the store in dir and loads it.
-func openLoaded(t testing.TB, cfg CountersConfig) (*Counters, LoadStats) {
+func openLoaded(t testing.TB, config CounterFileConfig) (*CounterFile, LoadStats) {
 	t.Helper()
-	c, err := OpenCounters(cfg)
+	c, err := OpenCounterFile(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stats, err := c.Load(cfg.Now())
+	stats, err := c.Load(config.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, stats
 }
 
-func mustCheckpoint(t testing.TB, c *Counters) {
+func mustCheckpoint(t testing.TB, c *CounterFile) {
 	t.Helper()
 	if err := c.Checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func mustClose(t testing.TB, c *Counters) {
+func mustClose(t testing.TB, c *CounterFile) {
 	t.Helper()
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)

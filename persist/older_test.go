@@ -40,9 +40,9 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 
 	var log bytes.Buffer
 	again := newTable()
-	cfg := testConfig(dir, again, clk.Now)
-	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	c, stats := openLoaded(t, cfg)
+	config := testConfig(dir, again, clk.Now)
+	config.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c, stats := openLoaded(t, config)
 	if stats.Restored != 0 || stats.DamagedFrames != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "rename the file back") {
 		t.Errorf("have %+v, %d set aside, logged %s", stats, c.Status().SetAside, log.String())
 	}

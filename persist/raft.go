@@ -70,7 +70,7 @@ func (c *RaftConfig) Validate() error {
 // Raft stores Raft's state in raft.db and snapshots/. It holds the data directory's lock while it is open. All methods may
 // be called concurrently.
 type Raft struct {
-	cfg       RaftConfig
+	config    RaftConfig
 	path      string
 	store     *raftboltdb.BoltStore
 	handle    *os.File // bbolt's own
@@ -90,11 +90,11 @@ type Raft struct {
 // OpenRaft opens Raft's state in the data directory, or creates it if there is none. The error wraps ErrInUse if another
 // process has the directory. It wraps ErrCorrupt if the state is damaged or partly missing. The node must not start then,
 // because it may have acknowledged what is lost.
-func OpenRaft(cfg RaftConfig) (*Raft, error) {
-	if err := cfg.Validate(); err != nil {
+func OpenRaft(config RaftConfig) (*Raft, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Raft{cfg: cfg, path: filepath.Join(cfg.Dir, raftFile), workers: newWorkers()}
+	r := &Raft{config: config, path: filepath.Join(config.Dir, raftFile), workers: newWorkers()}
 	if err := r.create(); err != nil {
 		return nil, err
 	}
@@ -112,23 +112,23 @@ func OpenRaft(cfg RaftConfig) (*Raft, error) {
 
 // assemble creates the stores that the methods return.
 func (r *Raft) assemble() error {
-	log := r.cfg.Logger
+	log := r.config.Logger
 	var err error
-	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.cfg.Dir, keptSnapshots, hashilog.New(log))
+	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.config.Dir, keptSnapshots, hashilog.New(log))
 	if err != nil {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
-	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
+	r.ballast = newBallast(filepath.Join(r.config.Dir, ballastFile), r.config.Ballast, r.workers, log)
 	r.stable = &guardedStable{
-		inner: checkedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
+		inner: checkedStable{r.store}, path: r.path, timeout: r.config.Timeout, ballast: r.ballast, workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
-	r.logs = newGuardedLogs(checkedLogs{r.store}, r.cfg.Timeout, r.workers, log)
+	r.logs = newGuardedLogs(checkedLogs{r.store}, r.config.Timeout, r.workers, log)
 	r.logs.afterWrite = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
-	if r.probe, err = openProbe(filepath.Join(r.cfg.Dir, probeFile), r.cfg.Timeout, r.workers, log); err != nil {
+	if r.probe, err = openProbe(filepath.Join(r.config.Dir, probeFile), r.config.Timeout, r.workers, log); err != nil {
 		return err
 	}
 	r.ballast.prepare()
@@ -148,7 +148,7 @@ func (r *Raft) abandon() error { return guard(r.store.Close) }
 
 func (r *Raft) boltOptions() *bolt.Options {
 	return &bolt.Options{
-		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.config.MaxSize,
 	}
 }
 
@@ -200,7 +200,7 @@ type RaftStatus struct {
 func (r *Raft) Status() RaftStatus {
 	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.exists.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
-		hung, full, err := h.report(r.cfg.Timeout)
+		hung, full, err := h.report(r.config.Timeout)
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
 			s.HungSince = hung
 		}
@@ -228,7 +228,7 @@ func (r *Raft) close() error {
 			return fmt.Errorf("close Raft's store: %w", err)
 		}
 		return nil
-	case <-time.After(r.cfg.Timeout):
+	case <-time.After(r.config.Timeout):
 		return fmt.Errorf("close Raft's store: %w", errHung)
 	}
 }

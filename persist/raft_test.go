@@ -21,9 +21,9 @@ import (
 )
 
 func raftConfig(dir string) RaftConfig {
-	cfg := DefaultRaftConfig()
-	cfg.Dir, cfg.Logger, cfg.Ballast = dir, quiet, 1<<16
-	return cfg
+	config := DefaultRaftConfig()
+	config.Dir, config.Logger, config.Ballast = dir, quiet, 1<<16
+	return config
 }
 
 func openRaft(t testing.TB, dir string) *Raft {
@@ -222,9 +222,9 @@ func TestRaftConfig(t *testing.T) {
 		"Ballast": func(c *RaftConfig) { c.Ballast = -1 },
 		"MaxSize": func(c *RaftConfig) { c.MaxSize = -1 },
 	} {
-		cfg := raftConfig(t.TempDir())
-		harm(&cfg)
-		if _, err := OpenRaft(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		config := raftConfig(t.TempDir())
+		harm(&config)
+		if _, err := OpenRaft(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("have %v, want an error about %s", err, want)
 		}
 	}
@@ -234,9 +234,9 @@ func TestRaftConfig(t *testing.T) {
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
 	log := &logLines{}
-	cfg := raftConfig(dir)
-	cfg.MaxSize, cfg.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
-	r, err := OpenRaft(cfg)
+	config := raftConfig(dir)
+	config.MaxSize, config.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
+	r, err := OpenRaft(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (r *Raft) create() error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("open %s: %w", r.path, err)
 	}
-	names, err := snapshotNames(r.cfg.Dir)
+	names, err := snapshotNames(r.config.Dir)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (r *Raft) wrapOpenError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrInUse):
-		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
+		return fmt.Errorf("%w: %s", ErrInUse, r.config.Dir)
 	case isDamaged(err), errors.Is(err, errChecksum):
 		return corruptError(r.path, err)
 	}
@@ -219,7 +219,7 @@ func (r *Raft) checkTerm(term uint64) error {
 func (r *Raft) removeLeftovers() {
 	for _, pattern := range []string{
 		globEscape(r.path) + ".new-*",
-		filepath.Join(globEscape(filepath.Join(r.cfg.Dir, snapshotsDir)), "*"+temporarySuffix),
+		filepath.Join(globEscape(filepath.Join(r.config.Dir, snapshotsDir)), "*"+temporarySuffix),
 	} {
 		left, err := filepath.Glob(pattern)
 		if err != nil {
@@ -264,7 +264,7 @@ func parseSnapshotName(name string) (snapshotPosition, bool) {
 // use an older one, but the log entries between the two have since been removed.
 func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	var newest snapshotPosition
-	names, err := snapshotNames(r.cfg.Dir)
+	names, err := snapshotNames(r.config.Dir)
 	if err != nil {
 		return newest, err
 	}
@@ -279,7 +279,7 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	if name == "" {
 		return newest, nil
 	}
-	dir := filepath.Join(r.cfg.Dir, snapshotsDir, name)
+	dir := filepath.Join(r.config.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
 		if errors.Is(err, errChecksum) || errors.Is(err, fs.ErrNotExist) {
 			return newest, corruptError(dir, err)

@@ -382,7 +382,7 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 		for node.State() == raft.Leader {
 			time.Sleep(time.Millisecond) // synthetic
 		}
-		if took := time.Since(begin); took > store.cfg.Timeout+time.Second {
+		if took := time.Since(begin); took > store.config.Timeout+time.Second {
 			t.Errorf("still leader after %v with a hung disk", took)
 		}
 		time.Sleep(30 * time.Second) // synthetic
@@ -440,7 +440,7 @@ func TestRaftCloseWhileHung(t *testing.T) {
 				t.Errorf("have %v", err)
 			}
 		}
-		if took := time.Since(begin); took > store.cfg.Timeout {
+		if took := time.Since(begin); took > store.config.Timeout {
 			t.Errorf("took %v", took)
 		}
 		wg.Wait()
@@ -464,17 +464,17 @@ const (
 func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raft {
 	t.Helper()
 	address, trans := raft.NewInmemTransport("node")
-	cfg := raft.DefaultConfig()
-	cfg.LocalID, cfg.Logger = "node", hclog.NewNullLogger()
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 400*time.Millisecond, 400*time.Millisecond, 200*time.Millisecond
-	cfg.MaxAppendEntries = CachedEntries
+	config := raft.DefaultConfig()
+	config.LocalID, config.Logger = "node", hclog.NewNullLogger()
+	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout = 400*time.Millisecond, 400*time.Millisecond, 200*time.Millisecond
+	config.MaxAppendEntries = CachedEntries
 	if how == firstStart {
 		servers := raft.Configuration{Servers: []raft.Server{{ID: "node", Address: address}}}
-		if err := raft.BootstrapCluster(cfg, store.Logs(), store.Stable(), store.Snapshots(), trans, servers); err != nil {
+		if err := raft.BootstrapCluster(config, store.Logs(), store.Stable(), store.Snapshots(), trans, servers); err != nil {
 			t.Fatal(err)
 		}
 	}
-	node, err := raft.NewRaft(cfg, fsm, store.Logs(), store.Stable(), store.Snapshots(), trans)
+	node, err := raft.NewRaft(config, fsm, store.Logs(), store.Stable(), store.Snapshots(), trans)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,17 +49,17 @@ func TestRaftBallast(t *testing.T) {
 	path := filepath.Join(dir, ballastFile)
 	synctest.Test(t, func(t *testing.T) {
 		log := &logLines{}
-		cfg := raftConfig(dir)
-		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
-		r, err := OpenRaft(cfg)
+		config := raftConfig(dir)
+		config.Logger = slog.New(slog.NewTextHandler(log, nil))
+		r, err := OpenRaft(config)
 		if err != nil {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(path)
-		if err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
+		if err != nil || info.Size() != config.Ballast || !r.Status().Ballast {
 			t.Fatalf("ballast: %v, %v", info, err)
 		}
-		free := int64(scarceFactor*cfg.Ballast - 1)
+		free := int64(scarceFactor*config.Ballast - 1)
 		r.ballast.freeBytes = func(string) (int64, bool) { return free, true }
 		r.stable.inner = &fullStable{StableStore: r.stable.inner, room: func() bool {
 			_, err := os.Stat(path)
@@ -78,7 +78,7 @@ func TestRaftBallast(t *testing.T) {
 		r.ballast.mu.Unlock()
 		time.Sleep(refillPause) // synthetic
 		synctest.Wait()
-		if info, err := os.Stat(path); err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
+		if info, err := os.Stat(path); err != nil || info.Size() != config.Ballast || !r.Status().Ballast {
 			t.Errorf("ballast: %v, %v", info, err)
 		}
 		if n, err := r.Stable().GetUint64(termKey); n != 9 || err != nil {
@@ -94,9 +94,9 @@ func TestRaftBallast(t *testing.T) {
 		if err := os.Truncate(path, 100); err != nil {
 			t.Fatal(err)
 		}
-		cfg := raftConfig(dir)
-		cfg.Ballast = size
-		r, err := OpenRaft(cfg)
+		config := raftConfig(dir)
+		config.Ballast = size
+		r, err := OpenRaft(config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +112,9 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		log := &logLines{}
-		cfg := raftConfig(dir)
-		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
-		r, err := OpenRaft(cfg)
+		config := raftConfig(dir)
+		config.Logger = slog.New(slog.NewTextHandler(log, nil))
+		r, err := OpenRaft(config)
 		if err != nil {
 			t.Fatal(err)
 		}

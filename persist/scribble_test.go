@@ -68,8 +68,8 @@ func TestDamagedFile(t *testing.T) {
 		}
 		begin := time.Now()
 		src := newTable()
-		cfg := testConfig(dir, src, clk.Now)
-		c, stats := openLoaded(t, cfg)
+		config := testConfig(dir, src, clk.Now)
+		c, stats := openLoaded(t, config)
 		for k, r := range src.all {
 			if count, ok := want[k.Subject]; !ok || count != r.State.Count && r.Kind != algorithms.SlidingLog {
 				t.Fatalf("round %d, %s: %+v was never written", round, what, r)
@@ -259,9 +259,9 @@ func TestDamagedMetaIsLogged(t *testing.T) {
 				f.Close()
 			}
 			var log bytes.Buffer
-			cfg := testConfig(dir, newTable(), clk.Now)
-			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			c, _ := openLoaded(t, cfg)
+			config := testConfig(dir, newTable(), clk.Now)
+			config.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c, _ := openLoaded(t, config)
 			if have := strings.Contains(log.String(), "meta page"); have != damaged {
 				t.Errorf("page %d, damaged %v: have %q", page, damaged, log.String())
 			}

@@ -48,12 +48,12 @@ func TestSmallFiles(t *testing.T) {
 // Two tables in one directory don't interfere: damage to one file does not affect the other.
 func TestTwoCounterFiles(t *testing.T) {
 	dir := t.TempDir()
-	open := func(file string) (*Counters, *counters.Table) {
+	open := func(file string) (*CounterFile, *counters.Table) {
 		table := counters.New(1000)
 		t.Cleanup(table.Close)
-		config := DefaultCountersConfig()
+		config := DefaultCounterFileConfig()
 		config.Dir, config.Source, config.Now, config.File = dir, table, func() algorithms.Instant { return algorithms.At(time.Now()) }, file
-		c, err := OpenCounters(config)
+		c, err := OpenCounterFile(config)
 		if err == nil {
 			_, err = c.Load(config.Now())
 		}
@@ -91,7 +91,7 @@ func TestTwoCounterFiles(t *testing.T) {
 	if aside, err := filepath.Glob(bad + ".corrupt-*"); len(aside) != 1 {
 		t.Errorf("have %v set aside, %v", aside, err)
 	}
-	config := DefaultCountersConfig()
+	config := DefaultCounterFileConfig()
 	config.Dir, config.Source, config.Now, config.File = dir, counters.New(1), func() algorithms.Instant { return algorithms.Instant{} }, "../x"
 	if err := config.Validate(); err == nil {
 		t.Error("a path was accepted as a name")

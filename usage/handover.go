@@ -29,7 +29,7 @@ func (t *Totals) HandOver(ctx context.Context) error {
 	}
 	errs := []error{errors.New("hand over usage: there is no other member")}
 	for _, to := range t.members() {
-		if to.ID == t.meter.cfg.Self {
+		if to.ID == t.meter.config.Self {
 			continue
 		}
 		err := t.handOverTo(ctx, to, sources)
@@ -50,7 +50,7 @@ func (m *Meter) closeAll() ([]source, error) {
 	defer m.writing.Unlock()
 	for _, l := range m.inMemory() {
 		if err := m.closeLedger(l); err != nil {
-			m.cfg.Logger.Error("can't write usage to disk; handing it over from memory", "error", err)
+			m.config.Logger.Error("can't write usage to disk; handing it over from memory", "error", err)
 		}
 	}
 	return m.sources(allMonths)
@@ -101,7 +101,7 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 		return nil, errRow
 	}
 	page, m := d.Rest(), t.meter
-	if p.Ledger.Source == m.cfg.Self || p.Ledger.Source.IsZero() || p.Page < 0 ||
+	if p.Ledger.Source == m.config.Self || p.Ledger.Source.IsZero() || p.Page < 0 ||
 		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
 		return nil, errors.New("invalid ledger")
 	}
@@ -119,7 +119,7 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 		return nil, err
 	}
 	if p.Last && len(reply) == 0 {
-		m.cfg.Logger.Info("took over a ledger of usage", "month", p.Ledger.Month, "node", p.Node)
+		m.config.Logger.Info("took over a ledger of usage", "month", p.Ledger.Month, "node", p.Node)
 	}
 	return reply, nil
 }

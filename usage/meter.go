@@ -48,7 +48,7 @@ func (c *Config) Validate() error {
 // Meter counts what this node answers as allowed. Counting never waits for the disk. All methods may be called concurrently;
 // Add and AddNamed also after Close.
 type Meter struct {
-	cfg     Config
+	config  Config
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
@@ -86,20 +86,20 @@ type Stats struct {
 
 // Open returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
 // without it.
-func Open(cfg Config) (*Meter, error) {
-	if err := cfg.Validate(); err != nil {
+func Open(config Config) (*Meter, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Meter{cfg: cfg, live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
+	m := &Meter{config: config, live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
 	var err error
-	if m.file, err = persist.OpenBuckets(cfg.Dir, fileName, cfg.Logger); err == nil {
+	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
 		m.writing.Lock()
 		err = m.load()
 		m.writing.Unlock()
 	}
 	if err != nil {
 		m.figures.failures.Add(1)
-		cfg.Logger.Error("can't read earlier usage; counting new usage in memory", "error", err)
+		config.Logger.Error("can't read earlier usage; counting new usage in memory", "error", err)
 	}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(context.Background())
@@ -150,7 +150,7 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	defer m.mu.Unlock()
 	l := m.live[month]
 	if l == nil {
-		l = newLedger(ledgerID{Month: month, Source: m.cfg.Self, Number: rand.Uint64()}, m.cfg.Name, m.cfg.Rows)
+		l = newLedger(ledgerID{Month: month, Source: m.config.Self, Number: rand.Uint64()}, m.config.Name, m.config.Rows)
 		m.live[month], m.ledgers = l, append(m.ledgers, l)
 		select {
 		case m.wake <- struct{}{}:
@@ -167,7 +167,7 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 func (m *Meter) Stats() Stats {
 	f := &m.figures
 	s := Stats{
-		MaxRows: int64(m.cfg.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
+		MaxRows: int64(m.config.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
 	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {

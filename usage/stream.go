@@ -35,7 +35,7 @@ type ledgerReader struct {
 // no rows.
 func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, totals: t, query: q}
-	self := Member{ID: t.meter.cfg.Self, Name: t.meter.cfg.Name}
+	self := Member{ID: t.meter.config.Self, Name: t.meter.config.Name}
 	members := []Member{self}
 	if !q.Here {
 		for _, m := range t.members() {
@@ -105,7 +105,7 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 		reader.page, err = readPage(body[1:])
 	}
 	if err != nil {
-		s.totals.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
+		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
 		reader.page, reader.more = nil, false
 		s.missing = append(s.missing, reader.source.Node)
 		slices.Sort(s.missing)
@@ -131,7 +131,7 @@ func readPage(page []byte) (rows []Row, err error) {
 
 // readPageFrom reads a page from this node or another one.
 func (t *Totals) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
-	if at.ID == t.meter.cfg.Self {
+	if at.ID == t.meter.config.Self {
 		return t.page(q)
 	}
 	body, _ := json.Marshal(q) // names and numbers

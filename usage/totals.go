@@ -91,7 +91,7 @@ func (t *Totals) inventoryHere(month Month) (h inventory) {
 	h.Damaged = m.file.SetAside()
 	sources, err := m.sources(month)
 	if err != nil {
-		m.cfg.Logger.Error("can't read usage", "error", err)
+		m.config.Logger.Error("can't read usage", "error", err)
 		h.Damaged = true
 	}
 	h.Sources = sources
@@ -220,7 +220,7 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 
 // inventoryOf asks a node what it holds for a month.
 func (t *Totals) inventoryOf(ctx context.Context, m Member, month Month) (h inventory, err error) {
-	if m.ID == t.meter.cfg.Self {
+	if m.ID == t.meter.config.Self {
 		h = t.inventoryHere(month)
 	} else {
 		body, _ := json.Marshal(month) // a number

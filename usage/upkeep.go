@@ -70,9 +70,9 @@ func (m *Meter) sync() error {
 	err := m.write()
 	switch failed := m.figures.failures.Load(); {
 	case err != nil && m.figures.failures.Add(1) == 1:
-		m.cfg.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
+		m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
 	case err == nil && failed > 0:
-		m.cfg.Logger.Info("usage is written again", "failures", failed)
+		m.config.Logger.Info("usage is written again", "failures", failed)
 		m.figures.failures.Store(0)
 	}
 	return err
@@ -85,7 +85,7 @@ func (m *Meter) write() error {
 	}
 	lost := m.file.Lost()
 	var errs []error
-	now := m.cfg.Now()
+	now := m.config.Now()
 	for _, l := range m.inMemory() {
 		if lost != m.lastLost { // the file was replaced
 			l.markAllDirty()
@@ -127,7 +127,7 @@ func (m *Meter) load() error {
 		list, err := listCopies(tx)
 		for _, c := range list {
 			if !c.closed {
-				l, err := loadOpenLedger(tx, c.ledgerID, m.cfg.Rows)
+				l, err := loadOpenLedger(tx, c.ledgerID, m.config.Rows)
 				if err != nil {
 					return err
 				}
@@ -149,10 +149,10 @@ func (m *Meter) load() error {
 	defer m.mu.Unlock()
 	for _, l := range found {
 		if l.damaged {
-			m.cfg.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
+			m.config.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
 		}
 		m.ledgers = append(m.ledgers, l)
-		if l.id.Source != m.cfg.Self {
+		if l.id.Source != m.config.Self {
 			continue // the directory was another node's: keep its ledgers, which close after a while without counts
 		}
 		if m.live[l.id.Month] == nil {
@@ -239,7 +239,7 @@ func (m *Meter) dropOld() error {
 			if c.Month != last {
 				kept, last = kept+1, c.Month
 			}
-			if kept > m.cfg.Months && c.closed {
+			if kept > m.config.Months && c.closed {
 				old = append(old, c)
 			}
 		}

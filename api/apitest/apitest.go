@@ -342,7 +342,7 @@ var (
 	AdminCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,
 		api.UnknownRule, api.NotFound, api.MethodNotAllowed, api.Timeout, api.Conflict, api.TooLarge, api.InvalidRules, api.NotReady,
-		api.NoLeader, api.NoOwner, api.MemberAlive, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
+		api.NoLeader, api.NoOwner, api.Refused, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
 		api.Incomplete,
 	}
 )

@@ -79,22 +79,22 @@ func denyStatus(query string) (int, *api.Error) {
 }
 
 // readHeaders sets the check's attributes from the request's headers, as profile says.
-func (e *exchange) readHeaders(profile *rules.Profile) {
-	c := &e.check
+func (x *exchange) readHeaders(profile *rules.Profile) {
+	c := &x.check
 	for i := range profile.Sources {
 		s := &profile.Sources[i]
-		e.lines = e.lines[:0]
-		for _, line := range e.header.PeekAll(s.Header) {
-			e.lines = append(e.lines, codec.UnsafeString(line))
+		x.lines = x.lines[:0]
+		for _, line := range x.header.PeekAll(s.Header) {
+			x.lines = append(x.lines, codec.UnsafeString(line))
 		}
-		value, ok := s.Value(e.lines)
+		value, ok := s.Value(x.lines)
 		switch {
 		case !ok && s.Hops > 0:
-			value, ok = e.peerAddress(), true
+			value, ok = x.peerAddress(), true
 		case ok && s.Fingerprint:
-			from := len(e.values)
-			e.values = rules.AppendFingerprint(e.values, value)
-			value = codec.UnsafeString(e.values[from:])
+			from := len(x.values)
+			x.values = rules.AppendFingerprint(x.values, value)
+			value = codec.UnsafeString(x.values[from:])
 		}
 		if ok {
 			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: truncateValue(value)})
@@ -112,8 +112,8 @@ func truncateValue(value string) string {
 }
 
 // peerAddress returns the address that the request came from.
-func (e *exchange) peerAddress() string {
-	tcp, ok := e.peer.(*net.TCPAddr)
+func (x *exchange) peerAddress() string {
+	tcp, ok := x.peer.(*net.TCPAddr)
 	if !ok {
 		return "unknown"
 	}
@@ -121,7 +121,7 @@ func (e *exchange) peerAddress() string {
 	if a, ok = netip.AddrFromSlice(tcp.IP); !ok {
 		return "unknown"
 	}
-	from := len(e.values)
-	e.values = a.Unmap().AppendTo(e.values)
-	return codec.UnsafeString(e.values[from:])
+	from := len(x.values)
+	x.values = a.Unmap().AppendTo(x.values)
+	return codec.UnsafeString(x.values[from:])
 }

@@ -60,39 +60,39 @@ type exchange struct {
 	transfer    api.Transfer // a large body, or a large answer of the fast path
 }
 
-// size returns roughly how many bytes e holds, including its body and answer.
-func (e *exchange) size() int64 {
-	return e.batchMemory + int64(cap(e.request.body)+e.Size()+e.decoder.Size()+cap(e.values)+cap(e.wireAnswer))
+// size returns roughly how many bytes x holds, including its body and answer.
+func (x *exchange) size() int64 {
+	return x.batchMemory + int64(cap(x.request.body)+x.Size()+x.decoder.Size()+cap(x.values)+cap(x.wireAnswer))
 }
 
-// reset prepares e for the next request.
-func (e *exchange) reset() {
-	e.request = request{body: api.Reuse(e.request.body)}
-	e.Reply.Reset()
-	e.decoder.Reset()
-	e.check.Reset()
-	clear(e.lines)
-	e.token, e.decided, e.checks, e.batchMemory = nil, false, 0, 0
-	e.values, e.wireAnswer = api.Reuse(e.values), api.Reuse(e.wireAnswer)
-	e.began, e.due, e.delayAfterDue, e.hangUp = time.Time{}, time.Time{}, 0, false
+// reset prepares x for the next request.
+func (x *exchange) reset() {
+	x.request = request{body: api.Reuse(x.request.body)}
+	x.Reply.Reset()
+	x.decoder.Reset()
+	x.check.Reset()
+	clear(x.lines)
+	x.token, x.decided, x.checks, x.batchMemory = nil, false, 0, 0
+	x.values, x.wireAnswer = api.Reuse(x.values), api.Reuse(x.wireAnswer)
+	x.began, x.due, x.delayAfterDue, x.hangUp = time.Time{}, time.Time{}, 0, false
 }
 
-// compose turns e's decision into its answer; see codec.Reply.Compose.
-func (e *exchange) compose(deny int, bare bool, node []byte) {
-	e.decided = true
-	e.Compose(&e.answer, &e.check, deny, bare, node)
+// compose turns x's decision into its answer; see codec.Reply.Compose.
+func (x *exchange) compose(denyStatus int, omitBody bool, node []byte) {
+	x.decided = true
+	x.Compose(&x.answer, &x.check, denyStatus, omitBody, node)
 }
 
 // delayAnswer schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the
 // max_delay of its rule; the longest counts.
-func (e *exchange) delayAnswer(now time.Time) {
+func (x *exchange) delayAnswer(now time.Time) {
 	hold := time.Duration(0)
-	for i := range e.answer.Limits {
-		if l := &e.answer.Limits[i]; !l.Rule.Shadow {
+	for i := range x.answer.Limits {
+		if l := &x.answer.Limits[i]; !l.Rule.Shadow {
 			hold = max(hold, min(l.Delay, l.Rule.MaxDelay))
 		}
 	}
 	if hold > 0 {
-		e.due, e.delayAfterDue = now.Add(hold), e.answer.Delay()-hold
+		x.due, x.delayAfterDue = now.Add(hold), x.answer.Delay()-hold
 	}
 }

@@ -235,7 +235,7 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 	for _, id := range in.members {
-		if r := rs.records[id]; r.settled < in.state.Epoch || r.applied < in.state.Revision {
+		if r := rs.records[id]; r.settledEpoch < in.state.Epoch || r.applied < in.state.Revision {
 			return nil
 		}
 	}

@@ -74,7 +74,7 @@ type GranterConfig struct {
 type Granter struct {
 	config      GranterConfig
 	leadChanges chan bool // true: this node leads; false: it follows
-	questions   chan *pendingRequest
+	requests    chan *pendingRequest
 	outcomes    chan outcome
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -107,8 +107,8 @@ type reign struct {
 type pendingRequest struct {
 	request *Request // nil if it is not about authority
 	// buildReply builds the reply after the confirmation.
-	buildReply func(l *reignState, now time.Duration, s *agreement.State) Reply
-	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	buildReply func(rs *reignState, now time.Duration, s *agreement.State) Reply
+	// majorityIndex is the index of a request by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
 	majorityIndex uint64
 	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
 	reply         chan Reply      // capacity 1
@@ -125,7 +125,7 @@ type outcome struct {
 // NewGranter returns a Granter that starts as a follower.
 func NewGranter(c GranterConfig) *Granter {
 	g := &Granter{
-		config: c, leadChanges: make(chan bool), questions: make(chan *pendingRequest),
+		config: c, leadChanges: make(chan bool), requests: make(chan *pendingRequest),
 		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -183,11 +183,11 @@ func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &pendingRequest{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
 
-// submit submits a question and waits for the reply. If ctx ends first, it returns a refusal.
+// submit submits a request and waits for the reply. If ctx ends first, it returns a refusal.
 func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
-	case g.questions <- q:
+	case g.requests <- q:
 	case <-ctx.Done():
 		return Reply{Reason: reasonNotLeading}
 	case <-g.ctx.Done():
@@ -231,7 +231,7 @@ func (g *Granter) run() {
 				g.beginReign()
 				tick.Reset(tickInterval)
 			}
-		case q := <-g.questions:
+		case q := <-g.requests:
 			g.accept(q)
 		case o := <-g.outcomes:
 			g.handleOutcome(o)
@@ -264,7 +264,7 @@ func (g *Granter) endReign() {
 	r.refuseAll()
 }
 
-// refuseAll answers every waiting question with a refusal.
+// refuseAll answers every waiting request with a refusal.
 func (r *reign) refuseAll() {
 	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
 		q.reply <- Reply{Reason: reasonNotLeading}
@@ -296,7 +296,7 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 	})
 }
 
-// accept answers a question or queues it. A question that arrives before the reign's mark has been applied waits for that.
+// accept answers a request or queues it. A request that arrives before the reign's mark has been applied waits for that.
 func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
 	switch {
@@ -323,7 +323,7 @@ func (g *Granter) accept(q *pendingRequest) {
 	r.waiting = append(r.waiting, q)
 }
 
-// answerMajority answers questions whose index a majority of the ring has applied, and drops those whose callers have stopped
+// answerMajority answers requests whose index a majority of the ring has applied, and drops those whose callers have stopped
 // waiting.
 func (g *Granter) answerMajority() {
 	r := g.reign
@@ -345,8 +345,8 @@ func (g *Granter) answerMajority() {
 	})
 }
 
-// startConfirmation begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a
-// question waits, it returns how long to wait.
+// startConfirmation begins a confirmation if a request waits for one and the last one is long enough ago. Otherwise, if a
+// request waits, it returns how long to wait.
 func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
@@ -403,7 +403,7 @@ func (g *Granter) handleOutcome(o outcome) {
 	}
 }
 
-// answerConfirmed answers the questions that waited for the confirmation.
+// answerConfirmed answers the requests that waited for the confirmation.
 func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.state.leadConfirmedAt = g.config.Now()

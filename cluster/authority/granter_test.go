@@ -341,7 +341,7 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 func leading(g *Granter) bool {
 	synctest.Wait()
 	leads := g.reign != nil && g.reign.state != nil
-	// The loop must accept the question before it can change the fields read here.
+	// The loop must accept the request before it can change the fields read here.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	g.Answer(ctx, Request{})
@@ -370,7 +370,7 @@ func TestFollowed(t *testing.T) {
 		}
 		g.Answer(t.Context(), r)
 		if have := len(g.reign.awaitingMajority); have != 0 {
-			t.Errorf("%d questions are left whose callers have stopped waiting", have)
+			t.Errorf("%d requests are left whose callers have stopped waiting", have)
 		}
 		told := make(chan bool, 1)
 		go func() { told <- g.AwaitMajority(t.Context(), index) }()

@@ -31,16 +31,16 @@ const (
 
 // Request is a node's request for authority. It also reports everything that the leader must know about the node.
 type Request struct {
-	Node        ring.NodeID   `json:"node"`
-	Boot        uint64        `json:"boot"`                  // the process; never 0
-	Generation  int64         `json:"generation"`            // the node's generation in the state that it has applied
-	Applied     uint64        `json:"applied"`               // Raft index
-	Settled     int64         `json:"settled"`               // the epoch that the node has settled
-	Unreachable []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
-	Relayed     []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
-	Leaving     bool          `json:"leaving,omitempty"`     // the node wants to leave the ring
-	GivingUp    bool          `json:"giving_up,omitempty"`   // the process has given up its authority, and will never ask again
-	Stuck       bool          `json:"stuck,omitempty"`       // the node no longer applies entries and must have no authority
+	Node         ring.NodeID   `json:"node"`
+	Boot         uint64        `json:"boot"`                  // the process; never 0
+	Generation   int64         `json:"generation"`            // the node's generation in the state that it has applied
+	Applied      uint64        `json:"applied"`               // Raft index
+	SettledEpoch int64         `json:"settled"`               // the last epoch that the node has settled
+	Unreachable  []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
+	Relayed      []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
+	Leaving      bool          `json:"leaving,omitempty"`     // the node wants to leave the ring
+	GivingUp     bool          `json:"giving_up,omitempty"`   // the process has given up its authority, and will never ask again
+	Stuck        bool          `json:"stuck,omitempty"`       // the node no longer applies entries and must have no authority
 	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
 	// WithoutAuthority is how long the process has been without authority; 0 while it has authority.

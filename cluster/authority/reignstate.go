@@ -105,13 +105,13 @@ type pendingFloor struct {
 
 // record is a leader's record of one node.
 type record struct {
-	boot        uint64        // the registered process, which the fields up to withoutAuthority describe
-	lastAsked   time.Duration // when it last asked; never if it has not
-	lastGranted time.Duration // when the leader last granted it authority
-	gaveUp      bool
-	settled     int64  // from its last request with the current generation
-	applied     uint64 // from the same request
-	leaving     bool
+	boot         uint64        // the registered process, which the fields up to withoutAuthority describe
+	lastAsked    time.Duration // when it last asked; never if it has not
+	lastGranted  time.Duration // when the leader last granted it authority
+	gaveUp       bool
+	settledEpoch int64  // from its last request with the current generation
+	applied      uint64 // from the same request
+	leaving      bool
 	// unreachable, relayed and withoutAuthority, how long the process had been without authority, are from the last request.
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration

@@ -71,7 +71,7 @@ func (d *desk) node(n byte) *Node {
 func (d *desk) request(n byte) Request {
 	q := Request{
 		Node: id(n), Boot: d.node(n).Boot, Generation: d.state.Generation(id(n)), Applied: d.state.Index,
-		Settled: d.state.Epoch,
+		SettledEpoch: d.state.Epoch,
 	}
 	if at, ok := d.granted[n]; ok && d.now-at >= Term {
 		q.WithoutAuthority = d.now - at - Term
@@ -231,7 +231,7 @@ func TestSettledNeedsEveryMember(t *testing.T) {
 	late := d.request(3)
 	for range 40 {
 		d.now += tickInterval
-		late.Applied, late.Settled = d.state.Index, 1
+		late.Applied, late.SettledEpoch = d.state.Index, 1
 		d.ask(late)
 		d.ask(d.request(1))
 		d.ask(d.request(2))

@@ -29,7 +29,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	r.leaving, r.withoutAuthority = q.Leaving, q.WithoutAuthority
 	r.unreachable, r.relayed = q.Unreachable, q.Relayed
 	if q.Generation == s.Generation(q.Node) {
-		r.settled, r.applied = q.Settled, q.Applied
+		r.settledEpoch, r.applied = q.SettledEpoch, q.Applied
 	}
 	if q.GivingUp {
 		r.gaveUp = true

@@ -16,7 +16,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 		d.run(tickInterval, 1, 2, 3, 4)
 	}
 	lasting := d.request(4)
-	lasting.Settled = 1
+	lasting.SettledEpoch = 1
 	for range 60 { // three nodes have settled, node 4 has not
 		d.now += tickInterval
 		if lasting.Applied = d.state.Index; d.now/tickInterval%5 == 0 {

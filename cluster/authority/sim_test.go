@@ -385,7 +385,7 @@ func (p *process) status() Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	state := w.states[p.applied]
-	r := Request{Generation: state.Generation(p.id), Applied: state.Index, Settled: p.settled}
+	r := Request{Generation: state.Generation(p.id), Applied: state.Index, SettledEpoch: p.settled}
 	for _, o := range w.nodes {
 		if o != p && (w.down(o) || time.Now().Before(o.slander)) {
 			r.Unreachable = append(r.Unreachable, o.id)

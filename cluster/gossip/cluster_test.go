@@ -183,12 +183,12 @@ func TestUpdatesReachAll(t *testing.T) {
 		const n = 5
 		w := newWorld(t)
 		for i := 1; i <= n; i++ {
-			w.start(i, func(c *Config) { c.Self.BootstrapExpect, c.Self.Empty = n, true })
+			w.start(i, func(c *Config) { c.Self.BootstrapExpect, c.Self.RaftEmpty = n, true })
 		}
 		w.agree(15*time.Second, summaryOf(n, nil))
 		cluster := [16]byte{1, 2, 3}
 		for i := 1; i <= n; i++ {
-			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.Empty, m.BootstrapExpect = cluster, false, 0 })
+			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.RaftEmpty, m.BootstrapExpect = cluster, false, 0 })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestUpdatesReachAll(t *testing.T) {
 		took := until(t, 5*time.Second, "all have heard of all", func() bool {
 			for _, nd := range w.nodes {
 				for _, m := range nd.Members() {
-					if m.Cluster != cluster || m.Empty || m.BootstrapExpect != 0 || m.State != Alive {
+					if m.Cluster != cluster || m.RaftEmpty || m.BootstrapExpect != 0 || m.State != Alive {
 						return false
 					}
 				}

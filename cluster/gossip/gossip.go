@@ -152,8 +152,8 @@ func (g *Gossip) Members() []Member {
 // Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, Empty,
-// Version, Members and Primary may change. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other nodes. Only Cluster, BootstrapExpect, RaftEmpty,
+// SettingsVersion, Members and Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,7 +163,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	next := g.self
 	change(&next)
 	fixed := next
-	fixed.Cluster, fixed.BootstrapExpect, fixed.Empty, fixed.Version = g.self.Cluster, g.self.BootstrapExpect, g.self.Empty, g.self.Version
+	fixed.Cluster, fixed.BootstrapExpect, fixed.RaftEmpty, fixed.SettingsVersion = g.self.Cluster, g.self.BootstrapExpect, g.self.RaftEmpty, g.self.SettingsVersion
 	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
 	if fixed != g.self {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+

@@ -20,8 +20,8 @@ type Member struct {
 	PeerPort        int
 	Cluster         [16]byte // zero: none yet
 	BootstrapExpect int      // bootstrap-expect; 0: none
-	Empty           bool     // its Raft log is empty
-	Version         uint8    // newest version of the settings it supports
+	RaftEmpty       bool     // its Raft log is empty
+	SettingsVersion uint8    // newest version of the settings it supports
 	Members         int      // number of nodes in its region; only in a WAN pool
 	Level           uint32   // newest feature level that it knows; 0: its release does not send one, so it knows the first
 	Primary         string   // the region that it believes to be primary; only in a WAN pool

@@ -51,13 +51,13 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 		return nil, err
 	}
 	var flags byte
-	if m.Empty {
+	if m.RaftEmpty {
 		flags |= flagEmpty
 	}
 	if m.State == Left {
 		flags |= flagLeaving
 	}
-	b = append(b, metadataFormat, flags, m.Version)
+	b = append(b, metadataFormat, flags, m.SettingsVersion)
 	b = binary.BigEndian.AppendUint64(b, m.Boot)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.PeerPort))
 	b = binary.BigEndian.AppendUint16(b, uint16(m.BootstrapExpect))
@@ -91,7 +91,7 @@ func parseMetadata(b []byte) (Member, error) {
 		d.Failf("unknown format %d, or unknown flags %#x", format, flags)
 	}
 	m := Member{
-		Version: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), BootstrapExpect: int(d.BigUint16()), Empty: flags&flagEmpty != 0,
+		SettingsVersion: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), BootstrapExpect: int(d.BigUint16()), RaftEmpty: flags&flagEmpty != 0,
 	}
 	if flags&flagLeaving != 0 {
 		m.State = Left

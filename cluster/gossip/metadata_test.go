@@ -9,13 +9,13 @@ import (
 
 func TestMetadata(t *testing.T) {
 	long := Member{Boot: 1<<64 - 1, Name: strings.Repeat("n", maxName), Region: strings.Repeat("r", maxRegion),
-		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, BootstrapExpect: 65535, Empty: true, Version: 255}
+		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, BootstrapExpect: 65535, RaftEmpty: true, SettingsVersion: 255}
 	for _, test := range []struct {
 		have Member
 		want error
 	}{
 		{have: Member{Name: "n1"}},
-		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, BootstrapExpect: 3, Version: 2}},
+		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, BootstrapExpect: 3, SettingsVersion: 2}},
 		{have: long},
 		{have: Member{Name: "n1", Region: "eu", Members: 65535, Primary: strings.Repeat("p", maxRegion)}},
 		{have: Member{Name: long.Name, Region: long.Region, Members: 1, Primary: long.Region}},
@@ -78,7 +78,7 @@ func plain(t *testing.T) []byte {
 }
 
 func FuzzMetadata(f *testing.F) {
-	b, err := appendMetadata(nil, Member{Name: "n1", Region: "eu", Zone: "a", Boot: 7, Empty: true, State: Left})
+	b, err := appendMetadata(nil, Member{Name: "n1", Region: "eu", Zone: "a", Boot: 7, RaftEmpty: true, State: Left})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -265,13 +265,13 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 // Decoding any debts from disk ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
-		k := &Keeper{cfg: Config{Now: func() algorithms.Instant { return algorithms.At(time.Unix(1e9, 0)) }}}
+		k := &Keeper{config: Config{Now: func() algorithms.Instant { return algorithms.At(time.Unix(1e9, 0)) }}}
 		k.adopted.Store(&adoptedState{State: agreement.New()})
-		k.debts = newDebts(&k.cfg)
+		k.debts = newDebts(&k.config)
 		return k
 	}
 	k := newKeeper()
-	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takeRecordNow(&limit, k.cfg.Now()), 2, false)
+	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takeRecordNow(&limit, k.config.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()
@@ -280,7 +280,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		for _, list := range k.debts.byPartition {
 			for _, d := range list {
-				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.cfg.Now()) {
+				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.isExpired(k.config.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}

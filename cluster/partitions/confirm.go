@@ -45,13 +45,13 @@ func (k *Keeper) CanConfirm(p int) bool {
 		return false
 	}
 	var buf [3]ring.NodeID
-	nodes := k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0])
+	nodes := k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0])
 	for _, node := range nodes {
 		if !k.targets.isSynced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
-	return len(nodes) > 0 || k.cfg.Save != nil
+	return len(nodes) > 0 || k.config.Save != nil
 }
 
 // Confirm returns once every change made in p before the call would survive the loss of this process: it is at the
@@ -171,7 +171,7 @@ func (k *Keeper) confirmAll() {
 func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
-	for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 		if pr := k.targets.progressOf(p, node); pr != nil {
 			last[pr] = k.targets[node].lastMessage
 		}
@@ -187,12 +187,12 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 		return true, ErrNotOwner
 	}
 	var buf [3]ring.NodeID
-	nodes := state.copyTargetsOf(k.cfg.Self, c.p, buf[:0])
+	nodes := state.copyTargetsOf(k.config.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
 		return true, errNoCopyTargets
 	}
 	for _, node := range nodes {
-		if !k.cfg.Calls.Reachable(node) {
+		if !k.config.Calls.Reachable(node) {
 			return true, ErrUnconfirmed
 		}
 		pr := k.targets.progressOf(c.p, node)
@@ -218,7 +218,7 @@ func newSaving() saving { return saving{turn: make(chan struct{}, 1)} }
 
 // save returns once a checkpoint that began after the call has succeeded.
 func (k *Keeper) save(ctx context.Context) error {
-	if k.cfg.Save == nil {
+	if k.config.Save == nil {
 		return ErrUnconfirmed
 	}
 	s := &k.saving
@@ -233,7 +233,7 @@ func (k *Keeper) save(ctx context.Context) error {
 		return nil
 	}
 	number := s.begun.Add(1)
-	if err := k.cfg.Save(ctx); err != nil {
+	if err := k.config.Save(ctx); err != nil {
 		return fmt.Errorf("save counters: %w", err)
 	}
 	s.saved = number

@@ -78,7 +78,7 @@ func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool 
 
 // acceptPush receives copies and changes from an owner.
 func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder) {
-	now := k.cfg.Now()
+	now := k.config.Now()
 	var refused []int
 	for d.More() {
 		var s section
@@ -114,7 +114,7 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	// The sender sends a complete copy again if some changes to the last one were not acknowledged. It does not clear the copy
 	// here: an outdated copy is better than none.
 	if again := pt.source == from && pt.lineage == s.lineage && pt.complete; s.flags&sectionBegins != 0 && !again {
-		k.cfg.Table.Drop(s.p)
+		k.config.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
 		pt.source, pt.version, pt.complete = from, version{lineage: s.lineage}, false
 	}
@@ -141,7 +141,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 		return
 	}
 	k.debts.noteOverwritten(rec.Key)
-	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
+	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
 // endPush updates the copy's version after a section. It returns false if sections of a complete copy are missing, so that the

@@ -197,7 +197,7 @@ func (k *Keeper) pushChanges() {
 	}
 	collect(true)
 	k.debiting.Lock()
-	_ = k.cfg.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
+	_ = k.config.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
@@ -213,7 +213,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	at := k.parts[p].version
 	k.mu.Unlock()
 	var buf [3]ring.NodeID
-	for _, node := range k.adopted.Load().copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+	for _, node := range k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]) {
 		k.mu.Lock()
 		t := k.targets.targetOf(node)
 		pr := t.progress[p]
@@ -246,7 +246,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		if !k.pushesChanges(p) {
 			continue
 		}
-		for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 			if k.targets.progressOf(p, node) == nil {
 				missing = append(missing, target{node, p})
 			}
@@ -274,7 +274,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
 	k.debiting.Lock()
-	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
+	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
 		k.appendRecords(t, &s, records)
 		return nil
 	})
@@ -286,7 +286,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 // appendRecords appends records of s.p to t's message, in as many sections as needed, and sends the message whenever it is full.
 // Afterwards s describes the next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
-	now := k.cfg.Now()
+	now := k.config.Now()
 	for more := true; more; more = len(records) > 0 {
 		if len(t.message) == 0 {
 			t.message = k.nextHeader(t.message)
@@ -323,7 +323,7 @@ func (k *Keeper) flush(t *copyTarget) {
 	number := t.messageSent()
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
-	k.cfg.Calls.Go(t.node, MethodPush, t.message, pushTimeout, func(reply []byte, err error) {
+	k.config.Calls.Go(t.node, MethodPush, t.message, pushTimeout, func(reply []byte, err error) {
 		var refused map[int]bool
 		if err == nil {
 			refused, err = parsePartitions(reply)
@@ -375,7 +375,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 	var list []ring.NodeID
 	reached := 0
 	for node, t := range k.targets {
-		if !k.cfg.Calls.Reachable(node) {
+		if !k.config.Calls.Reachable(node) {
 			continue
 		}
 		if reached++; !t.silentSince.IsZero() && time.Since(t.silentSince) >= lagTime {

@@ -122,9 +122,9 @@ type debts struct {
 	changes         uint64 // rises with every change; debts are written to disk only if it has
 }
 
-func newDebts(cfg *Config) debts {
+func newDebts(config *Config) debts {
 	return debts{
-		self: cfg.Self, table: cfg.Table, log: cfg.Logger,
+		self: config.Self, table: config.Table, log: config.Logger,
 		byPartition: map[int]map[counters.Key]*debt{}, batches: map[int][]*debtBatch{},
 	}
 }

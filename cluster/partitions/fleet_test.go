@@ -124,11 +124,11 @@ func (n *node) start(boot uint64) {
 			known[idOf(i)] = fmt.Sprintf("10.0.0.%d:%d", i+1, port)
 		}
 	}
-	cfg := DefaultConfig()
-	cfg.Self, cfg.Boot, cfg.Table, cfg.Now, cfg.Calls = n.id, n.boot, n.table, now, n.peers
-	cfg.Save = f.save
-	cfg.Authority, cfg.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
-	if n.keeper, err = Open(cfg); err != nil {
+	config := DefaultConfig()
+	config.Self, config.Boot, config.Table, config.Now, config.Calls = n.id, n.boot, n.table, now, n.peers
+	config.Save = f.save
+	config.Authority, config.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
+	if n.keeper, err = Open(config); err != nil {
 		f.t.Fatal(err)
 	}
 	n.peers.Start()

@@ -23,7 +23,7 @@ func (k *Keeper) handOver() {
 		return
 	}
 	for _, p := range k.freeze(state) {
-		k.pushTo(p, k.cfg.Table.ReplicatePartition(p, nil))
+		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
 	k.sendTokens(k.prepareFlips(state))
@@ -42,7 +42,7 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := state.Owner(p)
-		if pt.phase != owning || from != k.cfg.Self || to == from || !k.targets.isSynced(p, to) || !k.canSendTo(to) {
+		if pt.phase != owning || from != k.config.Self || to == from || !k.targets.isSynced(p, to) || !k.canSendTo(to) {
 			continue
 		}
 		pt.receiver, pt.receiverBoot, pt.receiverGeneration, pt.frozenAt = to, state.Boot(to), state.Generation(to), time.Now()
@@ -80,7 +80,7 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 	for node, t := range messages {
 		body := binary.LittleEndian.AppendUint64(k.nextHeader(nil), t.boot)
 		body = append(wire.AppendBool(body, t.isQuestion), t.body...)
-		k.cfg.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
+		k.config.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
 			var taken map[int]bool
 			if err == nil {
 				taken, err = parsePartitions(reply)
@@ -205,14 +205,14 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 		pt := &k.parts[p]
 		from, to := state.Owner(p)
 		// Without authority, this node refuses the token: it could not use it, and no node would decide the partition.
-		acceptable := !isQuestion && boot == k.cfg.Boot && k.adopted.Load() == state && k.cfg.Authority() &&
-			from == c.From.Node && to == k.cfg.Self && from != to && pt.phase == away && pt.source == from &&
+		acceptable := !isQuestion && boot == k.config.Boot && k.adopted.Load() == state && k.config.Authority() &&
+			from == c.From.Node && to == k.config.Self && from != to && pt.phase == away && pt.source == from &&
 			pt.version == offered && pt.complete && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
 		switch {
 		case acceptable:
 			k.takeToken(p, from)
 		case pt.phase == owning:
-		case from != c.From.Node || to != k.cfg.Self:
+		case from != c.From.Node || to != k.config.Self:
 			d.Failf("partition %d does not move from the sender to this node", p)
 		default:
 			pt.voidFlips(c.From.Boot, attempt)
@@ -236,7 +236,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 		k.targets.targetOf(from).progress[p] = &progress{complete: true}
 	}
 	k.setPhase(p, owning)
-	k.debts.debitOwnDebts(p, k.cfg.Now())
+	k.debts.debitOwnDebts(p, k.config.Now())
 }
 
 // voidFlips records that this node accepts no flip up to an attempt: the answer says that it was not taken.

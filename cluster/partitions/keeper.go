@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 
 // Keeper manages this node's part of the ring. All methods may be called concurrently.
 type Keeper struct {
-	cfg             Config
+	config          Config
 	standbyCounters *counters.Table // costs admitted as a standby, under shares of the limits
 
 	// adopted and phases are written under mu. Checks read them without a lock.
@@ -126,7 +126,7 @@ type Keeper struct {
 	inbox       chan message
 	stop        context.CancelFunc
 	ctx         context.Context
-	done        sync.WaitGroup
+	loops       sync.WaitGroup
 }
 
 // message is a message from another keeper.
@@ -200,12 +200,12 @@ type adoptedState struct {
 }
 
 // Open starts a Keeper. All gates stay shut until the agreed state gives this node tokens.
-func Open(cfg Config) (*Keeper, error) {
-	if err := cfg.Validate(); err != nil {
+func Open(config Config) (*Keeper, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebts(&cfg), targets: copyTargets{},
+		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
@@ -213,17 +213,17 @@ func Open(cfg Config) (*Keeper, error) {
 	}
 	k.adopted.Store(&adoptedState{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
-	cfg.Table.ShutAll()
-	k.done.Go(k.run)
-	k.done.Go(k.receive)
+	config.Table.ShutAll()
+	k.loops.Go(k.run)
+	k.loops.Go(k.receive)
 	return k, nil
 }
 
 // Close stops all work, waits for it, and shuts the gates.
 func (k *Keeper) Close() error {
 	k.stop()
-	k.done.Wait()
-	k.cfg.Table.ShutAll()
+	k.loops.Wait()
+	k.config.Table.ShutAll()
 	k.standbyCounters.Close()
 	return nil
 }
@@ -233,14 +233,14 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := k.adopted.Load()
-	state := &adoptedState{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
-	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !state.member {
+	state := &adoptedState{State: s, member: s.Boot(k.config.Self) == k.config.Boot}
+	if s.Generation(k.config.Self) != before.Generation(k.config.Self) || !state.member {
 		k.forgetAll()
 	}
 	k.adopted.Store(state)
-	k.debts.bootIndex = state.Processes[k.cfg.Self].Index
-	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.cfg.Self)
-	k.targets.update(state, before, k.cfg.Self)
+	k.debts.bootIndex = state.Processes[k.config.Self].Index
+	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.config.Self)
+	k.targets.update(state, before, k.config.Self)
 	for p := range ring.Partitions {
 		k.updatePart(state, p)
 	}
@@ -265,13 +265,13 @@ func (k *Keeper) neverHadOthers() bool {
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
 		if k.parts[p].phase == owning {
-			k.cfg.Table.Shut(p)
+			k.config.Table.Shut(p)
 		}
 		had := k.parts[p].hasCounters()
 		k.parts[p] = partState{voided: k.parts[p].voided}
 		k.phases[p].Store(uint32(away))
 		if had {
-			k.cfg.Table.Drop(p)
+			k.config.Table.Drop(p)
 			k.debts.noteDropped(p)
 		}
 	}
@@ -281,7 +281,7 @@ func (k *Keeper) forgetAll() {
 
 // updatePart brings a partition in line with a new state.
 func (k *Keeper) updatePart(state *adoptedState, p int) {
-	self, pt := k.cfg.Self, &k.parts[p]
+	self, pt := k.config.Self, &k.parts[p]
 	from, to := state.Owner(p)
 	if !state.member {
 		return
@@ -340,7 +340,7 @@ func (k *Keeper) takeOver(state *adoptedState, p int) {
 // searches for newer ones.
 func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(state.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
+	if newest || len(state.copyHolders(k.config.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
 		k.beginLineage(p)
 		return
 	}
@@ -356,8 +356,8 @@ func (k *Keeper) beginLineage(p int) {
 	k.setPhase(p, owning)
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
 	// reportDebts debits them once there is authority.
-	if k.cfg.Authority() {
-		k.debts.debitOwnDebts(p, k.cfg.Now())
+	if k.config.Authority() {
+		k.debts.debitOwnDebts(p, k.config.Now())
 	}
 	k.stats.Begun++
 }
@@ -369,7 +369,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 		return
 	}
 	if pt.phase == owning {
-		k.cfg.Table.Shut(p)
+		k.config.Table.Shut(p)
 	}
 	if pt.phase = next; next != recovering {
 		pt.search = nil
@@ -377,18 +377,18 @@ func (k *Keeper) setPhase(p int, next phase) {
 	k.phases[p].Store(uint32(next))
 	if next == owning {
 		k.lineages[p].Store(pt.lineage)
-		k.cfg.Table.Open(p)
+		k.config.Table.Open(p)
 	}
 	k.announce()
 }
 
 // canSendTo reports whether this node may send to node now. The caller holds mu.
 func (k *Keeper) canSendTo(node ring.NodeID) bool {
-	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
+	return k.config.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
 }
 
 // backOff records that a call to node failed: nothing is sent to it for an interval. The caller holds mu.
-func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.cfg.Interval) }
+func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.config.Interval) }
 
 // announce wakes the loop and everyone waiting for a change.
 func (k *Keeper) announce() {

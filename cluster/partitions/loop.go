@@ -14,7 +14,7 @@ const restTicks = 10
 // hand-offs and searches after each acknowledgement or new state that may concern them, at each tick while some are
 // unfinished, and otherwise at every restTicks-th tick.
 func (k *Keeper) run() {
-	tick := time.NewTicker(k.cfg.Interval)
+	tick := time.NewTicker(k.config.Interval)
 	defer tick.Stop()
 	for ticks := 1; ; ticks++ {
 		select {
@@ -86,7 +86,7 @@ func (k *Keeper) Stats() Stats {
 		if pt.phase == owning {
 			st.Owned++
 			var buf [3]ring.NodeID
-			for _, node := range state.copyTargetsOf(k.cfg.Self, p, buf[:0]) {
+			for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 				if !k.targets.isSynced(p, node) {
 					st.Behind++
 					break

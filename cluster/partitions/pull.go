@@ -35,7 +35,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
 			if versions[i] = pt.version; pt.phase == away {
-				k.debts.includeDebts(p, k.cfg.Now())
+				k.debts.includeDebts(p, k.config.Now())
 			}
 		}
 	}
@@ -44,7 +44,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		c.Reply(reply)
 		return
 	}
-	k.done.Go(func() { k.sendCopies(c, list, versions) })
+	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
@@ -66,7 +66,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 		}
 		ctx, cancel := context.WithTimeout(k.ctx, copyMessageTimeout)
 		defer cancel()
-		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodCopies, message)
+		_, err := k.config.Calls.Call(ctx, c.From.Node, MethodCopies, message)
 		message = message[:0]
 		return err
 	}
@@ -77,14 +77,14 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 				if len(message) == 0 {
 					message = k.appendHeader(message, 0)
 				}
-				message, records = s.append(message, records, k.cfg.Now())
+				message, records = s.append(message, records, k.config.Now())
 				if len(message) >= messageSize {
 					err = send()
 				}
 			}
 			return err
 		}
-		if err := k.cfg.Table.Copy(p, add); err != nil {
+		if err := k.config.Table.Copy(p, add); err != nil {
 			return err
 		}
 		s.flags |= sectionEnds
@@ -114,7 +114,7 @@ type incomingCopy struct {
 
 // acceptCopies receives copies that this node asked for.
 func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
-	now := k.cfg.Now()
+	now := k.config.Now()
 	for d.More() {
 		var s section
 		var records []counters.Record
@@ -160,19 +160,19 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 // adoptCopy replaces the copy here with a newer one. Copies of different lineages are merged: the more used one of two
 // counters stays. The caller holds mu.
 func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
-	now := k.cfg.Now()
+	now := k.config.Now()
 	pt := &k.parts[g.p]
 	switch {
 	case pt.complete && g.after(pt.version):
-		k.cfg.Table.Drop(g.p)
+		k.config.Table.Drop(g.p)
 		for _, rec := range g.records {
-			k.cfg.Table.Put(now, rec)
+			k.config.Table.Put(now, rec)
 		}
 		k.debts.noteDropped(g.p)
 		pt.version, pt.source = g.version, from
 	case !pt.complete || g.lineage != pt.lineage:
 		for _, rec := range g.records {
-			k.cfg.Table.Merge(now, rec)
+			k.config.Table.Merge(now, rec)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 // endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
 func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 	for id := range state.Generations {
-		if id != k.cfg.Self && state.Boot(id) != 0 && !state.InRing(id) && k.cfg.Calls.Reachable(id) {
+		if id != k.config.Self && state.Boot(id) != 0 && !state.InRing(id) && k.config.Calls.Reachable(id) {
 			list = append(list, id)
 		}
 	}
@@ -212,7 +212,7 @@ func (pt *partState) hasAllCounters() bool {
 // finalCopies returns those of the partitions that this node had counters of when it lost its authority. If it has
 // authority again, it has applied its end and forgotten its counters, so there are none. The caller holds mu.
 func (k *Keeper) finalCopies(list []int) []int {
-	if k.cfg.Authority() {
+	if k.config.Authority() {
 		return nil
 	}
 	return slices.DeleteFunc(list, func(p int) bool { return !k.parts[p].hasCounters() })

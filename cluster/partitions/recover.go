@@ -74,11 +74,11 @@ func (k *Keeper) recover() (searching bool) {
 	}
 	k.mu.Unlock()
 	if fromCheckpoint > 0 {
-		k.cfg.Logger.Warn("partitions continue from the last checkpoint: no standby returned a copy",
+		k.config.Logger.Warn("partitions continue from the last checkpoint: no standby returned a copy",
 			"partitions", fromCheckpoint)
 	}
 	if fromLocalCopy > 0 {
-		k.cfg.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
+		k.config.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
 			"partitions", fromLocalCopy)
 	}
 	for call, list := range requests {
@@ -92,7 +92,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := append(state.copyHolders(k.cfg.Self, p, buf[:0]), ended...)
+	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
 	waiting := false
 	for _, node := range nodes {
 		f, known := s.found[node]
@@ -126,10 +126,10 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 // shouldWaitFor reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
-	if !k.cfg.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
-		return waited < k.cfg.Patience
+	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
+		return waited < k.config.Patience
 	}
-	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
+	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is none. Of each lineage it picks the newest copy, if
@@ -174,7 +174,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		timeout = pullTimeout
 	}
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node)) // if not, it was ended, and may not know it
-	k.cfg.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
 		if err == nil && call.method == MethodCopyInfo {
 			found, err = parseFindings(reply)
@@ -191,7 +191,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 		defer k.wake()
 		if err != nil {
 			k.backOff(call.node)
-			k.cfg.Logger.Debug("a node has not sent its copies yet", "node", call.node.String(), "error", err)
+			k.config.Logger.Debug("a node has not sent its copies yet", "node", call.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
@@ -209,7 +209,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 			s.found[call.node] = f
 		}
 		if call.method == MethodPull {
-			k.cfg.Logger.Debug("partitions recovered from a copy", "node", call.node.String(), "partitions", len(list))
+			k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(), "partitions", len(list))
 		}
 	})
 }
@@ -250,9 +250,9 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	switch {
 	case k.adopted.Load() != state:
 		return false
-	case pt.phase == away && owner != k.cfg.Self && state.From.Standby(p) != k.cfg.Self:
+	case pt.phase == away && owner != k.config.Self && state.From.Standby(p) != k.config.Self:
 		pt.source, pt.complete = ring.NodeID{}, false
-		k.cfg.Table.Drop(p)
+		k.config.Table.Drop(p)
 		k.debts.noteDropped(p)
 	}
 	return true

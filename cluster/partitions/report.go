@@ -51,7 +51,7 @@ func (r *debtReport) add(batch *debtBatch, now algorithms.Instant) bool {
 // runs in the loop.
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
-	now := k.cfg.Now()
+	now := k.config.Now()
 	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
 	k.pruneDebts(now)
@@ -62,13 +62,13 @@ func (k *Keeper) reportDebts() {
 		}
 		if k.parts[p].phase == owning {
 			// This node was cut off and has its authority back, with all of its counters.
-			if k.cfg.Authority() {
+			if k.config.Authority() {
 				k.debts.debitOwnDebts(p, now)
 			}
 			continue
 		}
 		tooEarly := k.isTooEarlyForFallback(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
+		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
 			continue
 		}
 		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {
@@ -88,7 +88,7 @@ func (k *Keeper) reportDebts() {
 	}
 	k.mu.Unlock()
 	for owner, report := range reports {
-		k.cfg.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
+		k.config.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
 			d := wire.NewDecoder(reply)
 			refused, noRoom := decodeIndexes(d, len(report.batches)), decodeIndexes(d, report.entries)
 			if err == nil {
@@ -102,7 +102,7 @@ func (k *Keeper) reportDebts() {
 // isTooEarlyForFallback reports whether it is too early to report fallback debts to owner: it is away, or has only just come
 // back. The caller holds mu.
 func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
-	if !k.cfg.Calls.Reachable(owner) {
+	if !k.config.Calls.Reachable(owner) {
 		delete(k.reportFallbackAt, owner)
 		return true
 	}
@@ -155,7 +155,7 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 // gets no acknowledgement: a copy from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
-	if !k.cfg.Authority() && !merging {
+	if !k.config.Authority() && !merging {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
@@ -163,8 +163,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
-	generation := k.adopted.Load().Generation(k.cfg.Self)
-	now := k.cfg.Now()
+	generation := k.adopted.Load().Generation(k.config.Self)
+	now := k.config.Now()
 	var refused, noRoom []int
 	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
 	entries := 0
@@ -194,11 +194,11 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		return
 	}
 	k.debtsWaiting.Add(1)
-	k.done.Go(func() {
+	k.loops.Go(func() {
 		defer k.debtsWaiting.Add(-1)
 		k.awaitStandbys(debited)
 		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
-		if k.ctx.Err() != nil || !k.cfg.Authority() || k.adopted.Load().Generation(k.cfg.Self) != generation {
+		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
@@ -224,7 +224,7 @@ func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 // counters, so that a merge, which keeps the more used one of two counters, includes them in either case. The debts stay
 // here until node's standbys have them, too: see reportDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
-	now := k.cfg.Now()
+	now := k.config.Now()
 	var reports []*debtReport
 	k.mu.Lock()
 	for _, p := range list {
@@ -239,7 +239,7 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	k.mu.Unlock()
 	for _, report := range reports {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, report.body)
+		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, report.body)
 		cancel()
 	}
 }
@@ -258,7 +258,7 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 	if k.adopted.Load().member { // otherwise numbers could repeat those of the previous process
 		k.debts.batchForDisk()
 	}
-	return k.debts.append(b, k.cfg.Now())
+	return k.debts.append(b, k.config.Now())
 }
 
 // RestoreDebts adopts the debts that an earlier process of this node wrote, as AppendDebts encoded them. Debts already
@@ -266,5 +266,5 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.debts.restore(b, k.cfg.Now())
+	return k.debts.restore(b, k.config.Now())
 }

@@ -38,15 +38,15 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == owning && k.cfg.Table.IsOpen(p): // if only one holds, setPhase is in progress; WaitUnfrozen returns after it
-		r.Place, r.Owner = Here, k.cfg.Self
+	case ph == owning && k.config.Table.IsOpen(p): // if only one holds, setPhase is in progress; WaitUnfrozen returns after it
+		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
 	case ph != away:
-		r.Place, r.Owner = Frozen, k.cfg.Self
+		r.Place, r.Owner = Frozen, k.config.Self
 	default:
 		r.Place = Elsewhere
-		if from == k.cfg.Self {
+		if from == k.config.Self {
 			r.Place = Frozen // this node has not taken it over yet
 		} else if from != to && k.learned[p].Load() == state.Revision {
 			r.Owner = to
@@ -122,8 +122,8 @@ func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	for p := range ring.Partitions {
 		from, to := state.Owner(p)
 		switch {
-		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.targets.isSynced(p, state.To.Standby(p))),
-			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handedOver:
+		case to == k.config.Self && (k.parts[p].phase != owning || !k.targets.isSynced(p, state.To.Standby(p))),
+			to != k.config.Self && from == k.config.Self && k.parts[p].phase != handedOver:
 			return true
 		}
 	}
@@ -154,10 +154,10 @@ func (k *Keeper) LacksCopies() bool {
 		return false
 	}
 	for p := range k.parts {
-		if pt := &k.parts[p]; pt.complete || pt.phase != away || state.From.Standby(p) != k.cfg.Self {
+		if pt := &k.parts[p]; pt.complete || pt.phase != away || state.From.Standby(p) != k.config.Self {
 			continue
 		}
-		if owner, _ := state.Owner(p); k.cfg.Calls.Reachable(owner) {
+		if owner, _ := state.Owner(p); k.config.Calls.Reachable(owner) {
 			return true
 		}
 	}

@@ -42,7 +42,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 		}
 		return v
 	}
-	verdict := k.cfg.Table.TakeUngated(now, ops)
+	verdict := k.config.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
 		taken := takeRecordNow(op.Limit, now)
@@ -63,7 +63,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 
 // canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
 func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
-	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
+	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.config.Authority() {
 		return false
 	}
 	state := k.adopted.Load()
@@ -73,7 +73,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.cfg.Self {
+		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() || pt.source == k.config.Self {
 			return false
 		}
 		owner, other := state.Owner(p)
@@ -81,10 +81,10 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 			owner, other = other, owner
 		}
 		// An owner that handed the token over also answers that it has no authority. Then the other side decides.
-		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && problem != WithoutAuthority {
+		if owner == k.config.Self || k.config.Calls.Reachable(owner) && problem != WithoutAuthority {
 			return false
 		}
-		if pt.phase == away && other != owner && other != k.cfg.Self && k.cfg.Calls.Reachable(other) {
+		if pt.phase == away && other != owner && other != k.config.Self && k.config.Calls.Reachable(other) {
 			return false
 		}
 	}
@@ -114,11 +114,11 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 		op.Cost += k.debts.uncountedCost(now, &op)
 		peeked = append(peeked, op)
 	}
-	verdict := k.cfg.Table.PeekUngated(now, peeked)
+	verdict := k.config.Table.PeekUngated(now, peeked)
 	if verdict == counters.Admitted {
-		verdict = k.cfg.Table.TakeUngated(now, counted)
+		verdict = k.config.Table.TakeUngated(now, counted)
 	} else {
-		k.cfg.Table.PeekUngated(now, counted) // fills in their Decisions
+		k.config.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
 	for i := range ops {
 		op, uncounted := &ops[i], int64(0)
@@ -141,7 +141,7 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 // or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
-	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.cfg.Self
+	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
 }
 
 // copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.

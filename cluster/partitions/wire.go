@@ -53,7 +53,7 @@ func (k *Keeper) nextHeader(b []byte) []byte {
 func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
 	state := k.adopted.Load()
 	b = binary.AppendUvarint(b, state.Revision)
-	b = binary.AppendUvarint(b, uint64(state.Generation(k.cfg.Self)))
+	b = binary.AppendUvarint(b, uint64(state.Generation(k.config.Self)))
 	return binary.AppendUvarint(b, seq)
 }
 

@@ -68,9 +68,9 @@ func (b *bench) fromDisk(ctx context.Context) error {
 func store(ctx context.Context, dir string, count int) error {
 	table := counters.New(tableBound(count))
 	defer table.Close()
-	config := persist.DefaultCountersConfig()
+	config := persist.DefaultCounterFileConfig()
 	config.Dir, config.Source, config.Now = dir, table, func() algorithms.Instant { return algorithms.At(time.Now()) }
-	file, err := persist.OpenCounters(config)
+	file, err := persist.OpenCounterFile(config)
 	if err != nil {
 		return err
 	}

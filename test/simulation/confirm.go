@@ -28,7 +28,7 @@ func (p *process) CanConfirm(q int) bool {
 // Confirm implements limiter.Backup; see [partitions.Keeper.Confirm].
 func (p *process) Confirm(ctx context.Context, q int) error {
 	w := p.w
-	if w.cfg.Sabotage == LendUnconfirmed {
+	if w.config.Sabotage == LendUnconfirmed {
 		return nil
 	}
 	w.mu.Lock()

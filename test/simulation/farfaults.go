@@ -40,7 +40,7 @@ func (g *globe) planNext(every time.Duration, kinds []regionFault) {
 		next *= 8 // a pause, in which the regions settle
 	}
 	g.after(next, func() {
-		if g.now() > warmUp+g.cfg.Duration-2*time.Second {
+		if g.now() > warmUp+g.config.Duration-2*time.Second {
 			return
 		}
 		total := 0

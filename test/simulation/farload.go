@@ -36,9 +36,9 @@ func (s *Subject) locate(l *limiter.Limiter) error {
 
 // trickle checks random subjects at random nodes of random regions.
 func (g *globe) trickle() {
-	random := rand.New(rand.NewPCG(g.cfg.Seed, 7))
-	rate := float64(g.cfg.Rate) / farBackgroundPart
-	for g.now() < warmUp+g.cfg.Duration {
+	random := rand.New(rand.NewPCG(g.config.Seed, 7))
+	rate := float64(g.config.Rate) / farBackgroundPart
+	for g.now() < warmUp+g.config.Duration {
 		time.Sleep(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
 		w := g.worlds[random.IntN(len(g.worlds))]
 		node, subject := random.IntN(len(w.nodes)), random.IntN(len(g.subjects))
@@ -56,7 +56,7 @@ type place struct {
 func (g *globe) episode(random *rand.Rand) {
 	subject := g.hot[random.IntN(len(g.hot))]
 	s := &g.subjects[subject]
-	rate := float64(g.cfg.Rate) * (farBackgroundPart - 1) / farBackgroundPart / farEpisodes
+	rate := float64(g.config.Rate) * (farBackgroundPart - 1) / farBackgroundPart / farEpisodes
 	length := time.Duration(float64(s.Limit.Window) * (1.5 + 2*random.Float64()))
 	if s.Limit.Window < 5*time.Second {
 		length *= 3
@@ -88,7 +88,7 @@ func (g *globe) episode(random *rand.Rand) {
 	}
 	g.addBusy(s.Rule, 1)
 	defer g.addBusy(s.Rule, -1)
-	end := min(g.now()+length, warmUp+g.cfg.Duration)
+	end := min(g.now()+length, warmUp+g.config.Duration)
 	for g.now() < end {
 		time.Sleep(time.Duration((0.5 + random.Float64()) / rate * float64(time.Second)))
 		p, c := places[random.IntN(len(places))], 1+random.Int64N(2*cost)

@@ -31,8 +31,8 @@ var nodeFaults = []nodeFault{
 
 // planNext schedules the next fault.
 func (w *World) planNext() {
-	w.after(w.randomBetween(w.cfg.Calm/2, 2*w.cfg.Calm), func() {
-		if w.now() > w.cfg.Duration-2*time.Second {
+	w.after(w.randomBetween(w.config.Calm/2, 2*w.config.Calm), func() {
+		if w.now() > w.config.Duration-2*time.Second {
 			return
 		}
 		total := 0
@@ -64,7 +64,7 @@ func (w *World) randomNode() int {
 	if w.plan.IntN(3) > 0 {
 		return w.holders[w.ledger.Subjects[w.hot[w.plan.IntN(len(w.hot))]].Partition].node
 	}
-	return w.plan.IntN(w.cfg.Nodes)
+	return w.plan.IntN(w.config.Nodes)
 }
 
 // faultLength draws the length of a fault: about half of them are shorter than authority lasts.
@@ -99,7 +99,7 @@ func (w *World) cutOneWay() {
 }
 
 func (w *World) splitNodes() {
-	side := make([]bool, w.cfg.Nodes)
+	side := make([]bool, w.config.Nodes)
 	part := 0.02 + 0.4*w.plan.Float64()
 	nodes := map[int]bool{}
 	for i := range side {
@@ -110,7 +110,7 @@ func (w *World) splitNodes() {
 }
 
 func (w *World) splitThreeWays() {
-	side := make([]int, w.cfg.Nodes)
+	side := make([]int, w.config.Nodes)
 	for i := range side {
 		side[i] = w.plan.IntN(3)
 	}
@@ -197,13 +197,13 @@ func (w *World) crashOwnerAndStandby() {
 // rings of many members takes long.
 func (w *World) leaveRing() {
 	const leavers, bound = 3, 300
-	n := w.nodes[w.cfg.Nodes-1-w.plan.IntN(leavers)]
+	n := w.nodes[w.config.Nodes-1-w.plan.IntN(leavers)]
 	for _, other := range w.nodes {
 		if other.leaving {
 			return
 		}
 	}
-	if w.cfg.Nodes > bound || n.index < w.voters() || !n.contact {
+	if w.config.Nodes > bound || n.index < w.voters() || !n.contact {
 		return
 	}
 	n.leaving = true

@@ -24,7 +24,7 @@ const (
 
 // globe is several regions, each a World, and the network between them.
 type globe struct {
-	cfg      Config
+	config   Config
 	start    time.Time
 	worlds   []*World
 	schedule *schedule
@@ -52,14 +52,14 @@ type versionName struct{ term, number int64 }
 func regionName(region int) string { return fmt.Sprintf("r%02d", region) }
 
 // runGlobe simulates several regions.
-func runGlobe(cfg Config) (*Ledger, error) {
+func runGlobe(config Config) (*Ledger, error) {
 	g := &globe{
-		cfg: cfg, start: time.Now(), workers: newWorkerPool(), primaries: make([]int, cfg.Regions), removedRegions: map[string]bool{}, busy: map[string]int{},
-		versionPlaces: map[versionName]int{}, plan: rand.New(rand.NewPCG(cfg.Seed, 8)),
+		config: config, start: time.Now(), workers: newWorkerPool(), primaries: make([]int, config.Regions), removedRegions: map[string]bool{}, busy: map[string]int{},
+		versionPlaces: map[versionName]int{}, plan: rand.New(rand.NewPCG(config.Seed, 8)),
 	}
 	g.schedule = newSchedule(g.start)
-	g.ledger = &Ledger{Config: cfg, Start: g.start}
-	g.far = far{net: newNetwork(cfg.Seed, cfg.Regions), random: rand.New(rand.NewPCG(cfg.Seed, 9)), lateRate: 0.01}
+	g.ledger = &Ledger{Config: config, Start: g.start}
+	g.far = far{net: newNetwork(config.Seed, config.Regions), random: rand.New(rand.NewPCG(config.Seed, 9)), lateRate: 0.01}
 	g.far.net.silence = farSilence
 	if err := g.build(); err != nil {
 		return nil, err
@@ -85,19 +85,19 @@ func (g *globe) after(d time.Duration, f func()) {
 
 // build builds the regions. None of them knows of another yet.
 func (g *globe) build() error {
-	g.writes = firstEdition(g.cfg.Nodes, g.cfg.Regions)
+	g.writes = firstEdition(g.config.Nodes, g.config.Regions)
 	if err := g.listSubjects(); err != nil {
 		return err
 	}
-	for r := range g.cfg.Regions {
-		cfg := g.cfg
-		cfg.Regions, cfg.Seed = 0, g.cfg.Seed<<8^uint64(r)
-		cfg.Duration, cfg.Calm = g.cfg.Duration+warmUp, g.cfg.Calm*time.Duration(g.cfg.Regions)
+	for r := range g.config.Regions {
+		config := g.config
+		config.Regions, config.Seed = 0, g.config.Seed<<8^uint64(r)
+		config.Duration, config.Calm = g.config.Duration+warmUp, g.config.Calm*time.Duration(g.config.Regions)
 		skew := time.Duration(g.plan.Int64N(int64(2*maxSkew))) - maxSkew
 		if g.plan.IntN(2) == 0 {
 			skew /= 20 // as with synchronised clocks
 		}
-		w := newWorld(cfg, g.start, limiter.NewClockWithOffset(skew))
+		w := newWorld(config, g.start, limiter.NewClockWithOffset(skew))
 		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()
 		w.ledger.Start = g.start.Add(skew)
 		w.workers, w.schedule = g.workers, g.schedule
@@ -127,7 +127,7 @@ func (g *globe) listSubjects() error {
 	defer table.Close()
 	l := limiter.New(table, nil)
 	l.SetRules(set.Keyed(newState().Secret))
-	total := max(g.cfg.Subjects, hotKeys*len(g.writes.rules))
+	total := max(g.config.Subjects, hotKeys*len(g.writes.rules))
 	for i := range total {
 		s := Subject{Rule: g.writes.rules[i%len(g.writes.rules)].name, Key: fmt.Sprint("k", i/len(g.writes.rules))}
 		if err := s.locate(l); err != nil {
@@ -240,21 +240,21 @@ func (g *globe) drive() {
 	for range farEpisodes {
 		random := rand.New(rand.NewPCG(g.plan.Uint64(), 6))
 		load.Go(func() {
-			for g.now() < warmUp+g.cfg.Duration {
+			for g.now() < warmUp+g.config.Duration {
 				g.episode(random)
 			}
 		})
 	}
 	for _, w := range g.worlds {
-		if w.cfg.Calm > 0 {
+		if w.config.Calm > 0 {
 			w.mu.Lock()
 			w.planNext()
 			w.mu.Unlock()
 		}
 	}
-	g.planNext(g.cfg.FarCalm, regionFaults)
-	g.planNext(g.cfg.Changes, regionChanges)
-	time.Sleep(g.cfg.Duration + 5*time.Second)
+	g.planNext(g.config.FarCalm, regionFaults)
+	g.planNext(g.config.Changes, regionChanges)
+	time.Sleep(g.config.Duration + 5*time.Second)
 	load.Wait()
 	for _, w := range g.worlds {
 		w.mu.Lock()

@@ -50,7 +50,7 @@ func (w *World) setWithShares(s *agreement.State) *rules.Set {
 	}
 	views := slices.Clone(set.Shares().Views)
 	last := &views[len(views)-1]
-	switch w.cfg.Sabotage {
+	switch w.config.Sabotage {
 	case RaiseAtOnce:
 		last.At = 1
 		views = views[len(views)-1:]

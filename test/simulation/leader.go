@@ -23,7 +23,7 @@ type leadership struct {
 	term  int // counts elections, won or lost
 }
 
-func (w *World) voters() int { return min(maxVoters, w.cfg.Nodes) }
+func (w *World) voters() int { return min(maxVoters, w.config.Nodes) }
 
 // randomDelay draws a time from a to b with the control plane's generator.
 func (w *World) randomDelay(a, b time.Duration) time.Duration {
@@ -245,9 +245,9 @@ func (w *World) scheduleRingChange() {
 		wanted, err := a.to, error(nil)
 		switch {
 		case absent == 0:
-			wanted, err = newRing(w.region, w.cfg.Nodes, -1)
+			wanted, err = newRing(w.region, w.config.Nodes, -1)
 		case absent == 1 && w.nodes[out].leaving:
-			wanted, err = newRing(w.region, w.cfg.Nodes, out)
+			wanted, err = newRing(w.region, w.config.Nodes, out)
 		}
 		if err != nil || wanted.Equal(a.to) {
 			return

@@ -60,7 +60,7 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 	w.mu.Lock()
 	a.by.confirmedLoan(a, amount)
 	w.mu.Unlock()
-	if w.cfg.Sabotage == LendForNothing {
+	if w.config.Sabotage == LendForNothing {
 		a.by.undebit(&w.ledger.Subjects[a.subject], amount)
 	}
 }
@@ -79,7 +79,7 @@ const killEvery = 40
 func (c *farCall) maybeKill(reply []byte) {
 	g := c.to.globe
 	var r limiter.LoanReply
-	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 || c.subject < 0 || g.cfg.Calm == 0 {
+	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 || c.subject < 0 || g.config.Calm == 0 {
 		return
 	}
 	g.mu.Lock()

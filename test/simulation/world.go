@@ -18,7 +18,7 @@ import (
 
 // World is one region's cluster.
 type World struct {
-	cfg        Config
+	config     Config
 	globe      *globe
 	region     int    // index of the region
 	name       string // of the region
@@ -96,23 +96,23 @@ func indexOf(id ring.NodeID) int { return int(binary.BigEndian.Uint16(id[:])) - 
 
 // Run simulates regions and returns what happened. Call it in a bubble of testing/synctest; Run returns at the end of the
 // simulation.
-func Run(cfg Config) (*Ledger, error) {
-	if err := cfg.Validate(); err != nil {
+func Run(config Config) (*Ledger, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return runGlobe(cfg)
+	return runGlobe(config)
 }
 
 // callDrain is the time after the last call in which all timers of calls have expired.
 const callDrain = 10 * time.Second
 
-func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
+func newWorld(config Config, start time.Time, clock *limiter.Clock) *World {
 	return &World{
-		cfg: cfg, start: start, clock: clock, net: newNetwork(cfg.Seed, cfg.Nodes),
+		config: config, start: start, clock: clock, net: newNetwork(config.Seed, config.Nodes),
 		pending: map[*call]struct{}{}, subjectByKey: map[counters.Key]int{}, leaderless: -1, subjectsIn: make([][]int, ring.Partitions),
-		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
-		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
-		ledger:  &Ledger{Config: cfg, Start: start},
+		plan:    rand.New(rand.NewPCG(config.Seed, 3)),
+		control: rand.New(rand.NewPCG(config.Seed, 4)),
+		ledger:  &Ledger{Config: config, Start: start},
 	}
 }
 
@@ -137,13 +137,13 @@ func (w *World) after(d time.Duration, f func()) {
 
 // build builds a cluster in a settled state.
 func (w *World) build() (err error) {
-	table, err := newRing(w.region, w.cfg.Nodes, -1)
+	table, err := newRing(w.region, w.config.Nodes, -1)
 	if err != nil {
 		return err
 	}
-	w.agreed = newAgreed(table, w.region, w.cfg.Nodes)
+	w.agreed = newAgreed(table, w.region, w.config.Nodes)
 	w.leader = leadership{index: 0, term: 1}
-	for i := range w.cfg.Nodes {
+	for i := range w.config.Nodes {
 		n := &node{index: i, id: idIn(w.region, i), fallback: localcache.NewFallbackTable(8000), contact: true}
 		w.nodes = append(w.nodes, n)
 		if err := w.boot(n); err != nil {

@@ -249,9 +249,9 @@ func TestExpiredCountersDisappear(t *testing.T) {
 func TestLoopAndClose(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
-	cfg := testConfig(dir, src, clk.Now)
-	cfg.Interval = 10 * time.Millisecond
-	c, err := OpenCounters(cfg)
+	config := testConfig(dir, src, clk.Now)
+	config.Interval = 10 * time.Millisecond
+	c, err := OpenCounterFile(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +335,7 @@ func TestCloseWithoutLoadKeepsFile(t *testing.T) {
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
 	src.set(sample(clk.Now(), 1)[0])
 	mustClose(t, c)
-	c, err := OpenCounters(testConfig(dir, newTable(), clk.Now))
+	c, err := OpenCounterFile(testConfig(dir, newTable(), clk.Now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func TestSecondProcess(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 	defer mustClose(t, c)
-	if _, err := OpenCounters(testConfig(dir, newTable(), clk.Now)); !errors.Is(err, ErrInUse) {
+	if _, err := OpenCounterFile(testConfig(dir, newTable(), clk.Now)); !errors.Is(err, ErrInUse) {
 		t.Errorf("have %v, want ErrInUse", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*corrupt*")); len(left) > 0 {
@@ -380,9 +380,9 @@ func TestSecondProcess(t *testing.T) {
 func TestCompact(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
-	cfg := testConfig(dir, src, clk.Now)
-	cfg.CompactAbove = 1 << 20
-	c, _ := openLoaded(t, cfg)
+	config := testConfig(dir, src, clk.Now)
+	config.CompactAbove = 1 << 20
+	c, _ := openLoaded(t, config)
 	for _, r := range sample(clk.Now(), 60_000) {
 		src.set(r)
 	}
@@ -390,13 +390,13 @@ func TestCompact(t *testing.T) {
 	before := size(t, dir)
 	// All except the last have expired, and disappear with their base.
 	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
-	cfg.Source = newTable()
-	c, _ = openLoaded(t, cfg)
+	config.Source = newTable()
+	c, _ = openLoaded(t, config)
 	c.beginBase()
 	mustClose(t, c)
 	again := newTable()
-	cfg.Source = again
-	c, stats := openLoaded(t, cfg)
+	config.Source = again
+	c, stats := openLoaded(t, config)
 	mustClose(t, c)
 	if after := size(t, dir); after > before/4 {
 		t.Errorf("file has %d bytes, had %d", after, before)
@@ -418,24 +418,24 @@ func size(t *testing.T, dir string) int64 {
 	return info.Size()
 }
 
-func TestCountersConfig(t *testing.T) {
+func TestCounterFileConfig(t *testing.T) {
 	tests := []struct {
-		have func(*CountersConfig)
+		have func(*CounterFileConfig)
 		want string
 	}{
-		{func(c *CountersConfig) { c.Dir = "" }, "Dir"},
-		{func(c *CountersConfig) { c.Source = nil }, "Source"},
-		{func(c *CountersConfig) { c.Now = nil }, "Now"},
-		{func(c *CountersConfig) { c.Interval = 0 }, "Interval"},
-		{func(c *CountersConfig) { c.Interval = 2 * time.Hour }, "Interval"},
-		{func(c *CountersConfig) { c.Logger = nil }, "Logger"},
-		{func(c *CountersConfig) { c.MaxSize = -1 }, "MaxSize"},
-		{func(c *CountersConfig) { c.CompactAbove = -1 }, "CompactAbove"},
+		{func(c *CounterFileConfig) { c.Dir = "" }, "Dir"},
+		{func(c *CounterFileConfig) { c.Source = nil }, "Source"},
+		{func(c *CounterFileConfig) { c.Now = nil }, "Now"},
+		{func(c *CounterFileConfig) { c.Interval = 0 }, "Interval"},
+		{func(c *CounterFileConfig) { c.Interval = 2 * time.Hour }, "Interval"},
+		{func(c *CounterFileConfig) { c.Logger = nil }, "Logger"},
+		{func(c *CounterFileConfig) { c.MaxSize = -1 }, "MaxSize"},
+		{func(c *CounterFileConfig) { c.CompactAbove = -1 }, "CompactAbove"},
 	}
 	for _, tt := range tests {
-		cfg := testConfig(t.TempDir(), newTable(), newClock().Now)
-		tt.have(&cfg)
-		if _, err := OpenCounters(cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+		config := testConfig(t.TempDir(), newTable(), newClock().Now)
+		tt.have(&config)
+		if _, err := OpenCounterFile(config); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("have %v, want an error about %s", err, tt.want)
 		}
 	}

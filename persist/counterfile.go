@@ -35,8 +35,8 @@ type Source interface {
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
 }
 
-// CountersConfig says where and how often counters are saved.
-type CountersConfig struct {
+// CounterFileConfig says where and how often counters are saved.
+type CounterFileConfig struct {
 	// Dir is the data directory. It must exist.
 	Dir string
 	// File is the file's name in Dir; counters.db by default.
@@ -57,13 +57,13 @@ type CountersConfig struct {
 	CompactAbove int64
 }
 
-// DefaultCountersConfig returns a CountersConfig with all fields set except Dir, Source and Now.
-func DefaultCountersConfig() CountersConfig {
-	return CountersConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
+// DefaultCounterFileConfig returns a CounterFileConfig with all fields set except Dir, Source and Now.
+func DefaultCounterFileConfig() CounterFileConfig {
+	return CounterFileConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
 }
 
 // Validate reports the first invalid field.
-func (c *CountersConfig) Validate() error {
+func (c *CounterFileConfig) Validate() error {
 	switch {
 	case c.Dir == "":
 		return errors.New("persist: Dir is empty")
@@ -91,7 +91,7 @@ const countersFile = "counters.db"
 // FallbackFile is the file for the fallback counters, of what a node decides alone.
 const FallbackFile = "fallback.db"
 
-// Errors of Counters.
+// Errors of a counter file.
 var (
 	// ErrNotLoaded means that Start or Checkpoint was called before Load. A checkpoint would lose what the file holds.
 	ErrNotLoaded = errors.New("the counters are not loaded yet")
@@ -99,10 +99,10 @@ var (
 	ErrClosed = errors.New("the store is closed")
 )
 
-// Counters saves the counters of a table in a file. All methods may be called concurrently.
-type Counters struct {
-	cfg  CountersConfig
-	path string
+// CounterFile saves the counters of a table in a file. All methods may be called concurrently.
+type CounterFile struct {
+	config CounterFileConfig
+	path   string
 
 	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
 	minBaseStep int
@@ -147,8 +147,8 @@ type Status struct {
 }
 
 // Metrics reports the state of checkpoints.
-func (c *Counters) Metrics(s metrics.Sink) {
-	st := c.Status()
+func (cf *CounterFile) Metrics(s metrics.Sink) {
+	st := cf.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
 	if !st.Completed.IsZero() {
 		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.", time.Since(st.Completed).Seconds())
@@ -161,15 +161,15 @@ func (c *Counters) Metrics(s metrics.Sink) {
 	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
-// OpenCounters opens the file in the data directory. It sets aside a damaged file or one of an older version. If it can't
+// OpenCounterFile opens the file in the data directory. It sets aside a damaged file or one of an older version. If it can't
 // create a new file, for example for lack of room, the store opens nevertheless and each checkpoint tries again. The error is
 // ErrInUse if another process has the file.
-func OpenCounters(cfg CountersConfig) (*Counters, error) {
-	if err := cfg.Validate(); err != nil {
+func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Counters{
-		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File),
+	c := &CounterFile{
+		config: config, path: filepath.Join(config.Dir, config.File),
 		minLogSize: minLogSize, minBaseStep: minBaseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
@@ -180,7 +180,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	existed := err == nil
 	err = c.open()
 	if err == nil && existed && c.file.hasDamagedMeta() {
-		cfg.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", c.path)
+		config.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", c.path)
 	}
 	if err == nil && existed {
 		err = c.compactIfSparse()
@@ -198,43 +198,43 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		return nil, fmt.Errorf("open %s: %w", c.path, err)
 	}
 	if err != nil {
-		cfg.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
+		config.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
 		c.status.Err, c.status.Failures = err, 1
 	}
 	return c, nil
 }
 
 // open opens the file and inspects it. Call it before Load, or on a new file.
-func (c *Counters) open() error {
-	_, missing := os.Stat(c.path)
-	f, err := openFile(c.path, bolt.Options{MaxSize: c.cfg.MaxSize}, anyMeta)
+func (cf *CounterFile) open() error {
+	_, missing := os.Stat(cf.path)
+	f, err := openFile(cf.path, bolt.Options{MaxSize: cf.config.MaxSize}, anyMeta)
 	if err != nil {
 		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
 			// A half-made new file is not a damaged one.
-			_ = os.Remove(c.path)
+			_ = os.Remove(cf.path)
 		}
 		return err
 	}
-	c.file = f
-	return c.inspect()
+	cf.file = f
+	return cf.inspect()
 }
 
 // errOlderFormat: the file holds counters in an earlier version's format.
 var errOlderFormat = errors.New("counters in the format of an earlier version of rlnode")
 
 // inspect checks that the file consists of frames, and finds the newest frame's number.
-func (c *Counters) inspect() error {
-	c.lastFrame, c.base = 0, base{}
-	return c.file.view(func(tx *bolt.Tx) error {
+func (cf *CounterFile) inspect() error {
+	cf.lastFrame, cf.base = 0, base{}
+	return cf.file.view(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
-				c.lastFrame = b.Sequence()
+				cf.lastFrame = b.Sequence()
 				if number, _ := b.Cursor().Last(); len(number) == 8 {
-					c.lastFrame = max(c.lastFrame, binary.BigEndian.Uint64(number))
+					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))
 				}
-				if c.lastFrame > math.MaxInt64 {
-					return pageError("frame %d", c.lastFrame)
+				if cf.lastFrame > math.MaxInt64 {
+					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
 			case b != nil && len(name) == 8: // an expiry time, which named buckets in the older format
@@ -246,68 +246,68 @@ func (c *Counters) inspect() error {
 }
 
 // compactIfSparse rewrites a large file that is mostly free.
-func (c *Counters) compactIfSparse() error {
-	info, err := c.file.handle.Stat()
-	if err != nil || info.Size() <= c.cfg.CompactAbove {
+func (cf *CounterFile) compactIfSparse() error {
+	info, err := cf.file.handle.Stat()
+	if err != nil || info.Size() <= cf.config.CompactAbove {
 		return err
 	}
-	stats := c.file.db.Stats()
-	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
+	stats := cf.file.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(cf.file.db.Info().PageSize)
 	// Past the pages in use, the file has spare room for bbolt to grow into.
-	free += info.Size() - c.file.usedBytes.Load()
+	free += info.Size() - cf.file.usedBytes.Load()
 	if free <= info.Size()/4*3 {
 		return nil
 	}
-	err = c.file.compact(bolt.Options{MaxSize: c.cfg.MaxSize})
-	c.file = nil
+	err = cf.file.compact(bolt.Options{MaxSize: cf.config.MaxSize})
+	cf.file = nil
 	if err != nil {
-		err = c.compactionFailed(err)
+		err = cf.compactionFailed(err)
 	}
-	return errors.Join(err, c.open())
+	return errors.Join(err, cf.open())
 }
 
 // compactionFailed returns err if it says that the file is damaged. Any other error only means that the file stays large.
-func (c *Counters) compactionFailed(err error) error {
+func (cf *CounterFile) compactionFailed(err error) error {
 	if isDamaged(err) {
 		return err
 	}
-	c.cfg.Logger.Warn("counter file can't be compacted", "path", c.path, "error", err)
+	cf.config.Logger.Warn("counter file can't be compacted", "path", cf.path, "error", err)
 	return nil
 }
 
 // setAside sets aside a file that is damaged or from an older version. The next open creates a new one.
-func (c *Counters) setAside(cause error) error {
+func (cf *CounterFile) setAside(cause error) error {
 	older, why := errors.Is(cause, errOlderFormat), "corrupt"
 	if older {
 		why = "older"
 	}
-	if c.file != nil && older {
-		_ = c.file.close() // nothing was written
-	} else if c.file != nil {
-		c.file.abandon()
+	if cf.file != nil && older {
+		_ = cf.file.close() // nothing was written
+	} else if cf.file != nil {
+		cf.file.abandon()
 	}
-	c.file, c.lastFrame, c.base = nil, 0, base{}
-	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
+	cf.file, cf.lastFrame, cf.base = nil, 0, base{}
+	aside, err := setAside(cf.path, why, time.Now(), cf.config.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if older {
-		c.cfg.Logger.Warn("the counter file has an older version's format: it was set aside, and its counters begin anew; "+
+		cf.config.Logger.Warn("the counter file has an older version's format: it was set aside, and its counters begin anew; "+
 			"to recover them, stop this node, rename the file back and start the version that wrote it; otherwise remove it",
-			"path", c.path, "aside", aside)
+			"path", cf.path, "aside", aside)
 		return nil
 	}
-	c.statusMu.Lock()
-	c.status.SetAside++
-	c.statusMu.Unlock()
-	c.cfg.Logger.Error("damaged counter file was set aside; a new one begins",
-		"path", c.path, "aside", aside, "error", cause)
+	cf.statusMu.Lock()
+	cf.status.SetAside++
+	cf.statusMu.Unlock()
+	cf.config.Logger.Error("damaged counter file was set aside; a new one begins",
+		"path", cf.path, "aside", aside, "error", cause)
 	return nil
 }
 
 // Status returns the state of checkpoints.
-func (c *Counters) Status() Status {
-	c.statusMu.Lock()
-	defer c.statusMu.Unlock()
-	return c.status
+func (cf *CounterFile) Status() Status {
+	cf.statusMu.Lock()
+	defer cf.statusMu.Unlock()
+	return cf.status
 }
