@@ -100,13 +100,11 @@ func (c *Client) endRequest() {
 		return
 	}
 	// Use a new goroutine, because the caller already has its answer.
-	c.running.Add(1) // safe, because the caller's own call keeps Close waiting
-	go func() {
-		defer c.running.Done()
+	c.running.Go(func() { // safe, because the caller's own call keeps Close waiting
 		for ; batch != nil; batch = c.takeBatch() {
 			c.sendBatch(batch)
 		}
-	}()
+	})
 }
 
 // takeBatch takes the checks of the next request off the queue. If none are waiting, it returns nil and decrements inFlight.

@@ -417,8 +417,7 @@ func (c *Client) call(ctx context.Context, path string, body []byte, retry retry
 	defer cancel()
 	for {
 		r, err := c.askWithSlot(ctx, path, body, retry)
-		var e *Error
-		if retry == retryIfUnprocessed || !errors.As(err, &e) || e.Code != codeNoOwner || !sleep(ctx, ownerPause) {
+		if e, ok := errors.AsType[*Error](err); retry == retryIfUnprocessed || !ok || e.Code != codeNoOwner || !sleep(ctx, ownerPause) {
 			return r, err
 		}
 	}

@@ -173,7 +173,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return r, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
-			if e.isTemporary() {
+			if e.Code == "overloaded" || e.Code == codeNoOwner { // the node is healthy, and another one may succeed
 				n.markHealthy()
 			} else {
 				c.markFailed(n, failing, e)
@@ -201,8 +201,8 @@ func isUnprocessed(err error) bool {
 	if answered, ok := errors.AsType[*Error](err); ok {
 		return answered.Status == http.StatusServiceUnavailable
 	}
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }
 
 // post makes one request. If the node does not answer within timeout, the error wraps ErrTimeout.
@@ -238,12 +238,10 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, ma
 
 // nodeError returns err, or the cause of ctx's end, prefixed with the node's address.
 func nodeError(ctx context.Context, n *node, err error) error {
-	var outer *url.Error // it adds nothing but the address
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		err = context.Cause(ctx)
-	case errors.As(err, &outer):
-		err = outer.Err
+	} else if outer, ok := errors.AsType[*url.Error](err); ok {
+		err = outer.Err // outer adds nothing but the address
 	}
 	return fmt.Errorf("%s: %w", n.baseURL, err)
 }
@@ -257,9 +255,6 @@ func (r *reply) problem() *Error {
 	}
 	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
 }
-
-// isTemporary reports whether e comes from a healthy node that is overloaded or can't reach the owner. Another node may succeed.
-func (e *Error) isTemporary() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
 
 // codeNoOwner means that only the owner can do this and that it can't be reached now.
 const codeNoOwner = "no-owner"

@@ -45,11 +45,6 @@ func (p promise) withdrawn() promise { return promise{Used: p.Used} }
 // isBy reports whether p is self's own attempt.
 func (p promise) isBy(self ring.NodeID) bool { return p.Proposer == self }
 
-// newAttempt returns a new attempt by self to found a cluster of the set.
-func (p promise) newAttempt(self ring.NodeID, set []ring.NodeID) promise {
-	return promise{Proposer: self, Attempt: p.Used + 1, Set: set, Used: p.Used + 1}
-}
-
 // isStillValid reports whether an attempt by self may still found a cluster, or has founded one.
 func (p promise) isStillValid(self ring.NodeID, attempt uint64) bool {
 	return p.isBy(self) && p.Attempt == attempt
@@ -108,7 +103,7 @@ func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, founding
 	case out.clusterExists || out.set == nil || out.set[0] != self:
 		return p, stepWait
 	}
-	return p.newAttempt(self, out.set), stepAsk
+	return promise{Proposer: self, Attempt: p.Used + 1, Set: out.set, Used: p.Used + 1}, stepAsk
 }
 
 // promiseRequest asks for a promise.

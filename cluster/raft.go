@@ -44,7 +44,7 @@ func raftConfig(config *Config) *raft.Config {
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
 	s := c.config.Store
-	c.logs = watchLogs(s)
+	c.logs = &watchedLogs{LogStore: s.Logs(), probe: s.Probe, changed: make(chan struct{}, 1)}
 	c.transport = newTransport(&c.config, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
 	r, err := raft.NewRaft(raftConfig(&c.config), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {

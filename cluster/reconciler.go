@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -178,9 +179,5 @@ func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 			rc.gossip.Load().Forget(m.ID)
 		}
 	}
-	for id := range since {
-		if !gone[id] {
-			delete(since, id)
-		}
-	}
+	maps.DeleteFunc(since, func(id ring.NodeID, _ time.Time) bool { return !gone[id] })
 }

@@ -30,10 +30,6 @@ type watchedLogs struct {
 	waiter      chan struct{} // closed after the next entry is written; nil without waiters
 }
 
-func watchLogs(s Store) *watchedLogs {
-	return &watchedLogs{LogStore: s.Logs(), probe: s.Probe, changed: make(chan struct{}, 1)}
-}
-
 // StoreLog stores one entry. It implements raft.LogStore.
 func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
 

@@ -171,7 +171,9 @@ func (t *Table) Borrow(
 
 // Room returns how much can be given back to the counter besides outstanding, the amount that may still be given back in
 // another way.
-func (lb *LoanBalance) Room(outstanding int64) int64 { return max(0, lb.wholeUnits-max(0, outstanding)) }
+func (lb *LoanBalance) Room(outstanding int64) int64 {
+	return max(0, lb.wholeUnits-max(0, outstanding))
+}
 
 // makeRoomForLoan makes room for two counters without evicting those of the loan. The caller must hold the shard.
 func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {

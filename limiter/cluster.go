@@ -216,9 +216,6 @@ func (l *Limiter) Close() error {
 // them.
 func (m *membership) rankInRing() (nodes, rank int) {
 	t := m.Ring()
-	if t == nil {
-		return 0, -1
-	}
 	return len(t.Members()), t.Rank(m.Self)
 }
 

@@ -27,7 +27,7 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Instant
 	peek           bool
-	peeksAreLooks     bool      // its peeks count as looks; see Query.PeeksAreLooks
+	peeksAreLooks  bool      // its peeks count as looks; see Query.PeeksAreLooks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
 	ignoreNewer    bool      // owners decide even if they have newer rules
 	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
@@ -409,7 +409,8 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	case a.status == neverDecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
-		s.redirect(a.to, a.hint)
+		s.unmarkTried(a.to)
+		s.redirected, s.hint = append(s.redirected, a.to), a.hint
 		if !a.hint.IsZero() {
 			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 		}

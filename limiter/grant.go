@@ -63,8 +63,11 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 // forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
 // a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	ls.held.Forget(ls.limiter.membership.Boottime(), f.subject, f.refusalsOnly)
-	ls.limiter.membership.broadcast(MethodForget, wire.Encode(nil, &f))
+	m, body := ls.limiter.membership, wire.Encode(nil, &f)
+	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
+	for _, id := range m.otherMembers() {
+		_ = m.Peers.Send(id, MethodForget, body)
+	}
 }
 
 // leaseRequest requests a grant for one of a question's subjects.

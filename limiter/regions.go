@@ -58,8 +58,7 @@ func (l *Limiter) askRegions(u *Usage) {
 		if err == nil {
 			err = wire.Decode(reply, &shares, "shares")
 		}
-		var refused *peer.RemoteError
-		u.Regions[i].Reachable = err == nil || errors.As(err, &refused)
+		u.Regions[i].Reachable = err == nil || errors.As(err, new(*peer.RemoteError))
 		u.Regions[i].Limits = selectShares(u, shares.limits)
 	})
 }

@@ -102,22 +102,8 @@ func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, as
 }
 
 // otherMembers returns the other members of the ring.
-func (m *membership) otherMembers() (list []ring.NodeID) {
-	if t := m.Ring(); t != nil {
-		for _, id := range t.Members() {
-			if id != m.Self {
-				list = append(list, id)
-			}
-		}
-	}
-	return list
-}
-
-// broadcast sends body to all other nodes. It expects no reply.
-func (m *membership) broadcast(method peer.Method, body []byte) {
-	for _, id := range m.otherMembers() {
-		_ = m.Peers.Send(id, method, body)
-	}
+func (m *membership) otherMembers() []ring.NodeID {
+	return slices.DeleteFunc(slices.Clone(m.Ring().Members()), func(id ring.NodeID) bool { return id == m.Self })
 }
 
 // gatherTimeout bounds how long a node waits for replies from all others.

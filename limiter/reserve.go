@@ -87,7 +87,8 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 
 // reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
-	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
+	r := &reservation{made: a.Now.Wall}
+	_, _ = rand.Read(r.nonce[:]) // never fails
 	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.IsInline() {
 		copy(r.nonce[:], inlineNonce)
 	}
@@ -294,9 +295,4 @@ func (rs *reservations) signingKey() (key []byte, known bool) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("reservation"))
 	return h.Sum(nil), true
-}
-
-func newNonce() (n [nonceBytes]byte) {
-	_, _ = rand.Read(n[:])
-	return n
 }

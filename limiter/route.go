@@ -99,9 +99,3 @@ func (c *candidates) markTried(id ring.NodeID) {
 func (c *candidates) unmarkTried(id ring.NodeID) {
 	c.tried = slices.DeleteFunc(c.tried, func(t ring.NodeID) bool { return t == id })
 }
-
-// redirect records that id named hint as the node to ask.
-func (c *candidates) redirect(id, hint ring.NodeID) {
-	c.unmarkTried(id)
-	c.redirected, c.hint = append(c.redirected, id), hint
-}

@@ -94,13 +94,6 @@ func (le *lease) matches(ops []counters.Op) bool {
 	return true
 }
 
-// adoptLimits makes the lease refer to the limits of ops, which it matches, so that older rules can be freed.
-func (le *lease) adoptLimits(ops []counters.Op) {
-	for i := range ops {
-		le.limits[i].limit = ops[i].Limit
-	}
-}
-
 // reset empties the lease and gives it the limits of ops.
 func (le *lease) reset(ops []counters.Op) {
 	le.limits = le.limits[:0]

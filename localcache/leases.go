@@ -181,7 +181,9 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		le.refused = refusal{}
 		return Unknown, Receipt{}
 	}
-	le.adoptLimits(ops)
+	for i := range ops {
+		le.limits[i].limit = ops[i].Limit // so that older rules can be freed
+	}
 	le.noteModes(ops)
 	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
 		ls.endFirst(sh, le, now)

@@ -254,10 +254,7 @@ func (n *Node) clusterSecret() []byte { return n.cluster.Last().Secret }
 
 // nodeCount returns the number of nodes in the ring; 1 before the first ring.
 func (n *Node) nodeCount() int {
-	if t := n.ring(); t != nil {
-		return len(t.Members())
-	}
-	return 1
+	return max(1, len(n.ring().Members()))
 }
 
 // listen opens the configured doors.

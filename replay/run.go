@@ -172,7 +172,10 @@ func (p *replayer) decideAll() error {
 	}
 	p.tally.Evicted = table.Stats().Evicted
 	if decisions != nil {
-		return decisions.flush()
+		err = decisions.buffer.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("write decisions: %w", err)
 	}
 	return nil
 }
@@ -233,13 +236,6 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 		}
 	}
 	if err := w.json.Encode(&d); err != nil {
-		return fmt.Errorf("write decisions: %w", err)
-	}
-	return nil
-}
-
-func (w *decisionWriter) flush() error {
-	if err := w.buffer.Flush(); err != nil {
 		return fmt.Errorf("write decisions: %w", err)
 	}
 	return nil

@@ -188,7 +188,7 @@ func (t *Table) Standby(p int) NodeID {
 	return t.members[t.standby[p]]
 }
 
-// Members returns the members in ascending order. The slice is shared and must not be changed.
+// Members returns the members in ascending order; nil if t is nil. The slice is shared and must not be changed.
 func (t *Table) Members() []NodeID {
 	if t == nil {
 		return nil

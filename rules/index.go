@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -212,13 +213,9 @@ func (g *globIndex) finish() {
 
 // netTable links each CIDR to the one around it, so that the smallest CIDR around an address leads to all of them.
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
-	prefixes := make([]netip.Prefix, 0, len(byPrefix))
-	for p := range byPrefix {
-		prefixes = append(prefixes, p)
-	}
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) })
 	t := &bart.Table[*netNode]{}
-	for _, p := range prefixes { // larger ones first
+	largerFirst := func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }
+	for _, p := range slices.SortedFunc(maps.Keys(byPrefix), largerFirst) {
 		around, _ := t.LookupPrefix(p)
 		t.Insert(p, &netNode{byPrefix[p], around})
 	}

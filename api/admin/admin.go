@@ -261,7 +261,7 @@ func (s *Server) dispatch(m methods) http.Handler {
 			s.sendError(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
 		}
-		token, e := s.permit(r, target.need)
+		token, e := s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), target.need, nil)
 		if e == nil && target.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
 			e = token.NamespaceError(&limiter.Query{})
 		}
@@ -269,27 +269,17 @@ func (s *Server) dispatch(m methods) http.Handler {
 			s.sendError(w, r, e)
 			return
 		}
-		if err := target.serve(w, withToken(r, token)); err != nil {
+		if token != nil {
+			r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
+		}
+		if err := target.serve(w, r); err != nil {
 			s.sendError(w, r, api.AsError(err))
 		}
 	})
 }
 
-// permit returns the token of r, which needs any one of the scopes in need.
-func (s *Server) permit(r *http.Request, need api.Scope) (*api.Token, *api.Error) {
-	return s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
-}
-
 // tokenKey is the context key for the token of a request.
 type tokenKey struct{}
-
-// withToken returns r with its token in the context; a nil token leaves r as it is.
-func withToken(r *http.Request, t *api.Token) *http.Request {
-	if t == nil {
-		return r
-	}
-	return r.WithContext(context.WithValue(r.Context(), tokenKey{}, t))
-}
 
 // tokenFrom returns r's token, nil for none.
 func tokenFrom(r *http.Request) *api.Token {

@@ -51,16 +51,16 @@ func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
 
 // startObject finds the opening brace of a body that must be one JSON object.
 func (dec *Decoder) startObject() bool {
-	if !dec.checkUTF8() {
-		return false
-	}
-	if dec.skipSpace() == '{' {
+	switch {
+	case !utf8.Valid(dec.src):
+		dec.failSyntax("the body is not UTF-8")
+	case dec.skipSpace() == '{':
 		return true
-	}
-	if dec.pos == len(dec.src) {
+	case dec.pos == len(dec.src):
 		dec.failSyntax("the body is empty")
-	} else if dec.skip(); dec.syntaxErr == nil {
-		dec.failSyntax("the body is not an object")
+	default:
+		dec.skip()
+		dec.failSyntax("the body is not an object") // unless it is no valid JSON either
 	}
 	return false
 }
@@ -85,14 +85,6 @@ func (dec *Decoder) failValue(code api.Code, format string, args ...any) {
 	if dec.valueErr == nil {
 		dec.valueErr = api.Errorf(code, format, args...)
 	}
-}
-
-// checkUTF8 validates the whole source at once.
-func (dec *Decoder) checkUTF8() bool {
-	if !utf8.Valid(dec.src) {
-		dec.failSyntax("the body is not UTF-8")
-	}
-	return dec.syntaxErr == nil
 }
 
 // skipSpace skips white space and returns the byte after it without consuming it; 0 at the end.

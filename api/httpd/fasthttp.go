@@ -299,12 +299,11 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 
 // notReceived returns the error to answer for a request that could not be read.
 func notReceived(err error) *api.Error {
-	var small *fasthttp.ErrSmallBuffer
 	var frame frameError
 	switch {
 	case errors.As(err, &frame) && frame != errHeadTooLarge:
 		return api.Errorf(api.BadRequest, "the request cannot be read as HTTP/1.1: %s", frame)
-	case errors.As(err, &small), frame == errHeadTooLarge:
+	case errors.As(err, new(*fasthttp.ErrSmallBuffer)), frame == errHeadTooLarge:
 		return api.Errorf(api.HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return api.TooLargeError(codec.MaxBody)

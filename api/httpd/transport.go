@@ -56,41 +56,41 @@ type connection struct {
 
 // The states of the fast path on a connection.
 const (
-	quickIdle      int32 = iota
-	quickAnswering       // a request is being answered
-	quickLast            // a request is being answered, and the connection closes after it
-	quickClosed          // the connection is closed
+	fastIdle      int32 = iota
+	fastAnswering       // a request is being answered
+	fastLast            // a request is being answered, and the connection closes after it
+	fastClosed          // the connection is closed
 )
 
 // beginFast starts answering a request on the fast path. It reports false if the connection is closed.
-func (c *connection) beginFast() bool { return c.fastState.CompareAndSwap(quickIdle, quickAnswering) }
+func (c *connection) beginFast() bool { return c.fastState.CompareAndSwap(fastIdle, fastAnswering) }
 
 // isClosed reports whether the connection is closed.
-func (c *connection) isClosed() bool { return c.fastState.Load() == quickClosed }
+func (c *connection) isClosed() bool { return c.fastState.Load() == fastClosed }
 
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
-func (c *connection) closesAfterAnswer() bool { return c.fastState.Load() == quickLast }
+func (c *connection) closesAfterAnswer() bool { return c.fastState.Load() == fastLast }
 
 // endFast finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
 func (c *connection) endFast() bool {
-	if c.fastState.CompareAndSwap(quickAnswering, quickIdle) {
+	if c.fastState.CompareAndSwap(fastAnswering, fastIdle) {
 		return false
 	}
-	c.fastState.Store(quickClosed)
+	c.fastState.Store(fastClosed)
 	_ = c.Connection.Close() // Close has already returned nil
 	return true
 }
 
 // Close closes the connection, at once or after the answer in progress.
 func (c *connection) Close() error {
-	for !c.fastState.CompareAndSwap(quickIdle, quickClosed) {
-		if c.fastState.CompareAndSwap(quickAnswering, quickLast) {
+	for !c.fastState.CompareAndSwap(fastIdle, fastClosed) {
+		if c.fastState.CompareAndSwap(fastAnswering, fastLast) {
 			return nil
 		}
 		switch c.fastState.Load() {
-		case quickLast:
+		case fastLast:
 			return nil
-		case quickClosed:
+		case fastClosed:
 			return c.Connection.Close()
 		}
 	}

@@ -149,8 +149,10 @@ func (e Ring) apply(next *State) Result {
 	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
-		if what := m.oversizedField(); what != "" {
-			return rejected("the %s of %s has more than %d bytes", what, m.ID, maxText)
+		for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
+			if len(text[1]) > maxText {
+				return rejected("the %s of %s has more than %d bytes", text[0], m.ID, maxText)
+			}
 		}
 		if members[m.ID] = m; next.Generations[m.ID] > 0 {
 			strangers = withoutID(strangers, m.ID)
@@ -167,16 +169,6 @@ func (e Ring) apply(next *State) Result {
 	next.Epoch, next.Members, next.Strangers = e.Epoch, members, strangers
 	next.move(next.From, to)
 	return Result{}
-}
-
-// oversizedField returns the name of the first field that is too long, or "".
-func (m *Member) oversizedField() string {
-	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
-		if len(text[1]) > maxText {
-			return text[0]
-		}
-	}
-	return ""
 }
 
 // checkMove rejects a move to epoch unless it is the next one and the last move has ended.

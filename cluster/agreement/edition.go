@@ -2,7 +2,6 @@ package agreement
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,14 +36,6 @@ func (s *State) Edition() (Edition, error) {
 		return Edition{}, fmt.Errorf("encode the agreed regions: %w", err)
 	}
 	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
-}
-
-func (t *Transition) appendTo(b []byte) []byte {
-	for _, e := range []Edition{t.Base, t.Result} {
-		b = binary.BigEndian.AppendUint64(b, uint64(e.Number))
-		b = append(b, e.Hash[:]...)
-	}
-	return b
 }
 
 // decodeTransition reads the transition of an entry. It returns nil if there is none.

@@ -76,7 +76,9 @@ func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 	}
 	head := b.appendOrigin([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
 	if head = wire.AppendBool(head, transition != nil); transition != nil {
-		head = transition.appendTo(head)
+		for _, e := range []Edition{transition.Base, transition.Result} {
+			head = append(binary.BigEndian.AppendUint64(head, uint64(e.Number)), e.Hash[:]...)
+		}
 	}
 	return appendBody(head, e)
 }

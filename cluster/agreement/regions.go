@@ -137,15 +137,10 @@ func (s *State) SetFor(region string) *rules.Set {
 	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
 		cache.byRegion = map[string]*rules.Set{}
 	}
-	cache.byRegion[region] = s.setFor(region)
-	return cache.byRegion[region]
-}
-
-func (s *State) setFor(region string) *rules.Set {
-	set := s.History.Set().Keyed(s.Secret)
-	if len(s.Regions.Held) > 0 {
-		set = set.WithShares(s.Regions.shares(region))
+	if set = set.Keyed(s.Secret); len(r.Held) > 0 {
+		set = set.WithShares(r.shares(region))
 	}
+	cache.byRegion[region] = set
 	return set
 }
 

@@ -245,12 +245,7 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 // allHaveAuthority reports whether every member has authority. A member without it can hand nothing over. So no ring change
 // begins or settles until it comes back or is ended.
 func (rs *reignState) allHaveAuthority(in *decisionInput) bool {
-	for _, id := range in.members {
-		if !rs.hasAuthority(in.now, in.state, id) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(in.members, func(id ring.NodeID) bool { return !rs.hasAuthority(in.now, in.state, id) })
 }
 
 // leaveEntry returns the entry to take a member out of the ring that wants to leave, unless it is the only one. It also takes

@@ -182,7 +182,9 @@ func (h *Holder) run() {
 			shouldAsk = true
 		case <-h.poke:
 			shouldAsk = true
-			pending.cancelStale()
+			if len(pending) == maxAsks && time.Since(pending[0].began) >= Term/4 {
+				pending[0].cancel() // its leader may be gone
+			}
 		case <-h.changed:
 		case <-expiry.C:
 		}
@@ -198,13 +200,6 @@ func (at attempts) withoutDone() attempts {
 		}
 		return done
 	})
-}
-
-// cancelStale cancels the oldest attempt if maxAsks are pending and it is at least Term/4 old: its leader may be gone.
-func (at attempts) cancelStale() {
-	if len(at) == maxAsks && time.Since(at[0].began) >= Term/4 {
-		at[0].cancel()
-	}
 }
 
 // startAttempt starts an attempt.

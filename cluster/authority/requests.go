@@ -61,9 +61,6 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	}
 }
 
-// knownLevel returns the newest feature level that the asking process knows.
-func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
-
 // handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
 // request.
 func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
@@ -84,7 +81,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		rs.alarmClone(now, r, q.Node)
 		return reasonClone
 	}
-	low := q.knownLevel() < s.Level
+	low := max(1, q.Level) < s.Level
 	r.nextUnfit = q.Stuck || low
 	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
 	reason := reasonRegister

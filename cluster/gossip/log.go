@@ -4,6 +4,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -30,11 +31,7 @@ func (l *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 		return false
 	}
 	if len(l.when) >= maxLogged {
-		for k, t := range l.when {
-			if now.Sub(t) >= l.every {
-				delete(l.when, k)
-			}
-		}
+		maps.DeleteFunc(l.when, func(_ K, t time.Time) bool { return now.Sub(t) >= l.every })
 		if len(l.when) >= maxLogged {
 			return false
 		}

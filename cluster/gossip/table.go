@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -156,12 +157,7 @@ type departure struct {
 
 // departures lists the members that left most recently.
 func (t *table) departures() []departure {
-	var left []*entry
-	for _, e := range t.entries {
-		if e.State == Left {
-			left = append(left, e)
-		}
-	}
+	left := slices.DeleteFunc(slices.Collect(maps.Values(t.entries)), func(e *entry) bool { return e.State != Left })
 	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.lastChange, a.lastChange) })
 	var all []departure
 	for _, e := range left[:min(len(left), maxDepartures)] {

@@ -214,8 +214,6 @@ type saving struct {
 	saved uint64        // number of the last successful checkpoint; guarded by turn
 }
 
-func newSaving() saving { return saving{turn: make(chan struct{}, 1)} }
-
 // save returns once a checkpoint that began after the call has succeeded.
 func (k *Keeper) save(ctx context.Context) error {
 	if k.config.Save == nil {

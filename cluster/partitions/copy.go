@@ -18,7 +18,7 @@ const catchUpTimeout = 50 * time.Millisecond
 // handleMessage handles one message.
 func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	d := wire.NewDecoder(c.Body)
-	h := decodeHeader(d)
+	h := header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
 		return

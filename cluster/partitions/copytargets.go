@@ -303,10 +303,7 @@ func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Rec
 
 func (k *Keeper) flushAll() {
 	k.mu.Lock()
-	all := make([]*copyTarget, 0, len(k.targets))
-	for _, t := range k.targets {
-		all = append(all, t)
-	}
+	all := slices.Collect(maps.Values(k.targets))
 	k.mu.Unlock()
 	for _, t := range all {
 		if len(t.message) > 0 {
@@ -347,8 +344,8 @@ func (k *Keeper) flush(t *copyTarget) {
 // isAnswer reports whether err, the result of a call, is an answer of the copy target. One that can't accept the message,
 // because it has not applied the agreed state yet, still answers.
 func isAnswer(err error) bool {
-	var remote *peer.RemoteError
-	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
+	remote, ok := errors.AsType[*peer.RemoteError](err)
+	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
 // probe sends an empty message to each copy target that has got no message for probeInterval. It runs in the loop.

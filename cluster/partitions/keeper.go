@@ -208,7 +208,7 @@ func Open(config Config) (*Keeper, error) {
 		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
-		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
+		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
 		inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.adopted.Store(&adoptedState{State: agreement.New()})

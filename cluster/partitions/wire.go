@@ -57,10 +57,6 @@ func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
 	return binary.AppendUvarint(b, seq)
 }
 
-func decodeHeader(d *wire.Decoder) header {
-	return header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
-}
-
 func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
 
 // decodeCount reads the number of the items that follow, each of at least one byte.

@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wake"
@@ -32,9 +34,7 @@ func (p *Peers) pulse() {
 		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now
 		p.mu.Lock()
-		for c := range p.conns {
-			conns = append(conns, c)
-		}
+		conns = slices.AppendSeq(conns, maps.Keys(p.conns))
 		pulsed := p.pulsed
 		p.pulsed = nil
 		p.mu.Unlock()

@@ -92,8 +92,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 // dead, which its link notices only after some silence, or cut off in its own region.
 func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
-		var remote *peer.RemoteError
-		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, &remote)
+		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
 		if last := r.lastCalled.Load(); failed && last != nil && *last == id {
 			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
 			r.lastCalled.CompareAndSwap(last, &next)

@@ -13,8 +13,8 @@ var strayWord = regexp.MustCompile(`^(unexpected argument|unknown flag) (\S+?)(,
 
 // hintUsage suggests what the user probably meant by an invalid command line; empty without a guess.
 func hintUsage(err error) string {
-	var parse *kong.ParseError
-	if !errors.As(err, &parse) || parse.Context.Selected() == nil {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || parse.Context.Selected() == nil {
 		return ""
 	}
 	command := parse.Context.Selected()

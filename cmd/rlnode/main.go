@@ -94,9 +94,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	}
 	if err != nil {
-		var parse *kong.ParseError
 		help, hint := "rlnode --help", hintUsage(err)
-		if errors.As(err, &parse) && parse.Context.Selected() != nil {
+		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context.Selected() != nil {
 			help = parse.Context.Selected().FullPath() + " --help"
 		}
 		if mistake, ok := errors.AsType[configError](err); ok {

@@ -92,12 +92,11 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 	if err == nil {
 		return doc, nil
 	}
-	var mistakes rules.Errors
-	if !errors.As(err, &mistakes) {
-		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
+	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+		printMistakes(out, name, "", mistakes)
+		return nil, &exitError{code: exitFailed}
 	}
-	printMistakes(out, name, "", mistakes)
-	return nil, &exitError{code: exitFailed}
+	return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 }
 
 // withPath prefixes a message with the path in the document, unless the message starts with it.
@@ -181,8 +180,8 @@ func printWritten(env *environment, name string) func(io.Writer, *admin.Written)
 
 // explainRules prints the mistakes that a node found in a document, one per line.
 func explainRules(env *environment, name string, err error) error {
-	var p *problem
-	if !errors.As(err, &p) || len(p.Errors) == 0 {
+	p, ok := errors.AsType[*problem](err)
+	if !ok || len(p.Errors) == 0 {
 		return err
 	}
 	printMistakes(env.stderr, name, "", p.Errors)

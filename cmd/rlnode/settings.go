@@ -187,7 +187,7 @@ func (c *serveCmd) config() node.Config {
 // planes.
 func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
-	for _, field := range reflect.VisibleFields(reflect.TypeOf(*c)) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[serveCmd]()) {
 		known[field.Tag.Get("env")] = true
 	}
 	for _, e := range environ {

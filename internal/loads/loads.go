@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -216,11 +217,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.config.Now()
-	for name, r := range l.known {
-		if now-r.until > numberRetention {
-			delete(l.known, name)
-		}
-	}
+	maps.DeleteFunc(l.known, func(_ string, r *report) bool { return now-r.until > numberRetention })
 	var steps []int
 	for i, r := range set.Rules {
 		if r.Adaptive == nil {
@@ -240,11 +237,10 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		load, known := l.load(now, r.Adaptive.Source)
 		steps[i] = h.step(now, load, known)
 	}
-	for name := range l.steps {
-		if r := set.Rule(name); r == nil || r.Adaptive == nil {
-			delete(l.steps, name)
-		}
-	}
+	maps.DeleteFunc(l.steps, func(name string, _ *ruleSteps) bool {
+		r := set.Rule(name)
+		return r == nil || r.Adaptive == nil
+	})
 	return steps
 }
 

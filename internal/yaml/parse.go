@@ -57,24 +57,23 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 		}
 	}()
 	err = loader.Load(into)
-	var le *yaml.LoadError
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
-	case errors.As(err, &le) && le.Mark.Line > 0:
-		return &SyntaxError{Pos{int32(le.Mark.Line), int32(le.Mark.Column)}, le.Message}
-	case errors.As(err, &le):
-		return &SyntaxError{Pos{1, 1}, le.Message}
-	default:
-		return &SyntaxError{Pos{1, 1}, err.Error()}
 	}
+	le, ok := errors.AsType[*yaml.LoadError](err)
+	switch {
+	case !ok:
+		return &SyntaxError{Pos{1, 1}, err.Error()}
+	case le.Mark.Line > 0:
+		return &SyntaxError{Pos{int32(le.Mark.Line), int32(le.Mark.Column)}, le.Message}
+	}
+	return &SyntaxError{Pos{1, 1}, le.Message}
 }
 
 // clampPosition moves an error that is reported past the end of the text to its end: the library reports a missing token there.
 func clampPosition(src string, err error) error {
-	var e *SyntaxError
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
-	if errors.As(err, &e) && int(e.Line) > len(lines) {
+	if e, ok := errors.AsType[*SyntaxError](err); ok && int(e.Line) > len(lines) {
 		last := lines[len(lines)-1]
 		e.Pos = Pos{int32(len(lines)), int32(utf8.RuneCountInString(last)) + 1}
 	}
