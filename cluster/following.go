@@ -24,10 +24,10 @@ func positionOf(s *agreement.State) rulesPosition {
 	return rulesPosition{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
 }
 
-// sameTerm reports whether s and o have the same world and term. Only then are their version numbers comparable.
+// sameTerm reports whether p and o have the same world and term. Only then are their version numbers comparable.
 func (p rulesPosition) sameTerm(o rulesPosition) bool { return p.World == o.World && p.Term == o.Term }
 
-// isBefore reports whether s is older than o, in the same world.
+// isBefore reports whether p is older than o, in the same world.
 func (p rulesPosition) isBefore(o rulesPosition) bool {
 	return p.World == o.World &&
 		cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Version, o.Version), cmp.Compare(p.Revision, o.Revision)) < 0

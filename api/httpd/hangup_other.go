@@ -5,7 +5,7 @@ package httpd
 // hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
 
-// hasUnreadInput returns true: w's caller may have sent something that is still unread.
+// hasUnreadInput returns true: the caller may have sent something that is still unread.
 func hasUnreadInput(*waiter) bool { return true }
 
 // maxFiles returns an assumed limit of open files.

@@ -16,6 +16,8 @@ var (
 	JavaScript ListenAndServe LoadLocation SipHash SplitMix64 bbolt memberlist rlnode`)
 	goWord       = regexp.MustCompile(`\w+`)
 	camelWord    = regexp.MustCompile(`\b()(\w*[a-z][A-Z]\w*)`)
+	link         = regexp.MustCompile(`\[\*?([A-Z]\w*)(?:\.\w+)?\](?:[^:(]|$)`)
+	loneLetter   = regexp.MustCompile(`(?:^|[a-z,.;:][ (])([b-hj-z])(?:'s|[ ,.;:)]|$)`)
 	sentenceName = regexp.MustCompile(`[a-z)]{4}(\.) ([a-z][A-Za-z]+) [a-z]`) // only a name starts a sentence in lower case
 )
 
@@ -55,6 +57,54 @@ func TestCommentsNameWhatExists(t *testing.T) {
 		name := strings.Replace(at[1], ".", path.Dir(at[0])+".", 1) + at[2]
 		if !known[name] && !known[strings.TrimSuffix(name, "s")] && !slices.Contains(foreignNames, at[2]) {
 			t.Errorf("%s: a comment names %s, which does not exist", at[0], at[2])
+		}
+	}
+}
+
+// foreignLetters are single letters of formulas, headers and numbers in doc comments, by file.
+var foreignLetters = map[string]string{
+	"algorithms/sliding.go": "x", "algorithms/wide.go": "b", "api/codec/headers.go": "t", "client/headers.go": "t",
+	"test/bench/curves/draw.go": "k", "test/bench/curves/together.go": "n", "deploy/release/main.go": "v",
+}
+
+// TestDocCommentsNameParameters finds single letters in the doc comment of a function that are in no name of the function: most are
+// former receivers and parameters. It also finds links to nothing in the folder.
+func TestDocCommentsNameParameters(t *testing.T) {
+	names, links := map[string]bool{}, map[[2]string]string{} // by folder and name
+	eachFile(t, func(file string, _ []byte, syntax *ast.File) {
+		ast.Inspect(syntax, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				names[path.Dir(file)+"."+id.Name] = true
+			}
+			return true
+		})
+		for _, group := range syntax.Comments {
+			for _, m := range link.FindAllStringSubmatch(group.Text(), -1) {
+				links[[2]string{path.Dir(file), m[1]}] = file
+			}
+		}
+		for _, d := range syntax.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			own := map[string]bool{}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					own[id.Name] = true
+				}
+				return true
+			})
+			for _, m := range loneLetter.FindAllStringSubmatch(strings.ReplaceAll(f.Doc.Text(), "\n", " "), -1) {
+				if !own[m[1]] && foreignLetters[file] != m[1] {
+					t.Errorf("%s: the doc comment of %s names %s, which the function does not", file, f.Name.Name, m[1])
+				}
+			}
+		}
+	})
+	for at, file := range links {
+		if !names[at[0]+"."+at[1]] {
+			t.Errorf("%s: a comment links to %s, which is not in its folder", file, at[1])
 		}
 	}
 }
