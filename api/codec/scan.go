@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"cmp"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
@@ -66,12 +67,7 @@ func (dec *Decoder) startObject() bool {
 }
 
 // err returns the error found so far, if any.
-func (dec *Decoder) err() *api.Error {
-	if dec.syntaxErr != nil {
-		return dec.syntaxErr
-	}
-	return dec.valueErr
-}
+func (dec *Decoder) err() *api.Error { return cmp.Or(dec.syntaxErr, dec.valueErr) }
 
 // failSyntax records a syntax error, which ends the scan.
 func (dec *Decoder) failSyntax(what string) {

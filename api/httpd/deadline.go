@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 )
@@ -24,11 +25,7 @@ func (d *deadline) request(t, began time.Time) {
 		d.requested.Store(0)
 		return
 	}
-	want := int64(t.Sub(began))
-	if want == 0 {
-		want = 1
-	}
-	d.requested.Store(want)
+	d.requested.Store(cmp.Or(int64(t.Sub(began)), 1))
 }
 
 // pendingMove reports whether the caller must move the underlying deadline, and to when: slack after the requested time. It must
