@@ -89,17 +89,20 @@ func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kind
 func (p *Peers) register(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = withRawCalls(raw), raw, p
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var err error
 	switch {
 	case p.closed:
-		raw.Close()
-		return ErrClosed
+		err = ErrClosed
 	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= maxAccepted:
-		raw.Close()
-		return errTooManyAccepted
+		err = errTooManyAccepted
+	default:
+		p.sockets[s] = struct{}{}
 	}
-	p.sockets[s] = struct{}{}
-	return nil
+	p.mu.Unlock()
+	if err != nil {
+		raw.Close() // without mu: below a tunnel is a socket, and its Close takes mu
+	}
+	return err
 }
 
 var errTooManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)

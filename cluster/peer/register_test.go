@@ -1,0 +1,41 @@
+package peer
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+// A tunnel that is opened while Close has begun, or beyond the bound on connections, is closed together with the socket below
+// it. Both take the lock of Peers.
+func TestATunnelThatIsRefusedIsClosed(t *testing.T) {
+	for _, want := range []error{ErrClosed, errTooManyAccepted} {
+		p := &Peers{sockets: map[*socket]struct{}{}}
+		near, far := net.Pipe()
+		defer far.Close()
+		below := &socket{accepted: true}
+		if err := p.register(near, below); err != nil {
+			t.Fatal(err)
+		}
+		if want == ErrClosed {
+			p.closed = true
+		}
+		for want == errTooManyAccepted && len(p.sockets) < maxAccepted {
+			p.sockets[&socket{accepted: true}] = struct{}{}
+		}
+		refused := make(chan error)
+		go func() { refused <- p.register(below, &socket{accepted: true}) }()
+		select {
+		case err := <-refused:
+			if !errors.Is(err, want) {
+				t.Errorf("have %v, want %v", err, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%v: register has not returned", want)
+		}
+		if _, err := near.Write([]byte{0}); err == nil {
+			t.Errorf("%v: the connection below the tunnel is open", want)
+		}
+	}
+}
