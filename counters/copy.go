@@ -62,7 +62,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loc := t.placeFor(s, r.Key, r.Kind)
+	loc := t.locationFor(s, r.Key, r.Kind)
 	if expired && !loc.found() {
 		return true
 	}
@@ -77,9 +77,9 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
-// placeFor drops it.
-func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) location {
+// locationFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
+// locationFor drops it.
+func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	loc := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {

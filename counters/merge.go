@@ -23,7 +23,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record) bool {
 	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log) {
 		return true
 	}
-	return t.putHeld(s, t.placeFor(s, r.Key, r.Kind), now, &r, log, allReaders)
+	return t.putHeld(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
 }
 
 // storedCounter is a counter in the table, without a copy of its log.

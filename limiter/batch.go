@@ -44,7 +44,6 @@ type batch struct {
 	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
 	authorized      bool
 	authorityReadAt int64
-	matched         [maxAhead]bool // by index: matching has decided the check
 	// unconfirmed lists the checks that this node has decided since it last read its authority; numUnconfirmed is how many.
 	// Their answers stand only if the node still has authority at the next reading.
 	unconfirmed    [maxUnconfirmed]int
@@ -65,7 +64,7 @@ func (b *batch) readAuthority() {
 // match matches the i-th check.
 func (b *batch) match(i int) {
 	if b.queries[i].RequestID == "" {
-		b.matched[i%maxAhead], b.errs[i] = b.limiter.match(b.queries[i], b.answers[i])
+		b.errs[i] = b.limiter.match(b.queries[i], b.answers[i])
 	}
 }
 
@@ -82,12 +81,11 @@ func (b *batch) check(i int) {
 	if a.scratch.active != l.inForce.Load() { // the rules have changed while an earlier check waited
 		b.match(i)
 	}
-	done, err := b.matched[i%maxAhead], b.errs[i]
-	if err == nil {
-		err = l.list(b.now, q, a, done)
+	if b.errs[i] == nil {
+		b.errs[i] = l.list(b.now, q, a)
 	}
-	if err != nil || done {
-		b.complete(i, err)
+	if b.errs[i] != nil || a.scratch.matchDecides {
+		b.complete(i, b.errs[i])
 		return
 	}
 	if len(b.waiting) > 0 {

@@ -125,28 +125,26 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 		_, err := l.decideOnce(q, 0, a)
 		return err
 	}
-	done, err := l.match(q, a)
-	if err != nil {
+	if err := l.match(q, a); err != nil {
 		return err
 	}
-	return l.decide(l.clock.Now(), q, a, done)
+	return l.decide(l.clock.Now(), q, a)
 }
 
 // CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
-	done, err := l.match(q, a)
-	if err != nil {
+	if err := l.match(q, a); err != nil {
 		return err
 	}
-	return l.decide(now, q, a, done)
+	return l.decide(now, q, a)
 }
 
-// decide decides a matched check. done is true if match has decided it.
-func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer, done bool) error {
-	if err := l.list(now, q, a, done); err != nil {
+// decide decides a matched check.
+func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
+	if err := l.list(now, q, a); err != nil {
 		return err
 	}
-	if !done && !l.start(q, a) {
+	if !a.scratch.matchDecides && !l.start(q, a) {
 		return l.finish(q, a)
 	}
 	l.count(q, a)
@@ -156,49 +154,49 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer, done bool)
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
 // and done is true.
 func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
-	if done, err = l.match(q, a); err != nil {
+	if err := l.match(q, a); err != nil {
 		return false, err
 	}
-	return done, l.list(now, q, a, done)
+	return a.scratch.matchDecides, l.list(now, q, a)
 }
 
-// match matches q against the rules in force. If no counters are needed, it decides the check itself, and done is true.
+// match matches q against the rules in force. If no counters are needed, it decides the check itself.
 // Otherwise the counters begin to load.
-func (l *Limiter) match(q *Query, a *Answer) (done bool, err error) {
+func (l *Limiter) match(q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	a.begin(active)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && q.Matched != active.set {
-			return false, ErrRulesChanged
+			return ErrRulesChanged
 		}
 		if err := a.matchSubjects(q); err != nil {
-			return false, err
+			return err
 		}
 		l.prefetch(m)
-		return false, nil
+		return nil
 	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
 		if rule = active.set.Rule(q.Rule); rule == nil {
-			return false, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+			return fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
 		}
 	}
 	if !q.ByKey {
 		active.set.Match(q.Attributes, rule, m)
 	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
-		return false, err
+		return err
 	}
 	switch {
 	case m.List != rules.Unlisted:
-		a.Allowed, a.DecidedBy = m.List == rules.Allowed, ByList
-		return true, nil
+		a.Allowed, a.DecidedBy, a.scratch.matchDecides = m.List == rules.Allowed, ByList, true
+		return nil
 	case len(m.Hits) == 0:
-		a.Allowed, a.DecidedBy = !active.set.DefaultDeny, ByNone
-		return true, nil
+		a.Allowed, a.DecidedBy, a.scratch.matchDecides = !active.set.DefaultDeny, ByNone, true
+		return nil
 	}
 	l.prefetch(m)
-	return false, nil
+	return nil
 }
 
 func (l *Limiter) prefetch(m *rules.Match) {
@@ -211,9 +209,9 @@ func (l *Limiter) prefetch(m *rules.Match) {
 }
 
 // list lists the counters that a matched check debits as of now, unless match has decided the check.
-func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer, done bool) error {
+func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
-	if done {
+	if a.scratch.matchDecides {
 		return nil
 	}
 	if active := a.scratch.active; len(q.Subjects) == 0 && (active.hasGlobal || active.steps != nil) {
@@ -403,7 +401,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active, a.scratch.hasLocal = active, false
-	a.scratch.hasBlocks, a.scratch.decidedHere = false, false
+	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides = false, false, false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }

@@ -235,16 +235,17 @@ func tenths(remaining, capacity int64) int64 {
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
-	match       rules.Match
-	ops         []counters.Op
-	stripe      uint32        // 1…stripes; 0 before the first check
-	active      *activeRules  // the rules that decide the check
-	decidedHere bool          // this node decided all ops as the owner, in one Take or Peek
-	hasLocal    bool          // some rule has `consistency: local`
-	hasBlocks   bool          // ops include blocks, each after the limits of its hit
-	reserving   bool          // use no leases: a reservation must know what it takes
-	deadline    time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster     *clusterCheck // nil before the first check that needs it
+	match        rules.Match
+	ops          []counters.Op
+	stripe       uint32        // 1…stripes; 0 before the first check
+	active       *activeRules  // the rules that decide the check
+	matchDecides bool          // matching alone has decided the check
+	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
+	hasLocal     bool          // some rule has `consistency: local`
+	hasBlocks    bool          // ops include blocks, each after the limits of its hit
+	reserving    bool          // use no leases: a reservation must know what it takes
+	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster      *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
