@@ -61,6 +61,9 @@ func (t *Table) drawRoom(s *shard) bool {
 		}
 		if t.budget.CompareAndSwap(free, free-n) {
 			s.room += int(n)
+			if t.maxCounters-free > cachedCounters && !t.outgrewCaches.Load() {
+				t.outgrewCaches.Store(true)
+			}
 			return true
 		}
 	}

@@ -43,5 +43,11 @@ func (t *Table) Prefetch(k Key) {
 	}
 }
 
+// PrefetchPays reports whether the table is so large that Prefetch saves more time than it takes.
+func (t *Table) PrefetchPays() bool { return t.outgrewCaches.Load() }
+
+// cachedCounters is how many counters a processor's own caches hold, for PrefetchPays: some 3 MB.
+const cachedCounters = 1 << 16
+
 // prefetchGroup loads the whole group, because almost every second counter is outside its preferred slot.
 var _ [0]struct{} = [groupBytes - 6*cacheLine]struct{}{}

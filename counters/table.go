@@ -36,6 +36,7 @@ type Table struct {
 	maxInline     int         // per shard, so that inline counters fill at most half of the table
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
+	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
 
 	_           [64]byte // separates the fields that every Take reads from those that change constantly
 	logs        [numClasses]atomic.Int64

@@ -173,7 +173,9 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		if err := a.matchSubjects(q); err != nil {
 			return err
 		}
-		l.prefetch(m)
+		if l.table.PrefetchPays() {
+			l.prefetch(m)
+		}
 		return nil
 	}
 	var rule *rules.Rule
@@ -195,7 +197,9 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		a.Allowed, a.DecidedBy, a.scratch.matchDecides = !active.set.DefaultDeny, ByNone, true
 		return nil
 	}
-	l.prefetch(m)
+	if l.table.PrefetchPays() {
+		l.prefetch(m)
+	}
 	return nil
 }
 
