@@ -13,11 +13,11 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = cluster|cmd/rlnode|limiter|node|partitions|regions
-PURE = agreement|algorithms|counters|localcache|replay|ring|rules
+PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcache|replay|ring|rules|ui|wire|yaml
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
-race-real: # those that wait for sockets, disks and timers
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation)$$')
+race-real: # those that wait for sockets, disks and timers; not those that -short leaves out
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|e2e|examples/embedded|examples/plans)$$')
 
 race-processes: # those that start programs of their own, which have the detector too
 	$(GO) test -race -short ./cmd/rlnode
