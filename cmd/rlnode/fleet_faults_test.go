@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -149,7 +150,11 @@ func pausedOwner(t *testing.T, leads bool) {
 	}
 	l := f.startTraffic("year", keys, 3, 25*time.Millisecond)
 	process.Eventually(t, "some is requested", func() bool { return l.total()+l.refused.Load() > limit/4 })
-	victim.pause(5 * time.Second)
+	by := victim.pause(5*time.Second, "year", keys)
+	t.Logf("the first checks afterwards were decided by %v", by)
+	if slices.Contains(by, "owner") {
+		t.Errorf("it decided as an owner after the pause: %v", by)
+	}
 	f.awaitWhole()
 	l.end()
 	if l.failed.Load() > 0 {

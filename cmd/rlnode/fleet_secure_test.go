@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -222,8 +223,21 @@ func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return map[string]peer.Credentials{"nothing": nil, "another secret": other, "certificates of its own": files}
+	return map[string]peer.Credentials{"nothing": nil, "another secret": trusting{other}, "certificates of its own": trusting{files}}
 }
+
+// trusting are credentials of an attacker: it accepts any node, so that only the node's own check refuses the connection.
+type trusting struct{ peer.Credentials }
+
+// Client implements peer.Credentials.
+func (c trusting) Client() *tls.Config {
+	config := c.Credentials.Client().Clone()
+	config.InsecureSkipVerify, config.VerifyConnection = true, nil
+	return config
+}
+
+// Verify implements peer.Credentials.
+func (trusting) Verify(tls.ConnectionState, ring.NodeID) error { return nil }
 
 // strangerPeers dials as a node does.
 func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *peer.Peers {

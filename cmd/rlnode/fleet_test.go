@@ -225,13 +225,33 @@ func (m *fleetNode) kill() {
 	m.runningNode.kill()
 }
 
-// pause stops the process for d.
-func (m *fleetNode) pause(d time.Duration) {
+// pause stops the process for d. It sends a check of each key just before the end, so that these are the first that the node
+// sees when it continues, and returns who decided them.
+func (m *fleetNode) pause(d time.Duration, rule string, keys []string) (by []string) {
 	m.ready.Store(false)
 	m.troubles.Add(1)
 	m.signal(syscall.SIGSTOP)
 	time.Sleep(d)
+	by = make([]string, len(keys))
+	var asked sync.WaitGroup
+	for i, key := range keys {
+		asked.Go(func() {
+			_, text, err := m.call("POST", m.data+"/v1/check", "", fmt.Sprintf(`{"rule": %q, "key": %q}`, rule, key))
+			var a struct {
+				DecidedBy string `json:"decided_by"`
+			}
+			if err == nil {
+				err = json.Unmarshal([]byte(text), &a)
+			}
+			if by[i] = a.DecidedBy; err != nil {
+				by[i] = err.Error()
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // until they are sent, for which there is no sign
 	m.signal(syscall.SIGCONT)
+	asked.Wait()
+	return by
 }
 
 // traffic makes checks at ready nodes, like a load balancer that polls /readyz.
