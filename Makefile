@@ -75,6 +75,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
 	$(GO) test -count 1 -timeout 60m -run TestASnapshotBrings ./cluster -args -snapshot-subjects 100000
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 2
+	$(GO) test -count 1 -timeout 60m -run TestMillionKeys ./cmd/rlnode -args -http-keys 1000000
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
 KILLS ?= 200

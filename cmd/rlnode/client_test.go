@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,6 @@ rules:
 func TestClientCommands(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--name", "n1", "--rules", file(t, "rules.yaml", clientRules))
-	env := []string{"RLNODE_ADDR=" + s.data, "RLNODE_ADMIN=" + s.admin}
 	newRules := file(t, "new.yaml", strings.Replace(clientRules, "limit: 3", "limit: 4", 1))
 	badRules := file(t, "bad.yaml", clientRules+"  - {name: login, key: [ip, ip], limits: []}\n")
 	backupFile := filepath.Join(t.TempDir(), "backup.json")
@@ -140,14 +140,14 @@ func TestClientCommands(t *testing.T) {
 		{"tiers --json", "", 0, []string{`"tiers"`, `"paid"`}},
 		{"--version", "", 0, []string{"rlnode ", "go1."}},
 		{"--version --json", "", 0, []string{`"platform"`}},
-		{"bench --duration 300ms --connections 2 --keys 10", "", 0, []string{"checks/s", "p99.9", "0 errors"}},
-		{"bench --duration 300ms --connections 2 --rule login --batch 50 --json", "", 0, []string{`"errors":0`, `"p50"`}},
-		{"bench --duration 300ms --rate 200", "", 0, []string{"0 errors"}},
+		{"bench --duration 100ms --connections 2 --keys 10", "", 0, []string{"checks/s", "p99.9", "0 errors"}},
+		{"bench --duration 100ms --connections 2 --rule login --batch 50 --json", "", 0, []string{`"errors":0`, `"p50"`}},
+		{"bench --duration 100ms --rate 200", "", 0, []string{"0 errors"}},
 		{"bench --rule nosuch", "", 1, []string{"unknown-rule"}},
 		{"bench --connections 0", "", 2, []string{"--connections"}},
 		{"bench --addr 127.0.0.1:1", "", 1, []string{"can't reach"}},
 	} {
-		code, stdout, stderr := toolEnv(t, env, test.stdin, strings.Fields(test.args)...)
+		code, stdout, stderr := tool(t, test.stdin, atPlanes(s, strings.Fields(test.args))...)
 		all := stdout + stderr
 		if code != test.code {
 			t.Errorf("%s: have exit code %d, want %d: %s", test.args, code, test.code, all)
@@ -159,6 +159,30 @@ func TestClientCommands(t *testing.T) {
 		}
 	}
 	s.stop()
+}
+
+// atPlanes adds the addresses of the planes that a command asks, unless it has some.
+func atPlanes(s *runningNode, args []string) []string {
+	data, admin := []string{"--addr", s.data}, []string{"--admin", s.admin}
+	has := func(flag string) bool { return slices.Contains(args, flag) }
+	switch args[0] {
+	case "--version":
+	case "deny":
+		if len(args) > 1 { // alone, it has no flags
+			args = append(args, admin...)
+		}
+	case "check", "bench", "adjust", "reset":
+		if !has("--addr") {
+			args = append(args, data...)
+		}
+	case "subject":
+		args = slices.Concat(args, data, admin)
+	default:
+		if !has("--admin") {
+			args = append(args, admin...)
+		}
+	}
+	return args
 }
 
 // TestBackupRoundTrip: restoring a backup yields the same document, byte for byte.
@@ -180,7 +204,6 @@ func TestBackupRoundTrip(t *testing.T) {
 	if _, after, _ := tool(t, "", "rules", "--admin", s.admin); after != before {
 		t.Errorf("after restore: have %q, want %q", after, before)
 	}
-	s.stop()
 }
 
 // TestTokensAndTLS: over HTTPS, both planes require their token, and the tools send it.

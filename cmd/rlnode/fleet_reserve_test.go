@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A thousand reservations over HTTP, fifty at a time, settled at other nodes. What is consumed equals, to the token,
+// Four hundred reservations over HTTP, fifty at a time, settled at other nodes. What is consumed equals, to the token,
 // what was settled plus what was reserved and not settled.
 func TestReservationsOverHTTP(t *testing.T) {
 	t.Parallel()
@@ -25,7 +25,7 @@ rules:
 	for w := range 50 {
 		done.Go(func() {
 			chance := rand.New(rand.NewPCG(uint64(w), 1))
-			for range 20 {
+			for range 8 {
 				estimate := 1 + chance.Int64N(5000)
 				at, other := f.nodes[chance.IntN(3)], f.nodes[chance.IntN(3)]
 				var a struct{ Reservation string }

@@ -30,7 +30,8 @@ rules:
 type killLoad struct {
 	name, rule string
 	subjects   int
-	batch      int // checks in a request
+	batch      int           // checks in a request
+	pause      time.Duration // of a lane after each request: more would only take the processor from other tests; none with -kills
 }
 
 // TestG7_KillForgetsOnlySinceCheckpoint kills a node under load repeatedly, in the middle of a checkpoint, or just before or
@@ -41,15 +42,15 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	for _, load := range []killLoad{
-		{"hot", "year", 20, 10},
-		{"random", "year", 20_000, 500},
-		{"logs", "log", 2, 2}, // a log has an entry for each distinct time of a check, so small batches fill it
+		{"hot", "year", 20, 10, 2 * time.Millisecond},
+		{"random", "year", 20_000, 500, 15 * time.Millisecond},
+		{"logs", "log", 2, 2, time.Millisecond}, // a log has an entry for each distinct time of a check, so small batches fill it
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			t.Parallel()
 			rounds := 2
 			if *kills > 0 {
-				rounds = *kills
+				rounds, load.pause = *kills, 0
 			}
 			killUnderLoad(t, load, rounds)
 		})
@@ -149,6 +150,7 @@ func (l *killedNode) ask() {
 		l.mu.Lock()
 		l.marks = append(l.marks, killMark{time.Now(), subjects})
 		l.mu.Unlock()
+		time.Sleep(l.pause)
 	}
 }
 

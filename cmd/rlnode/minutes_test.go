@@ -174,7 +174,6 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 			t.Errorf("%q %s %v: have %d, %q, want %q", test.config, test.env, test.args, code, stderr, want)
 		}
 	}
-	used.stop()
 }
 
 // TestTwoVotersAreWarnedOf: a cluster of two tolerates no failure.
@@ -207,7 +206,6 @@ func TestTokensAreHintedAt(t *testing.T) {
 			t.Errorf("%v: have %d, %s, want %q", test.args, code, stderr, test.want)
 		}
 	}
-	s.stop()
 }
 
 func containsAll(text string, parts ...string) bool {
@@ -248,5 +246,4 @@ rules:
 	if have := metric(); have != "rlnode_unmatched_total 1" {
 		t.Errorf("have %q", have)
 	}
-	s.stop()
 }

@@ -37,6 +37,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	for _, e := range os.Environ() { // settings of commands that tests run in this process
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "RLNODE_") {
+			os.Unsetenv(name)
+		}
+	}
 	flag.Parse()
 	if !isSet("test.parallel") {
 		_ = flag.Set("test.parallel", "10") // the tests mostly wait for processes
@@ -160,6 +165,13 @@ func (s *runningNode) stop() {
 	}
 }
 
+// kill ends the node without a chance to save anything.
+func (s *runningNode) kill() {
+	s.t.Helper()
+	s.signal(syscall.SIGKILL)
+	s.awaitExit()
+}
+
 func (s *runningNode) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
@@ -213,12 +225,15 @@ func (s *runningNode) used(rule, key string) int64 {
 	return usage.Limits[0].Used
 }
 
-// tool runs a command to its end.
+// tool runs a command to its end: all of the program but main, without the cost of a process.
 func tool(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	return toolEnv(t, nil, stdin, args...)
+	var out, err strings.Builder
+	code = run(t.Context(), args, strings.NewReader(stdin), &out, &err)
+	return code, out.String(), err.String()
 }
 
+// toolEnv runs a command to its end in a process, with settings from its environment.
 func toolEnv(t *testing.T, env []string, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer

@@ -199,11 +199,11 @@ func TestHelp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	code, out, _ := tool(t, "", "version")
+	code, out, _ := toolEnv(t, nil, "", "version")
 	if code != 0 || !strings.HasPrefix(out, "rlnode ") {
 		t.Errorf("have %d, %q", code, out)
 	}
-	if code, out, _ := tool(t, "", "version", "--json"); code != 0 || !strings.Contains(out, `"go":"go1`) {
+	if code, out, _ := toolEnv(t, nil, "", "version", "--json"); code != 0 || !strings.Contains(out, `"go":"go1`) {
 		t.Errorf("have %d, %q", code, out)
 	}
 }

@@ -175,7 +175,6 @@ func TestManyWaiters(t *testing.T) {
 	}
 	// An answer is read before its place is free.
 	process.Eventually(t, "nobody waits", func() bool { return figure(t, s, "rlnode_waiting") == 0 })
-	s.stop()
 }
 
 // SIGTERM answers all waiting checks at once, with what is left of their delays.
