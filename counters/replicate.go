@@ -20,15 +20,15 @@ const (
 // new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
 // its error, and those records and all later ones still count as changed.
 //
-// Replicate calls wanted before anything else. Calls of Replicate, ReplicatePartition and Copy must not overlap: a change made
+// What wanted answers must not change during the call. Calls of Replicate, ReplicatePartition and Copy must not overlap: a change made
 // during a Copy could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
-	var dispositions [ring.Partitions]disposition
-	for p := range dispositions {
+	dispositionOf := func(p int) disposition {
 		if wanted(p) {
-			dispositions[p] = emitChange
+			return emitChange
 		}
+		return discardChange
 	}
 	var sorted sorter
 	var batch []Record
@@ -36,7 +36,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
-			batch = t.shards[i].replicate(batch, func(p int) disposition { return dispositions[p] })
+			batch = t.shards[i].replicate(batch, dispositionOf)
 		}
 		rest := batch
 		if len(t.shards) < ring.Partitions {

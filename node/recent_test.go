@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/client"
@@ -42,6 +43,11 @@ func TestRecent(t *testing.T) {
 // TestRefusalsAreLogged: each rule, the deny list and the default log at most one refusal per second, with the number of
 // those left out.
 func TestRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, refusalsAreLogged)
+}
+
+func refusalsAreLogged(t *testing.T) {
 	log := &process.Output{}
 	n := startReady(t, Config{
 		Logger: slog.New(slog.NewTextHandler(log, nil)),

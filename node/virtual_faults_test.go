@@ -46,12 +46,12 @@ func (p *testCluster) restartAll() {
 func TestG6_RestartsInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
-		t.Run(delay.String(), func(t *testing.T) { testRestarts(t, delay) })
+		t.Run(delay.String(), func(t *testing.T) { testRestarts(t, delay, alternatives(delay > time.Millisecond)) })
 	}
 }
 
-func testRestarts(t *testing.T, delay time.Duration) {
-	runWithRuleAndInline(t, func(t *testing.T, inline bool) {
+func testRestarts(t *testing.T, delay time.Duration, inlineToo []bool) {
+	runWith(t, inlineToo, func(t *testing.T, inline bool) {
 		p := newTestCluster(t, 3, exactRules(1_000_000))
 		p.useInline(inline, 1_000_000, true)
 		p.net.Delay(delay)

@@ -26,6 +26,7 @@ func (v *testNode) write(text string) (int64, error) {
 
 // TestRegionsMeet: three regions find each other, adopt the rules of the first, and accept writes anywhere.
 func TestRegionsMeet(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 2, worldRules(900), "eu", "us", "ap")
 		defer func() {
@@ -33,6 +34,10 @@ func TestRegionsMeet(t *testing.T) {
 				p.stopNodes()
 			}
 		}()
+		await := func(what string, ok func() bool) {
+			t.Helper()
+			all[0].poll(20*time.Millisecond, time.Minute, what, ok)
+		}
 		same := func(version int64) func() bool {
 			return func() bool {
 				for _, p := range all {
@@ -45,7 +50,7 @@ func TestRegionsMeet(t *testing.T) {
 				return true
 			}
 		}
-		all[0].eventually("all use the primary's rules", same(3))
+		await("all use the primary's rules", same(3))
 		for i, p := range all {
 			v := p.nodes[i%2]
 			version, err := v.write(worldRules(901 + i))
@@ -53,7 +58,7 @@ func TestRegionsMeet(t *testing.T) {
 				t.Fatalf("write in %s: have version %d, %v", p.region, version, err)
 			}
 		}
-		all[0].eventually("all use the last version", same(6))
+		await("all use the last version", same(6))
 		for _, p := range all {
 			have := p.nodes[1].admin().View().Regions
 			want := []admin.Region{
@@ -86,7 +91,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		us.net.HealAll()
 		healed := time.Now()
-		all[0].eventually("all use the last version after a cut", same(7))
+		await("all use the last version after a cut", same(7))
 		t.Logf("healed after %v", time.Since(healed))
 	})
 }
@@ -94,6 +99,7 @@ func TestRegionsMeet(t *testing.T) {
 // TestAnEntryNodeIsCutOffInItsRegion: other regions reach the entry node, but it reaches no node that could answer.
 // They switch to another.
 func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, worldRules(900), "eu", "us")
 		eu, us := all[0], all[1]

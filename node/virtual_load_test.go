@@ -51,6 +51,7 @@ func (p *testCluster) awaitLimit(want int64, most time.Duration) {
 // A load reported to one node lowers the limit at all nodes within two seconds, leases included. A starting node learns of
 // it. The load expires everywhere. The subjects' use stays.
 func TestLoadReachesAllNodes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 2000, 2
 		p := newTestCluster(t, 3, adaptiveRules)

@@ -7,10 +7,16 @@ import (
 	"time"
 )
 
-// minuteOfRegions returns a rules file with one limit per minute for all regions together.
-func minuteOfRegions(limit int, consistency string) string {
-	return fmt.Sprintf("version: 1\nrules:\n  - {name: minute, key: [ip], scope: global, consistency: %s, limits: "+
-		"[{limit: %d, per: 1m, algorithm: fixed-window}]}\n", consistency, limit)
+// loanWindow is the window of the rules below, and long enough to use up their limits and return all leases.
+const loanWindow = 30 * time.Second
+
+// rulesOfRegions returns a rules file with one rule of each consistency, named after it, for all regions together.
+func rulesOfRegions(limit int, consistencies ...string) string {
+	text := "version: 1\nrules:\n"
+	for _, c := range consistencies {
+		text += fmt.Sprintf("  - {name: %s, key: [ip], scope: global, consistency: %s, limits: [{limit: %d, per: %v, algorithm: fixed-window}]}\n", c, c, limit, loanWindow)
+	}
+	return text
 }
 
 // recorded returns a function that reports whether all nodes use rules that are recorded as honoured by all regions.
@@ -36,40 +42,44 @@ func recorded(all []*testCluster) func() bool {
 // without leases.
 func TestG8_LoansInOneProcess(t *testing.T) {
 	t.Parallel()
-	for _, consistency := range []string{"exact", "hybrid"} {
-		synctest.Test(t, func(t *testing.T) {
-			const limit, keys = 900, 3
-			all := newRegions(t, 2, minuteOfRegions(limit, consistency), "eu", "us", "ap")
-			defer func() {
-				for _, p := range all {
-					p.stopNodes()
-				}
-			}()
-			all[0].eventually("the rules are recorded", recorded(all))
-			// Shares are equal from the first window that begins after this.
-			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + 2*time.Second)))
-			us := all[1]
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 900, 3
+		consistencies := []string{"exact", "hybrid"}
+		all := newRegions(t, 2, rulesOfRegions(limit, consistencies...), "eu", "us", "ap")
+		defer func() {
+			for _, p := range all {
+				p.stopNodes()
+			}
+		}()
+		all[0].eventually("the rules are recorded", recorded(all))
+		us := all[1]
+		for i, consistency := range consistencies {
+			// Shares are equal from the first window that begins after the record.
+			time.Sleep(time.Until(time.Now().Truncate(loanWindow).Add(time.Duration(2-i)*loanWindow + 2*time.Second)))
 			began := time.Now()
-			c := us.startLoad("minute", keys, 3)
+			c := us.startLoad(consistency, keys, 3)
 			us.eventually("the limits are used up", func() bool { return c.total() >= limit*keys })
 			t.Logf("%s: the limits were used up after %v", consistency, time.Since(began))
 			time.Sleep(4 * time.Second) // until leases are returned
 			by := c.stopLoad()
+			if took := time.Since(began); took > loanWindow-4*time.Second {
+				t.Fatalf("%s: the load went on for %v, into the next window", consistency, took)
+			}
 			for i := range c.admitted {
 				if have := c.admitted[i].Load(); have != limit {
-					t.Errorf("key %d: have %d admitted, want %d; by %v", i, have, limit, by)
+					t.Errorf("%s, key %d: have %d admitted, want %d; by %v", consistency, i, have, limit, by)
 				}
 			}
 			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
-				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+				t.Errorf("%s: %d failed, %d slow, by %v", consistency, c.failed.Load(), c.slow.Load(), by)
 			}
-			var lost int64
-			for _, v := range us.nodes {
-				lost += figureOf(v, "loan_units_lost_total")
-			}
-			if lost != 0 {
-				t.Errorf("%d units of loans were lost", lost)
-			}
-		})
-	}
+		}
+		var lost int64
+		for _, v := range us.nodes {
+			lost += figureOf(v, "loan_units_lost_total")
+		}
+		if lost != 0 {
+			t.Errorf("%d units of loans were lost", lost)
+		}
+	})
 }

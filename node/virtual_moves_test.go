@@ -134,7 +134,7 @@ func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the newcomer %v", newcomer), func(t *testing.T) {
-			runWithRuleAndInline(t, func(t *testing.T, inline bool) { endOfAMoveDies(t, newcomer, inline) })
+			runWith(t, alternatives(newcomer), func(t *testing.T, inline bool) { endOfAMoveDies(t, newcomer, inline) })
 		})
 	}
 }

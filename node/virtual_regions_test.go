@@ -35,7 +35,7 @@ func newRegionSystem(t *testing.T, nodes int, text string) *regionSystem {
 	return s
 }
 
-// seeds returns how many seeds a test tries: RLNODE_TEST_SEEDS if set, or one in short mode, or n.
+// seeds returns how many seeds a test tries: RLNODE_TEST_SEEDS if set, or else one, or n if every case is asked for.
 func seeds(n int) uint64 {
 	if more, err := strconv.Atoi(os.Getenv("RLNODE_TEST_SEEDS")); err == nil {
 		return uint64(more)

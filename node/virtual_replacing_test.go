@@ -41,7 +41,7 @@ func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
 		nodes int
 		move  bool
 		join  bool // without --bootstrap-expect
-	}{{3, true, false}, {3, false, true}, {7, true, true}, {4, false, false}}
+	}{{4, true, true}, {3, true, false}, {3, false, true}, {7, true, true}, {4, false, false}}
 	for _, test := range tests[:casesToRun(len(tests))] {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

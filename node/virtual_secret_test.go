@@ -41,7 +41,7 @@ func TestSecretIsChangedInOneProcess(t *testing.T) {
 		p.startNodes(3, exactRules(1_000_000))
 		p.awaitWhole()
 		epoch := p.nodes[0].node.cluster.State().Revision
-		c := p.startLoad("year", 100, 6)
+		c := p.startLoad("year", 50, 2)
 		for _, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 			for _, v := range p.nodes {
 				writeSecrets(t, v.settings.ClusterSecretFile, secrets...)

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,8 +26,8 @@ type sharedDay struct {
 }
 
 const (
-	dayLimit = 900
-	busy     = 45 * time.Second // long enough for one region to ask for the whole limit
+	dayLimit = 300
+	busy     = 15 * time.Second // long enough for one region to ask for the whole limit
 )
 
 // newDay starts three regions from nothing in the middle of a day; left is the time until midnight.
@@ -134,9 +133,6 @@ func (d *sharedDay) wholeLimit(what string, by ...[4]int64) {
 	}
 }
 
-// everyCase reports whether to run the slow cases as well.
-func everyCase() bool { return os.Getenv("RLNODE_TEST_SEEDS") != "" }
-
 // G8: regions start with nothing but a rules file, in the middle of a day. On that day the whole limit, and never more, can
 // be used wherever it is requested, even while regions join, restart and change their shares.
 func TestG8_SharesFromTheFirstWindow(t *testing.T) {
@@ -181,8 +177,8 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !everyCase() && name != "one joins" {
-				t.Skip("takes some seconds: RLNODE_TEST_SEEDS=1 runs it")
+			if !*everyCase && name != "one joins" {
+				t.Skip("takes some seconds: -args -every-case runs it")
 			}
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -199,14 +195,11 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 // admitted, and after recovery all of it.
 func TestG8_CutOffWhileSharesChange(t *testing.T) {
 	regions := []int{1, 0, 2}
-	if !everyCase() {
-		regions = regions[:1]
-	}
-	for _, away := range regions {
+	for _, away := range regions[:casesToRun(len(regions))] {
 		t.Run(fmt.Sprint(away), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDay(t, 4*time.Minute)
+				d := newDay(t, 90*time.Second)
 				defer d.end()
 				rest := slices.DeleteFunc([]int{0, 1, 2}, func(r int) bool { return r == away })
 				d.recorded()
@@ -226,9 +219,9 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 				}
 				time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
 				// The change is held and not recorded: the region that is cut off from the primary does not know it.
-				least := [3]int64{90, 300, 270}
+				least := [3]int64{dayLimit / 10, dayLimit / 3, dayLimit * 3 / 10}
 				if away == 0 {
-					least = [3]int64{90, 300, 300}
+					least = [3]int64{dayLimit / 10, dayLimit / 3, dayLimit / 3}
 				}
 				alone, others = d.ask("all", busy, away), d.ask("all", busy, rest...)
 				mine := least[away]
@@ -251,7 +244,7 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDay(t, 2*time.Minute)
+		d := newDay(t, 75*time.Second)
 		defer d.end()
 		d.recorded()
 		eu, us := d.clusters[0], d.clusters[1]
@@ -276,9 +269,9 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 			t.Fatalf("us uses version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
 		}
 		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
-		by := d.ask("all", 45*time.Second, 0, 1, 2)
-		if by[1] != 90 || sumOf(by) != dayLimit {
-			t.Errorf("have %v admitted, want 90 in us, and %d", by, dayLimit)
+		by := d.ask("all", busy, 0, 1, 2)
+		if by[1] != dayLimit/10 || sumOf(by) != dayLimit {
+			t.Errorf("have %v admitted, want %d in us, and %d", by, dayLimit/10, dayLimit)
 		}
 	})
 }

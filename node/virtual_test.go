@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -72,9 +73,21 @@ func (p *testCluster) useInline(inline bool, limit int, exact bool) {
 	}
 }
 
+// alternatives returns the values of a setting that a test tries: the usual one or, if every case is asked for, both.
+func alternatives(usual bool) []bool {
+	if *everyCase {
+		return []bool{usual, !usual}
+	}
+	return []bool{usual}
+}
+
 // runWithRuleAndInline runs a test with a rule and with inline limits.
 func runWithRuleAndInline(t *testing.T, test func(t *testing.T, inline bool)) {
-	for _, inline := range []bool{false, true} {
+	runWith(t, []bool{false, true}, test)
+}
+
+func runWith(t *testing.T, inlineToo []bool, test func(t *testing.T, inline bool)) {
+	for _, inline := range inlineToo {
 		t.Run(map[bool]string{false: "rule", true: "inline"}[inline], func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { test(t, inline) })
@@ -196,12 +209,14 @@ func (p *testCluster) addNode(settings *Config) *testNode {
 
 func (p *testCluster) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-// casesToRun returns how many of n similar cases to run: one in short mode.
+var everyCase = flag.Bool("every-case", false, "run all of the similar cases of each test on virtual time; make models does")
+
+// casesToRun returns how many of n similar cases to run: one, unless all are asked for.
 func casesToRun(n int) int {
-	if testing.Short() {
-		return 1
+	if *everyCase {
+		return n
 	}
-	return n
+	return 1
 }
 
 func (p *testCluster) settings(i, n int) *Config {
@@ -337,7 +352,7 @@ func (p *testCluster) stopNodes() {
 // It waits for more than ten minutes, the longest that a node must stay out after being cut off repeatedly.
 func (p *testCluster) awaitWhole() {
 	p.t.Helper()
-	p.within(11*time.Minute, "the cluster is whole", func() bool {
+	p.poll(5*time.Millisecond, 11*time.Minute, "the cluster is whole", func() bool {
 		for _, v := range p.nodes {
 			if !v.alive.Load() {
 				continue
@@ -360,11 +375,16 @@ func (p *testCluster) eventually(what string, ok func() bool) {
 
 func (p *testCluster) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Helper()
-	for range bound / time.Millisecond {
+	p.poll(time.Millisecond, bound, what, ok)
+}
+
+func (p *testCluster) poll(every, bound time.Duration, what string, ok func() bool) {
+	p.t.Helper()
+	for range bound / every {
 		if ok() {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(every)
 	}
 	p.t.Fatalf("%s: not within %s", what, bound)
 }

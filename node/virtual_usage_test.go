@@ -49,7 +49,7 @@ type expectedBills struct {
 // checkDuring makes checks while change runs, and compares the bills with the answers, to the unit. change returns how many of
 // the answered checks a kill may have lost.
 func (b *expectedBills) checkDuring(what string, change func(c *loadGenerator) (lost int64)) {
-	const workers = 4
+	const workers = 2
 	p, t := b.planet, b.planet.t
 	t.Helper()
 	c := p.startLoad("year", 21, workers)

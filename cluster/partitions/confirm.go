@@ -173,7 +173,7 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	last := map[*progress]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 		if pr := k.targets.progressOf(p, node); pr != nil {
-			last[pr] = k.targets[node].lastMessage
+			last[pr] = k.targets.nodes[node].lastMessage
 		}
 	}
 	return last
@@ -199,7 +199,7 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 		if pr == nil || !pr.complete {
 			return false, nil
 		}
-		inFlight := k.targets[node].inFlight
+		inFlight := k.targets.nodes[node].inFlight
 		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}

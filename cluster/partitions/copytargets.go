@@ -29,7 +29,12 @@ const (
 
 // copyTargets are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the fields
 // that only the loop uses.
-type copyTargets map[ring.NodeID]*copyTarget
+type copyTargets struct {
+	nodes map[ring.NodeID]*copyTarget
+	// missing is false if every copy target of every partition whose token is here has a copy, or is getting one. Whatever may
+	// leave one without sets it: a new state, a token that arrives, and a copy that is forgotten.
+	missing bool
+}
 
 // copyTarget is what this node knows of one node that gets copies.
 type copyTarget struct {
@@ -63,38 +68,45 @@ type sentSection struct {
 }
 
 // targetOf returns node's copyTarget, which it creates if needed.
-func (ts copyTargets) targetOf(node ring.NodeID) *copyTarget {
-	if ts[node] == nil {
-		ts[node] = &copyTarget{node: node}
+func (ts *copyTargets) targetOf(node ring.NodeID) *copyTarget {
+	if ts.nodes[node] == nil {
+		ts.nodes[node] = &copyTarget{node: node}
 	}
-	return ts[node]
+	return ts.nodes[node]
 }
 
 // progressOf returns node's progress with p; nil if no copy was begun.
-func (ts copyTargets) progressOf(p int, node ring.NodeID) *progress {
-	if t := ts[node]; t != nil {
+func (ts *copyTargets) progressOf(p int, node ring.NodeID) *progress {
+	if t := ts.nodes[node]; t != nil {
 		return t.progress[p]
 	}
 	return nil
 }
 
 // isSynced reports whether node has a complete copy of p; true if node is zero.
-func (ts copyTargets) isSynced(p int, node ring.NodeID) bool {
+func (ts *copyTargets) isSynced(p int, node ring.NodeID) bool {
 	pr := ts.progressOf(p, node)
 	return node.IsZero() || pr != nil && pr.complete
 }
 
 // forgetCopies forgets the copy targets' copies of p, so they get new ones.
-func (ts copyTargets) forgetCopies(p int) {
-	for _, t := range ts {
-		t.progress[p] = nil
+func (ts *copyTargets) forgetCopies(p int) {
+	for _, t := range ts.nodes {
+		ts.forgetCopy(t, p)
 	}
+}
+
+// forgetCopy forgets t's copy of p, so it gets a new one.
+func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
+	t.progress[p] = nil
+	ts.missing = true
 }
 
 // update brings the copy targets of self in line with a new state. It forgets a node's progress with partitions that the node
 // no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
 // or were ended, because they have lost their copies.
-func (ts copyTargets) update(state, before *adoptedState, self ring.NodeID) {
+func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
+	ts.missing = true
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
@@ -104,7 +116,7 @@ func (ts copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 			}
 		}
 	}
-	maps.DeleteFunc(ts, func(node ring.NodeID, t *copyTarget) bool {
+	maps.DeleteFunc(ts.nodes, func(node ring.NodeID, t *copyTarget) bool {
 		for p := range t.progress {
 			if t.progress[p] != nil && !slices.Contains(state.copyTargetsOf(self, p, buf[:0]), node) {
 				t.progress[p] = nil
@@ -131,8 +143,8 @@ func (t *copyTarget) messageSent() uint64 {
 	return t.lastMessage
 }
 
-// messageAnswered records the answer to a message. The copy target needs a new copy of each partition that it declined.
-func (t *copyTarget) messageAnswered(number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
+// messageAnswered records t's answer to a message. It needs a new copy of each partition that it declined.
+func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
 	t.unacked -= size
 	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
 	if isAnswer(err) {
@@ -148,7 +160,7 @@ func (t *copyTarget) messageAnswered(number uint64, size int, sections []sentSec
 		switch {
 		case t.progress[one.p] != one.progress:
 		case err != nil || refused[one.p]:
-			t.progress[one.p] = nil
+			ts.forgetCopy(t, one.p)
 		case one.ends:
 			one.progress.complete = true
 		}
@@ -179,10 +191,18 @@ func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []r
 	return buf
 }
 
-// pushesChanges reports whether this node makes changes in p that its copy targets need.
-func (k *Keeper) pushesChanges(p int) bool {
-	ph := phase(k.phases[p].Load())
-	return ph == owning || ph == freezing
+// pushesChanges reports whether this node makes changes, in a partition in this phase, that its copy targets need.
+func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
+
+// partitionSet is a set of partitions.
+type partitionSet [ring.Partitions / 64]uint64
+
+func (s *partitionSet) has(p int) bool { return s[p/64]>>(p%64)&1 != 0 }
+
+func (s *partitionSet) put(p int, in bool) {
+	if s[p/64] &^= 1 << (p % 64); in {
+		s[p/64] |= 1 << (p % 64)
+	}
 }
 
 // pushChanges sends the changes since the last call to all copy targets. It runs in the loop.
@@ -190,19 +210,21 @@ func (k *Keeper) pushChanges() {
 	if k.neverHadOthers() {
 		return
 	}
-	collect := func(begins bool) {
+	// collect also returns the partitions that push changes at that moment.
+	collect := func(begins bool) partitionSet {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.collecting = begins
+		return k.pushing
 	}
-	collect(true)
 	k.debiting.Lock()
-	_ = k.config.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
+	pushing := collect(true)
+	_ = k.config.Table.Replicate(pushing.has, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
-	k.debiting.Unlock()
 	collect(false)
+	k.debiting.Unlock()
 	k.flushAll()
 }
 
@@ -218,8 +240,8 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		t := k.targets.targetOf(node)
 		pr := t.progress[p]
 		if pr != nil && t.unacked > maxBehind {
-			t.progress[p], pr = nil, nil
-			k.unfinished = true
+			k.targets.forgetCopy(t, p)
+			pr, k.unfinished = nil, true
 		}
 		k.mu.Unlock()
 		if pr != nil {
@@ -231,10 +253,6 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 // pushCopies sends copies to the copy targets that have none, as long as they keep up. It reports whether copies were missing.
 // It runs in the loop.
 func (k *Keeper) pushCopies() (missed bool) {
-	state := k.adopted.Load()
-	if !state.member || state.From == nil || k.neverHadOthers() {
-		return false
-	}
 	var buf [3]ring.NodeID
 	type target struct {
 		node ring.NodeID
@@ -242,8 +260,13 @@ func (k *Keeper) pushCopies() (missed bool) {
 	}
 	var missing []target
 	k.mu.Lock()
-	for p := range ring.Partitions {
-		if !k.pushesChanges(p) {
+	state := k.adopted.Load()
+	if !state.member || state.From == nil || !k.hadOthers {
+		k.mu.Unlock()
+		return false
+	}
+	for p := 0; k.targets.missing && p < ring.Partitions; p++ {
+		if !k.pushing.has(p) {
 			continue
 		}
 		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
@@ -252,6 +275,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 			}
 		}
 	}
+	k.targets.missing = len(missing) > 0
 	k.mu.Unlock()
 	for _, m := range missing {
 		k.copyTo(state, m.node, m.p)
@@ -303,7 +327,7 @@ func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Rec
 
 func (k *Keeper) flushAll() {
 	k.mu.Lock()
-	all := slices.Collect(maps.Values(k.targets))
+	all := slices.Collect(maps.Values(k.targets.nodes))
 	k.mu.Unlock()
 	for _, t := range all {
 		if len(t.message) > 0 {
@@ -326,7 +350,7 @@ func (k *Keeper) flush(t *copyTarget) {
 			refused, err = parsePartitions(reply)
 		}
 		k.mu.Lock()
-		t.messageAnswered(number, size, sections, refused, err)
+		k.targets.messageAnswered(t, number, size, sections, refused, err)
 		accepted := err == nil && len(refused) == 0
 		if !accepted {
 			k.backOff(t.node)
@@ -352,7 +376,7 @@ func isAnswer(err error) bool {
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*copyTarget
-	for _, t := range k.targets {
+	for _, t := range k.targets.nodes {
 		if len(t.inFlight) == 0 && time.Since(t.lastSent) >= probeInterval && k.canSendTo(t.node) {
 			list = append(list, t)
 		}
@@ -371,7 +395,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 	defer k.mu.Unlock()
 	var list []ring.NodeID
 	reached := 0
-	for node, t := range k.targets {
+	for node, t := range k.targets.nodes {
 		if !k.config.Calls.Reachable(node) {
 			continue
 		}

@@ -33,12 +33,7 @@ func (k *Keeper) handOver() {
 func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	room := maxFrozen
-	for p := range k.parts {
-		if ph := k.parts[p].phase; ph == freezing || ph == flipping {
-			room--
-		}
-	}
+	room := maxFrozen - k.inPhase[freezing] - k.inPhase[flipping]
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := state.Owner(p)
@@ -96,7 +91,7 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	offers := map[ring.NodeID]*tokenMessage{}
-	for p := range k.parts {
+	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
 		if pt.phase != freezing || k.adopted.Load() != state {
 			continue
@@ -119,7 +114,7 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	state := k.adopted.Load()
 	questions := map[ring.NodeID]*tokenMessage{}
 	k.mu.Lock()
-	for p := range k.parts {
+	for p := 0; k.inPhase[doubtful] > 0 && p < ring.Partitions; p++ {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
@@ -163,7 +158,10 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.frozenAt)
 		case pt.phase == flipping:
-			k.targets.targetOf(node).progress[p] = nil
+			k.targets.forgetCopy(k.targets.targetOf(node), p)
+			if k.collecting {
+				k.targets.forgetCopies(p) // the changes that follow are not being collected
+			}
 			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || state.Boot(node) != t.boot:
 		case taken[p]:

@@ -99,6 +99,8 @@ type Keeper struct {
 
 	mu               sync.Mutex // guards the fields below
 	parts            [ring.Partitions]partState
+	inPhase          [recovering + 1]int // how many partitions are in each phase
+	pushing          partitionSet        // partitions in whose phase changes are pushed
 	targets          copyTargets
 	changed          chan struct{} // closed and replaced when a phase or the adopted state changes
 	incoming         map[ring.NodeID]*incomingCopy
@@ -205,12 +207,13 @@ func Open(config Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{},
+		config: config, standbyCounters: counters.New(config.StandbyCounters), debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
 		inbox: make(chan message, inboxSize), dropPending: true,
 	}
+	k.inPhase[away] = ring.Partitions
 	k.adopted.Store(&adoptedState{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	config.Table.ShutAll()
@@ -268,14 +271,14 @@ func (k *Keeper) forgetAll() {
 			k.config.Table.Shut(p)
 		}
 		had := k.parts[p].hasCounters()
+		k.enterPhase(p, away)
 		k.parts[p] = partState{voided: k.parts[p].voided}
-		k.phases[p].Store(uint32(away))
 		if had {
 			k.config.Table.Drop(p)
 			k.debts.noteDropped(p)
 		}
 	}
-	clear(k.targets)
+	clear(k.targets.nodes)
 	clear(k.backoffUntil)
 }
 
@@ -371,15 +374,26 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if pt.phase == owning {
 		k.config.Table.Shut(p)
 	}
-	if pt.phase = next; next != recovering {
+	if next != recovering {
 		pt.search = nil
 	}
-	k.phases[p].Store(uint32(next))
+	k.enterPhase(p, next)
 	if next == owning {
 		k.lineages[p].Store(pt.lineage)
 		k.config.Table.Open(p)
 	}
 	k.announce()
+}
+
+// enterPhase notes a partition's phase wherever it is kept.
+func (k *Keeper) enterPhase(p int, next phase) {
+	pt := &k.parts[p]
+	k.inPhase[pt.phase]--
+	k.inPhase[next]++
+	pt.phase = next
+	k.phases[p].Store(uint32(next))
+	k.pushing.put(p, next.pushesChanges())
+	k.targets.missing = k.targets.missing || next.pushesChanges()
 }
 
 // canSendTo reports whether this node may send to node now. The caller holds mu.

@@ -62,3 +62,34 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 		}
 	})
 }
+
+// A receiver declines a token just while changes are being collected, without those in this partition. The standby must get
+// a new copy: otherwise it would lack the first changes after the partition opens again.
+func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		time.Sleep(time.Second)
+		k := f.nodes[0].keeper
+		p := 0
+		for k.adopted.Load().From.Owner(p) != k.config.Self {
+			p++
+		}
+		standby := k.adopted.Load().From.Standby(p)
+		receiver := f.nodes[1]
+		if receiver.id == standby {
+			receiver = f.nodes[2]
+		}
+		k.mu.Lock()
+		pt, before := &k.parts[p], k.targets.progressOf(p, standby)
+		pt.receiver, k.collecting = receiver.id, true
+		k.setPhase(p, flipping)
+		k.mu.Unlock()
+		k.tokensAnswered(receiver.id, &tokenMessage{boot: receiver.boot, partitions: []int{p}, attempts: []uint64{pt.attempt}}, nil, nil)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.collecting = false
+		if before == nil || k.targets.progressOf(p, standby) == before || pt.phase != owning {
+			t.Errorf("the standby's copy counts as complete, in phase %d", pt.phase)
+		}
+	})
+}

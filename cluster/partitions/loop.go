@@ -97,7 +97,7 @@ func (k *Keeper) Stats() Stats {
 			st.Copies++
 		}
 	}
-	for _, t := range k.targets {
+	for _, t := range k.targets.nodes {
 		st.Unacked += int64(t.unacked)
 	}
 	return st

@@ -52,7 +52,7 @@ func (k *Keeper) recover() (searching bool) {
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(state)
 	k.mu.Lock()
-	for p := range k.parts {
+	for p := 0; k.inPhase[recovering] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
 		if pt.phase != recovering {
 			continue

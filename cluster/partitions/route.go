@@ -136,12 +136,9 @@ func (k *Keeper) AdoptedRevision() uint64 { return k.adopted.Load().Revision }
 // IsRecovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
 // by itself: see Config.Patience.
 func (k *Keeper) IsRecovering() bool {
-	for p := range k.phases {
-		if phase(k.phases[p].Load()) == recovering {
-			return true
-		}
-	}
-	return false
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.inPhase[recovering] > 0
 }
 
 // LacksCopies reports whether this node, as the standby of some partition, has no complete copy of it although the owner can
