@@ -182,27 +182,31 @@ func testMoves(t *testing.T, seed uint64) {
 	nextWindow(time.Second)
 	begun := time.Now()
 	var admitted, alone atomic.Int64
-	var checks sync.WaitGroup
+	var callers sync.WaitGroup
 	over := func() bool { return time.Since(begun) > windows*time.Second-10*time.Millisecond }
 	for i, n := range w.nodes {
-		checks.Go(func() {
+		callers.Go(func() {
 			chance := rand.New(rand.NewPCG(seed, uint64(i)+10))
+			crowd := newCrowd(func(q *Query, a *Answer) {
+				if err := n.Check(q, a); err != nil {
+					t.Error(err)
+				}
+				// If the answer came after the window's end, the check may have been decided in the next one.
+				if a.Allowed && time.Since(begun) < windows*time.Second {
+					admitted.Add(1)
+				}
+				if a.DecidedBy < ByForward {
+					alone.Add(1)
+				}
+			})
+			defer crowd.end()
 			for !over() {
 				time.Sleep(time.Duration(chance.ExpFloat64() * float64(time.Second) / 700))
 				q := Query{Attributes: []rules.Attribute{{Name: "k", Value: "x"}}}
 				if chance.IntN(2) == 0 {
 					q.Attributes = append(q.Attributes, rules.Attribute{Name: "user", Value: fmt.Sprint(chance.IntN(2))})
 				}
-				checks.Go(func() {
-					a := n.check(q)
-					// If the answer came after the window's end, the check may have been decided in the next one.
-					if a.Allowed && time.Since(begun) < windows*time.Second {
-						admitted.Add(1)
-					}
-					if a.DecidedBy < ByForward {
-						alone.Add(1)
-					}
-				})
+				crowd.ask(&q)
 			}
 		})
 	}
@@ -213,7 +217,7 @@ func testMoves(t *testing.T, seed uint64) {
 			w.handOver(p, w.nodes[chance.IntN(4)])
 		}
 	}
-	checks.Wait()
+	callers.Wait()
 	if n := admitted.Load(); n > windows*limit {
 		t.Errorf("seed %d: %d admitted in %d windows of %d", seed, n, windows, limit)
 	}

@@ -35,43 +35,80 @@ type load struct {
 
 func (l load) run(w *testCluster, window time.Duration) (admitted, asked map[int64]int64, checks int64) {
 	admitted, asked = map[int64]int64{}, map[int64]int64{}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
+	var mu sync.Mutex // guards admitted, asked and checks
+	var callers sync.WaitGroup
 	total := 0
 	for _, weight := range l.weights {
 		total += weight
 	}
 	begun := time.Now()
-	var n atomic.Int64
 	for i, weight := range l.weights {
 		if weight == 0 {
 			continue
 		}
 		pause := time.Duration(float64(time.Second) * float64(total) / float64(l.rate*weight))
-		wg.Go(func() {
+		callers.Go(func() {
 			chance := rand.New(rand.NewPCG(uint64(i), 7))
+			crowd := newCrowd(func(q *Query, a *Answer) {
+				if err := w.nodes[i].Check(q, a); err != nil {
+					w.t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				checks++
+				at := time.Now().UnixNano() / int64(window)
+				asked[at]++
+				if a.Allowed {
+					admitted[at]++
+				}
+				if a.DecidedBy < ByForward {
+					w.t.Errorf("decided by %s", a.DecidedBy)
+				}
+			})
+			defer crowd.end()
+			q := byKey("r", l.key)
 			for next := begun; time.Since(begun) < l.last; {
 				next = next.Add(time.Duration(float64(pause) * chance.ExpFloat64()))
 				time.Sleep(time.Until(next))
-				wg.Go(func() {
-					a := w.nodes[i].check(byKey("r", l.key))
-					n.Add(1)
-					mu.Lock()
-					at := time.Now().UnixNano() / int64(window)
-					asked[at]++
-					if a.Allowed {
-						admitted[at]++
-					}
-					mu.Unlock()
-					if a.DecidedBy < ByForward {
-						w.t.Errorf("decided by %s", a.DecidedBy)
-					}
-				})
+				crowd.ask(&q)
 			}
 		})
 	}
-	wg.Wait()
-	return admitted, asked, n.Load()
+	callers.Wait()
+	return admitted, asked, checks
+}
+
+// crowd makes checks that don't wait for each other. Its goroutines make one check after another: most of what a new one costs
+// is the growth of its stack and of its Answer.
+type crowd struct {
+	check   func(*Query, *Answer)
+	waiting chan *Query // received from by the goroutines that have nothing to do
+	all     sync.WaitGroup
+}
+
+func newCrowd(check func(*Query, *Answer)) *crowd {
+	return &crowd{check: check, waiting: make(chan *Query)}
+}
+
+// ask makes a check at once, and returns before it is decided.
+func (c *crowd) ask(q *Query) {
+	select {
+	case c.waiting <- q:
+		return
+	default:
+	}
+	c.all.Go(func() {
+		var a Answer
+		for more := true; more; q, more = <-c.waiting {
+			c.check(q, &a)
+		}
+	})
+}
+
+// end waits until all checks are decided. After that, none can be made.
+func (c *crowd) end() {
+	close(c.waiting)
+	c.all.Wait()
 }
 
 var everyLoad = flag.Bool("every-load", false, "also the loads between others, and the largest; make models has them")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -182,6 +183,10 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 // later.
 func TestLoansOneByOne(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testLoansOneByOne)
+}
+
+func testLoansOneByOne(t *testing.T) {
 	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	n.spend(q)
@@ -257,7 +262,9 @@ func (n *testNode) request(rule, key string, want int64) LoanRequest {
 }
 
 // Forged, stale or greedy requests get nothing, or no more than there is.
-func TestHostileRequests(t *testing.T) {
+func TestHostileRequests(t *testing.T) { synctest.Test(t, testHostileRequests) }
+
+func testHostileRequests(t *testing.T) {
 	w, _ := newLoneRegion(t, 2, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, limits: [{limit: 900, per: 1440h, algorithm: token-bucket}]}
@@ -350,31 +357,35 @@ func TestUnconfirmedLoans(t *testing.T) {
 // G8: lenders are killed repeatedly while they lend. Their standbys continue from what was confirmed. No announced loan is
 // forgotten.
 func TestG8_KilledLenders(t *testing.T) {
-	for seed := range seeds(4) {
+	for seed := range seeds(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			e := newTestRegions(t, globalExact, "ap", "eu", "us")
-			u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, subject := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
-			for _, name := range []string{"ap", "us"} {
-				e.all[name].killWhenConfirmed(p, seed)
-			}
-			q := byKey("r", "x")
-			n := e.flood(q, 900, 700*time.Millisecond, "eu")
-			e.waitForLoans()
-			for _, name := range []string{"ap", "us"} {
-				for _, node := range e.all[name].nodes {
-					node.confirm.Store(nil)
-				}
-			}
-			n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
-			if n > 900 || n < 500 {
-				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, subject, e.describeUsage("r", "x"))
-			}
+			synctest.Test(t, func(t *testing.T) { testKilledLenders(t, seed) })
 		})
+	}
+}
+
+func testKilledLenders(t *testing.T, seed int) {
+	e := newTestRegions(t, globalExact, "ap", "eu", "us")
+	u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, subject := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
+	for _, name := range []string{"ap", "us"} {
+		e.all[name].killWhenConfirmed(p, seed)
+	}
+	q := byKey("r", "x")
+	n := e.flood(q, 900, 700*time.Millisecond, "eu")
+	e.waitForLoans()
+	for _, name := range []string{"ap", "us"} {
+		for _, node := range e.all[name].nodes {
+			node.confirm.Store(nil)
+		}
+	}
+	n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
+	if n > 900 || n < 500 {
+		t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, subject, e.describeUsage("r", "x"))
 	}
 }
 
@@ -425,7 +436,9 @@ func (w *testCluster) killWhenConfirmed(p, seed int) {
 
 // Owners decide nothing for nodes whose rules are older than the version that all regions are recorded as using. Those nodes
 // decide alone, within their part of the share.
-func TestStaleAskers(t *testing.T) {
+func TestStaleAskers(t *testing.T) { synctest.Test(t, testStaleAskers) }
+
+func testStaleAskers(t *testing.T) {
 	w, _ := newLoneRegion(t, 2, globalExact)
 	owner, asker := w.nodes[0], w.nodes[1]
 	key := w.keyOf("r", owner, asker)
@@ -481,7 +494,9 @@ func TestWholeLimits(t *testing.T) {
 }
 
 // Usage reports what every region has used of its share, and which regions could not be reached.
-func TestUsageOfShares(t *testing.T) {
+func TestUsageOfShares(t *testing.T) { synctest.Test(t, testUsageOfShares) }
+
+func testUsageOfShares(t *testing.T) {
 	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	q := byKey("r", "x")
 	e.flood(q, 350, 10*time.Second, "eu")
