@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ type stage struct {
 	answers map[string]any
 	since   time.Time
 	hold    chan struct{} // closed: questions are answered
+	held    int           // how many questions were not answered at once
 }
 
 // show puts another state on the stage. n1 was asked, of nodes of which those in silent did not answer.
@@ -66,6 +68,13 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 	}
 }
 
+// answer sets one of the answers.
+func (s *stage) answer(path string, body any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[path] = body
+}
+
 func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	hold, answer := s.hold, s.answers[r.URL.Path]
@@ -75,6 +84,11 @@ func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		activity["checks"] = object{"allowed": object{"owner": ms, "none": ms / 10}, "refused": object{"owner": ms / 20}}
 	}
 	body, err := json.Marshal(answer)
+	select {
+	case <-hold:
+	default:
+		s.held++
+	}
 	s.mu.Unlock()
 	select {
 	case <-hold:
@@ -93,8 +107,15 @@ func (s *stage) holdBack() (release func()) {
 	hold := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hold = hold
+	s.hold, s.held = hold, 0
 	return func() { close(hold) }
+}
+
+// asked reports whether a question has been held back since holdBack.
+func (s *stage) asked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held > 0
 }
 
 // members are n1 and others; near are those of them that n1 reaches.
@@ -174,16 +195,26 @@ func TestStates(t *testing.T) {
 	}
 	b.inspect("well")
 
-	// The dot is green as long as the page is live, and no longer.
+	// The dot is green as long as the page is live, and no longer: not by an answer to what it asked before it was hidden, either.
 	hide := func(hidden bool) {
 		b.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', {value: %v, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
 	}
+	releaseOld := play.holdBack()
+	eventually(t, "the page asks", play.asked)
 	hide(true)
 	b.until("it pauses", `document.getElementById('pulse-text').textContent === 'paused' && document.getElementById('pulse').className === 'pulse'`)
 	release := play.holdBack()
+	b.eval(`window.seen = []; window.watch = new MutationObserver(() => {
+		const look = document.getElementById('pulse').className + ', ' + document.getElementById('pulse-text').textContent;
+		if (look !== seen.at(-1)) seen.push(look);
+	}); watch.observe(document.getElementById('pulse'), {attributes: true, childList: true, characterData: true, subtree: true})`)
 	hide(false)
-	b.until("it does not look live before there is an answer", `document.getElementById('pulse').className === 'pulse' && document.getElementById('pulse-text').textContent === 'asking'`)
+	eventually(t, "the page asks anew", play.asked)
+	releaseOld()
 	b.until("no answer comes", `document.getElementById('pulse').className === 'pulse bad' && /No answer from n1 since/.test(document.getElementById('notices').innerText)`)
+	if have, _ := b.eval(`watch.disconnect(), seen.join('; ')`).(string); !strings.HasPrefix(have, "pulse, asking; pulse bad, no answer") {
+		t.Errorf("before there was an answer it looked like %q", have)
+	}
 	release()
 	b.until("it is live again", live)
 	release = play.holdBack()
@@ -194,5 +225,17 @@ func TestStates(t *testing.T) {
 	b.until("it is live again", live)
 	if have := b.eval(`window.green`); have != 0.0 {
 		t.Errorf("it was green %v times while nothing was heard", have)
+	}
+
+	// A page that is loaded anew shows what the nodes know of before, as a real one answers.
+	answer, err := os.ReadFile("../../admin/testdata/history.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	play.answer("/v1/history", json.RawMessage(answer))
+	b.reload()
+	note("hour-note", "^Without n3, which does not answer.$")
+	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`); have != "M116 38.0L117 39.3" {
+		t.Errorf("the line is %v", have)
 	}
 }
