@@ -203,7 +203,7 @@ func textBytes(h *History) (size int) {
 
 // Fifty small changes to a large document don't store it fifty times: each costs about its own size.
 func TestSmallChangesStaySmall(t *testing.T) {
-	big := bigDocument(20_000)
+	big := bigDocument(5_000)
 	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
 	for n := 2; n <= 50; n++ {
 		h = mustWrite(t, h, tierChange(n))
