@@ -395,7 +395,7 @@ func (r *rollingCluster) checkKeptOut(m *fleetNode, why string) {
 		status, text, err := m.call("GET", m.data+"/readyz", "", "")
 		return err == nil && status == 503 && strings.Contains(strings.ReplaceAll(text, `\"`, `"`), why)
 	})
-	r.checkReadyzStays(503, m)
+	checkReadyzStays(r.t, 503, m)
 	said := 0
 	for line := range strings.Lines(m.log.String()) {
 		if strings.Contains(line, "level=ERROR") && strings.Contains(line, "or a later one") {

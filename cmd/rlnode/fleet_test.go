@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
@@ -221,17 +222,36 @@ func (m *fleetNode) kill() {
 	m.killed.Store(true)
 	m.ready.Store(false)
 	m.troubles.Add(1)
-	m.signal(syscall.SIGKILL)
-	m.awaitExit()
+	m.runningNode.kill()
 }
 
-// pause stops the process for d.
-func (m *fleetNode) pause(d time.Duration) {
+// pause stops the process for d. It sends a check of each key just before the end, so that these are the first that the node
+// sees when it continues, and returns who decided them.
+func (m *fleetNode) pause(d time.Duration, rule string, keys []string) (by []string) {
 	m.ready.Store(false)
 	m.troubles.Add(1)
 	m.signal(syscall.SIGSTOP)
 	time.Sleep(d)
+	by = make([]string, len(keys))
+	var asked sync.WaitGroup
+	for i, key := range keys {
+		asked.Go(func() {
+			_, text, err := m.call("POST", m.data+"/v1/check", "", fmt.Sprintf(`{"rule": %q, "key": %q}`, rule, key))
+			var a struct {
+				DecidedBy string `json:"decided_by"`
+			}
+			if err == nil {
+				err = json.Unmarshal([]byte(text), &a)
+			}
+			if by[i] = a.DecidedBy; err != nil {
+				by[i] = err.Error()
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // until they are sent, for which there is no sign
 	m.signal(syscall.SIGCONT)
+	asked.Wait()
+	return by
 }
 
 // traffic makes checks at ready nodes, like a load balancer that polls /readyz.
@@ -247,12 +267,15 @@ type traffic struct {
 	mu       sync.Mutex
 	failures []string // guarded by mu; at most 20
 	failed   atomic.Int64
+	pause    time.Duration // of a worker after each check
 	stop     chan struct{}
 	done     sync.WaitGroup
 }
 
-func (f *fleet) startTraffic(rule string, keys []string, workers int) *traffic {
-	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)), stop: make(chan struct{})}
+// startTraffic starts workers that each pause after each check: more checks than a test needs would only take the processor
+// from other tests.
+func (f *fleet) startTraffic(rule string, keys []string, workers int, pause time.Duration) *traffic {
+	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)), pause: pause, stop: make(chan struct{})}
 	for _, m := range f.nodes {
 		m.ready.Store(true)
 	}
@@ -271,6 +294,7 @@ func (t *traffic) pollReady() {
 		for _, m := range t.fleet.nodes {
 			resp, err := client.Get("http://" + m.ip + ":8080/readyz")
 			if err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is used again
 				resp.Body.Close()
 			}
 			m.ready.Store(err == nil && resp.StatusCode == 200)
@@ -278,7 +302,7 @@ func (t *traffic) pollReady() {
 		select {
 		case <-t.stop:
 			return
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -298,7 +322,7 @@ func (t *traffic) work(w int) {
 			continue
 		}
 		t.ask(client, m, (i*7+w)%len(t.keys))
-		time.Sleep(4 * time.Millisecond) // more would only take the processor from other tests
+		time.Sleep(t.pause)
 	}
 }
 
