@@ -84,19 +84,7 @@ func (f *fleet) checkTotals(l *traffic) {
 	}
 }
 
-// TestG5_G6_OnAQuietMachine runs the tests that bound how long something takes. Only they run meanwhile.
-func TestG5_G6_OnAQuietMachine(t *testing.T) {
-	for name, run := range map[string]func(*testing.T){
-		"an owner is killed": killedOwner, "a node leaves under load": leaveUnderLoad, "a second signal": secondSignal,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			run(t)
-		})
-	}
-}
-
-func killedOwner(t *testing.T) {
+func TestG5_KilledOwner(t *testing.T) {
 	const limit = 1200
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(limit))

@@ -177,8 +177,8 @@ func TestCannotStart(t *testing.T) {
 	}
 }
 
-// secondSignal: a second signal ends a stopping node at once, and what it has saved is intact.
-func secondSignal(t *testing.T) {
+// TestSecondSignal: a second signal ends a stopping node at once, and what it has saved is intact.
+func TestSecondSignal(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(5)))
 	s.check(oneCheck)
