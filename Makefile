@@ -75,8 +75,9 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
-	$(GO) test -count 1 -timeout 60m -run TestASnapshotBrings ./cluster -args -snapshot-subjects 100000
-	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 2
+	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000
+	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
+	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 	$(GO) test -count 1 -timeout 60m -run TestMillionKeys ./cmd/rlnode -args -http-keys 1000000
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.

@@ -176,7 +176,7 @@ func (w *world) fault(chance *rand.Rand) {
 
 // TestG9_WritesAreLinearizableUnderFaults: clients write through any node while leaders fail.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
-	many(t, *seeds/15, func(t *testing.T, chance *rand.Rand) {
+	many(t, *seeds/10, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
 		defer w.end()
 		nodes := w.founded(3 + 2*chance.IntN(2))
@@ -335,7 +335,7 @@ func TestALongCutHealsSoon(t *testing.T) {
 			n = nodes[1]
 		}
 		w.isolate(n)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(4 * time.Minute)
 		other := w.aLeader()
 		other.mustWrite(9)
 		w.rejoin(n)

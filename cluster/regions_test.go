@@ -464,12 +464,15 @@ func TestThePrimaryLosesItsMemory(t *testing.T) {
 	})
 }
 
-// cases returns how many of n similar cases to run: one in short mode.
+// cases returns how many of n similar cases to run: all with many seeds, one in short mode, and half otherwise.
 func cases(n int) int {
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		return 1
+	case *seeds > fewSeeds:
+		return n
 	}
-	return n
+	return n / 2
 }
 
 // silent is a Far whose calls never reach another region.

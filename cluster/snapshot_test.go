@@ -31,13 +31,13 @@ func manySubjects(count int) rules.Change {
 	return rules.Change{Body: []byte(b.String())}
 }
 
-var manyInSnapshot = flag.Int("snapshot-subjects", 50_000, "subjects that a late node gets at once; make models has more")
+var manyInSnapshot = flag.Int("snapshot-subjects", 10_000, "subjects that a late node gets at once; make models has more")
 
 // TestASnapshotBringsALateNodeUpToDate: the log no longer has the entries that the node missed. It receives many subjects at
 // once.
 func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<20, 8 }
+		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<17, 8 }
 		nodes := w.several(3, 3)
 		for _, n := range nodes {
 			n.adjust = few

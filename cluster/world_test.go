@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -24,7 +25,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Whole clusters make much garbage; fewer collections make the tests faster. GOGC sets another bound.
+func TestMain(m *testing.M) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	gossipPort = 7946

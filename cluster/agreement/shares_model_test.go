@@ -370,7 +370,7 @@ func (w *world) run(steps int) (string, []string) {
 	return w.burst(), w.steps
 }
 
-var lives = flag.Int("lives", 40, "how many random lives each model of shares has; make models has more")
+var lives = flag.Int("lives", 20, "how many random lives each model of shares has; make models has more")
 
 // No window admits more than a version that was in force in it allows, no matter what is written, when regions follow, and
 // how far the clocks differ.

@@ -21,6 +21,7 @@ func TestClockIsNeverAheadAndBarelyBehind(t *testing.T) {
 		if have < before-Slack {
 			t.Fatalf("the clock is %v behind", before-have)
 		}
+		time.Sleep(20 * time.Microsecond) // leave the processor to others
 	}
 }
 
