@@ -22,6 +22,7 @@ type stage struct {
 	answers map[string]any
 	since   time.Time
 	hold    chan struct{} // closed: questions are answered
+	held    int           // how many questions were not answered at once
 }
 
 // show puts another state on the stage. n1 was asked, of nodes of which those in silent did not answer.
@@ -75,6 +76,11 @@ func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		activity["checks"] = object{"allowed": object{"owner": ms, "none": ms / 10}, "refused": object{"owner": ms / 20}}
 	}
 	body, err := json.Marshal(answer)
+	select {
+	case <-hold:
+	default:
+		s.held++
+	}
 	s.mu.Unlock()
 	select {
 	case <-hold:
@@ -93,8 +99,15 @@ func (s *stage) holdBack() (release func()) {
 	hold := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hold = hold
+	s.hold, s.held = hold, 0
 	return func() { close(hold) }
+}
+
+// asked reports whether a question has been held back since holdBack.
+func (s *stage) asked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held > 0
 }
 
 // members are n1 and others; near are those of them that n1 reaches.
@@ -174,16 +187,26 @@ func TestStates(t *testing.T) {
 	}
 	b.inspect("well")
 
-	// The dot is green as long as the page is live, and no longer.
+	// The dot is green as long as the page is live, and no longer: not by an answer to what it asked before it was hidden, either.
 	hide := func(hidden bool) {
 		b.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', {value: %v, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
 	}
+	releaseOld := play.holdBack()
+	eventually(t, "the page asks", play.asked)
 	hide(true)
 	b.until("it pauses", `document.getElementById('pulse-text').textContent === 'paused' && document.getElementById('pulse').className === 'pulse'`)
 	release := play.holdBack()
+	b.eval(`window.seen = []; window.watch = new MutationObserver(() => {
+		const look = document.getElementById('pulse').className + ', ' + document.getElementById('pulse-text').textContent;
+		if (look !== seen.at(-1)) seen.push(look);
+	}); watch.observe(document.getElementById('pulse'), {attributes: true, childList: true, characterData: true, subtree: true})`)
 	hide(false)
-	b.until("it does not look live before there is an answer", `document.getElementById('pulse').className === 'pulse' && document.getElementById('pulse-text').textContent === 'asking'`)
+	eventually(t, "the page asks anew", play.asked)
+	releaseOld()
 	b.until("no answer comes", `document.getElementById('pulse').className === 'pulse bad' && /No answer from n1 since/.test(document.getElementById('notices').innerText)`)
+	if have, _ := b.eval(`watch.disconnect(), seen.join('; ')`).(string); !strings.HasPrefix(have, "pulse, asking; pulse bad, no answer") {
+		t.Errorf("before there was an answer it looked like %q", have)
+	}
 	release()
 	b.until("it is live again", live)
 	release = play.holdBack()

@@ -37,7 +37,7 @@ let timer = 0;
 async function tick() {
   if (token.asked) return show(); // the form goes on
   const began = Date.now();
-  turn++;
+  const mine = ++turn;
   const questions = [
     get('v1/activity').then(hearActivity),
     get('v1/cluster').then((c) => { cluster = c; }),
@@ -46,7 +46,7 @@ async function tick() {
   if (turn % 2 && doc?.rules?.some((r) => r.adaptive)) questions.push(get('v1/load').then((l) => { factors = new Map(l.rules.map((r) => [r.rule, r.factor])); }));
   if (began - hourAt > hourPace) questions.push(get('v1/history').then((h) => { hourAt = began; showHour(h); }));
   const outcomes = await Promise.allSettled(questions);
-  if (document.hidden) return;
+  if (document.hidden || mine !== turn) return; // nobody looks, or the page has asked anew since
   refused = outcomes.find((o) => o.reason?.status === 403)?.reason.message ?? '';
   live = outcomes[0].status === 'fulfilled' && outcomes[1].status === 'fulfilled';
   if (live) heard = Date.now();
