@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,7 +15,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Steps of several nodes are added up by the time at which they began. Members that don't answer are named.
+// Steps of several nodes are added up by the time at which they began. Members that don't answer are named. The dashboard's
+// tests show the page the answer in testdata.
 func TestHistoryOfSeveral(t *testing.T) {
 	t.Parallel()
 	id := func(b byte) ring.NodeID { return ring.NodeID{b} }
@@ -30,7 +32,7 @@ func TestHistoryOfSeveral(t *testing.T) {
 		}}
 		c.History = func() limiter.History {
 			return limiter.History{Now: now, Nodes: []limiter.NodeHistory{
-				{Node: id(1), Steps: []limiter.StepCounts{step(now-limiter.HistorySteps-1, 9), step(now-3, 1), step(now-1, 2)}},
+				{Node: id(1), Steps: []limiter.StepCounts{step(now-limiter.HistorySteps-1, 9), step(now-4, 3), step(now-3, 1), step(now-1, 2)}},
 				// The clock of this node is ahead, and one step is given twice.
 				{Node: id(2), Steps: []limiter.StepCounts{step(now-1, 30), step(now-1, 30), step(now, 500)}},
 			}}
@@ -43,13 +45,17 @@ func TestHistoryOfSeveral(t *testing.T) {
 	}
 	want := admin.HistoryReport{
 		Node: "n1", StepMS: 30_000, EndMS: now * 30_000,
-		Nodes: []admin.NodeSteps{admin.NewNodeSteps("n1", id(1).String(), true, 3), admin.NewNodeSteps("n2", id(2).String(), true, 3), admin.NewNodeSteps("n3", id(3).String(), false, 0)},
+		Nodes: []admin.NodeSteps{admin.NewNodeSteps("n1", id(1).String(), true, 4), admin.NewNodeSteps("n2", id(2).String(), true, 3), admin.NewNodeSteps("n3", id(3).String(), false, 0)},
 		Steps: []admin.StepReport{
+			{AtMS: (now - 4) * 30_000, Nodes: 1, Checks: admin.CheckCounts{"allowed": {"lease": 3}}},
 			{AtMS: (now - 3) * 30_000, Nodes: 1, Checks: admin.CheckCounts{"allowed": {"lease": 1}}}, {AtMS: (now - 1) * 30_000, Nodes: 2, Checks: admin.CheckCounts{"allowed": {"lease": 32}}},
 		},
 	}
 	if !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v\nwant %+v", have, want)
+	}
+	if kept, err := os.ReadFile("testdata/history.json"); err != nil || strings.TrimSpace(string(kept)) != strings.TrimSpace(body) {
+		t.Errorf("%v; have %s\ntestdata/history.json has %s", err, body, kept)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -22,114 +23,215 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "3")
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := chromium.close(); err != nil {
+		fmt.Println(err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
 const patience = time.Minute
 
-// browser is a Chromium with one page, controlled over a pipe: JSON messages, each ended by a zero byte.
-type browser struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	in      *os.File
-	session string // of the page
-	read    chan struct{}
+// chromium is shared by all stories, because it takes seconds of processor time to start. Each has a context of its own,
+// with its own windows, storage and cache.
+var chromium chromiumProcess
 
-	inspected int // how many states
+// chromiumProcess is a Chromium that is controlled over a pipe: JSON messages, each ended by a zero byte.
+type chromiumProcess struct {
+	once sync.Once
+	dir  string
+	cmd  *exec.Cmd
+	in   *os.File
+	read chan struct{}
+	err  error // why it did not start
 
-	mu       sync.Mutex // guards the rest, and writes to in
-	next     int
-	waiting  map[int]chan reply
-	troubles []string // errors that the page logged
-	requests int      // that the page sent
-	asked    []string // its requests: the complete messages about them, without headers
+	mu      sync.Mutex // guards the rest, and writes to in
+	next    int
+	waiting map[int]chan reply
+	pages   map[string]*browser // by session
 }
 
 type reply struct {
-	ID     int             `json:"id"`
-	Result json.RawMessage `json:"result"`
-	Error  *struct{ Message string }
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params"`
+	ID        int             `json:"id"`
+	Result    json.RawMessage `json:"result"`
+	Error     *struct{ Message string }
+	Method    string          `json:"method"`
+	Params    json.RawMessage `json:"params"`
+	SessionID string          `json:"sessionId"`
 }
 
-// openBrowser starts Chromium with an empty page.
-func openBrowser(t *testing.T) *browser {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "rlnode-chromium-")
-	if err != nil {
-		t.Fatal(err)
+// start starts Chromium, once.
+func (p *chromiumProcess) start() error {
+	p.once.Do(func() { p.err = p.launch() })
+	return p.err
+}
+
+func (p *chromiumProcess) launch() (err error) {
+	if p.dir, err = os.MkdirTemp("", "rlnode-chromium-"); err != nil {
+		return err
 	}
 	toBrowser, in, err1 := os.Pipe()
 	out, fromBrowser, err2 := os.Pipe()
-	if err1 != nil || err2 != nil {
-		t.Fatal(err1, err2)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
 	}
-	b := &browser{t: t, in: in, waiting: map[int]chan reply{}, read: make(chan struct{})}
-	b.cmd = exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+	p.in, p.waiting, p.pages, p.read = in, map[int]chan reply{}, map[string]*browser{}, make(chan struct{})
+	p.cmd = exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--hide-scrollbars", "--user-data-dir="+dir, "--remote-debugging-pipe", "about:blank")
-	b.cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // its descriptors 3 and 4
-	if err := b.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+		"--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows", "--disable-background-timer-throttling",
+		"--hide-scrollbars", "--user-data-dir="+p.dir, "--remote-debugging-pipe", "about:blank")
+	p.cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // its descriptors 3 and 4
+	err = p.cmd.Start()
 	toBrowser.Close()
 	fromBrowser.Close()
-	go b.follow(out)
-	t.Cleanup(func() {
-		_, _ = b.command("", "Browser.close", nil)
+	if err != nil {
 		in.Close()
-		killer := time.AfterFunc(5*time.Second, func() { _ = b.cmd.Process.Kill() })
-		_ = b.cmd.Wait()
-		killer.Stop()
-		<-b.read
-		eventually(t, "the browser's files are gone", func() bool { return os.RemoveAll(dir) == nil })
+		out.Close()
+		return err
+	}
+	go p.follow(out)
+	return nil
+}
+
+// close ends Chromium, if it was started, and removes its files.
+func (p *chromiumProcess) close() error {
+	if p.cmd == nil || p.cmd.Process == nil {
+		return os.RemoveAll(p.dir)
+	}
+	_, _ = p.command("", "Browser.close", nil)
+	p.in.Close()
+	killer := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
+	_ = p.cmd.Wait()
+	killer.Stop()
+	<-p.read
+	err := os.RemoveAll(p.dir)
+	for began := time.Now(); err != nil && time.Since(began) < patience; err = os.RemoveAll(p.dir) {
+		<-time.After(20 * time.Millisecond) // its other processes end a little later
+	}
+	return err
+}
+
+// follow reads the browser's messages until the end.
+func (p *chromiumProcess) follow(out *os.File) {
+	defer close(p.read)
+	defer out.Close()
+	r := bufio.NewReader(out)
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			p.mu.Lock()
+			for _, ch := range p.waiting {
+				close(ch)
+			}
+			p.waiting = nil
+			p.mu.Unlock()
+			_, _ = io.Copy(io.Discard, out)
+			return
+		}
+		var m reply
+		if json.Unmarshal(text[:len(text)-1], &m) != nil {
+			continue
+		}
+		p.mu.Lock()
+		ch, page := p.waiting[m.ID], p.pages[m.SessionID]
+		if m.Method == "" {
+			delete(p.waiting, m.ID)
+		}
+		p.mu.Unlock()
+		switch {
+		case m.Method == "" && ch != nil:
+			ch <- m
+		case m.Method != "" && page != nil:
+			page.hear(m)
+		}
+	}
+}
+
+func (p *chromiumProcess) command(session, method string, params any) (json.RawMessage, error) {
+	ch := make(chan reply, 1)
+	p.mu.Lock()
+	if p.waiting == nil {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("%s: the browser has ended", method)
+	}
+	p.next++
+	m := map[string]any{"id": p.next, "method": method}
+	if params != nil {
+		m["params"] = params
+	}
+	if session != "" {
+		m["sessionId"] = session
+	}
+	text, err := json.Marshal(m)
+	if err == nil {
+		p.waiting[p.next] = ch
+		_, err = p.in.Write(append(text, 0))
+	}
+	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case m, ok := <-ch:
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%s: the browser has ended", method)
+		case m.Error != nil:
+			return nil, fmt.Errorf("%s: %s", method, m.Error.Message)
+		}
+		return m.Result, nil
+	case <-timeout.C:
+		return nil, fmt.Errorf("%s: the browser does not answer", method)
+	}
+}
+
+// browser is one page of Chromium.
+type browser struct {
+	t       *testing.T
+	session string // of the page
+
+	inspected int // how many states
+
+	mu       sync.Mutex // guards the rest
+	troubles []string   // errors that the page logged
+	requests int        // that the page sent
+	asked    []string   // its requests: the complete messages about them, without headers
+}
+
+// openBrowser opens an empty page in a context of its own.
+func openBrowser(t *testing.T) *browser {
+	t.Helper()
+	if err := chromium.start(); err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t}
+	var context struct{ BrowserContextID string }
+	b.must("", "Target.createBrowserContext", nil, &context)
+	t.Cleanup(func() {
+		_, _ = chromium.command("", "Target.disposeBrowserContext", map[string]any{"browserContextId": context.BrowserContextID})
 	})
 	var target struct{ TargetID string }
-	b.must("", "Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	b.must("", "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": context.BrowserContextID, "newWindow": true}, &target)
 	var session struct{ SessionID string }
 	b.must("", "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &session)
 	b.session = session.SessionID
+	chromium.mu.Lock()
+	chromium.pages[b.session] = b
+	chromium.mu.Unlock()
 	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
 		b.page(domain+".enable", nil, nil)
 	}
 	return b
 }
 
-// follow reads the browser's messages until the end.
-func (b *browser) follow(out *os.File) {
-	defer close(b.read)
-	defer out.Close()
-	r := bufio.NewReader(out)
-	for {
-		text, err := r.ReadBytes(0)
-		if err != nil {
-			b.mu.Lock()
-			for _, ch := range b.waiting {
-				close(ch)
-			}
-			b.waiting = nil
-			b.mu.Unlock()
-			_, _ = io.Copy(io.Discard, out)
-			return
-		}
-		var m reply
-		if json.Unmarshal(text[:len(text)-1], &m) == nil {
-			b.hear(m)
-		}
-	}
-}
-
 func (b *browser) hear(m reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch m.Method {
-	case "":
-		if ch := b.waiting[m.ID]; ch != nil {
-			delete(b.waiting, m.ID)
-			ch <- m
-		}
 	case "Network.requestWillBeSent":
 		b.requests++
 		var p struct {
@@ -154,47 +256,9 @@ func (b *browser) hear(m reply) {
 	}
 }
 
-func (b *browser) command(session, method string, params any) (json.RawMessage, error) {
-	ch := make(chan reply, 1)
-	b.mu.Lock()
-	if b.waiting == nil {
-		b.mu.Unlock()
-		return nil, fmt.Errorf("%s: the browser has ended", method)
-	}
-	b.next++
-	m := map[string]any{"id": b.next, "method": method}
-	if params != nil {
-		m["params"] = params
-	}
-	if session != "" {
-		m["sessionId"] = session
-	}
-	text, err := json.Marshal(m)
-	if err == nil {
-		b.waiting[b.next] = ch
-		_, err = b.in.Write(append(text, 0))
-	}
-	b.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case m, ok := <-ch:
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("%s: the browser has ended", method)
-		case m.Error != nil:
-			return nil, fmt.Errorf("%s: %s", method, m.Error.Message)
-		}
-		return m.Result, nil
-	case <-time.After(patience):
-		return nil, fmt.Errorf("%s: the browser does not answer", method)
-	}
-}
-
 func (b *browser) must(session, method string, params, result any) {
 	b.t.Helper()
-	text, err := b.command(session, method, params)
+	text, err := chromium.command(session, method, params)
 	if err == nil && result != nil {
 		err = json.Unmarshal(text, result)
 	}
@@ -229,7 +293,7 @@ func (b *browser) load(method string, params any) {
 	b.page(method, params, nil)
 	eventually(b.t, "the page is loaded", func() bool {
 		var r struct{ Result struct{ Value any } }
-		text, err := b.command(b.session, "Runtime.evaluate", map[string]any{
+		text, err := chromium.command(b.session, "Runtime.evaluate", map[string]any{
 			"expression": `!window.before && document.readyState === 'complete' && location.href !== 'about:blank'`, "returnByValue": true,
 		})
 		return err == nil && json.Unmarshal(text, &r) == nil && r.Result.Value == true
@@ -306,11 +370,14 @@ func (b *browser) choose(selector, value string) {
 	b.eval(fmt.Sprintf(`(e => { e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector(%q))`, value, selector))
 }
 
-// look sets the viewport and the colour scheme.
+// look sets the viewport and the colour scheme. Nothing moves, because to draw bars that grow takes more processor time than
+// all else that the page does.
 func (b *browser) look(width, height int, scheme string) {
 	b.t.Helper()
 	b.page("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
-	b.page("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.page("Emulation.setEmulatedMedia", map[string]any{"features": []any{
+		map[string]any{"name": "prefers-color-scheme", "value": scheme}, map[string]any{"name": "prefers-reduced-motion", "value": "reduce"},
+	}}, nil)
 }
 
 // shot saves a picture of the whole page in the folder SHOTS, if it is set.

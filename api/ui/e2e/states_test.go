@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +66,13 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 		}},
 		"/v1/activity": object{"node": "n1", "nodes": parts, "rules": []object{}},
 	}
+}
+
+// answer sets one of the answers.
+func (s *stage) answer(path string, body any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[path] = body
 }
 
 func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -217,5 +225,17 @@ func TestStates(t *testing.T) {
 	b.until("it is live again", live)
 	if have := b.eval(`window.green`); have != 0.0 {
 		t.Errorf("it was green %v times while nothing was heard", have)
+	}
+
+	// A page that is loaded anew shows what the nodes know of before, as a real one answers.
+	answer, err := os.ReadFile("../../admin/testdata/history.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	play.answer("/v1/history", json.RawMessage(answer))
+	b.reload()
+	note("hour-note", "^Without n3, which does not answer.$")
+	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`); have != "M116 38.0L117 39.3" {
+		t.Errorf("the line is %v", have)
 	}
 }

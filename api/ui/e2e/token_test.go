@@ -15,9 +15,9 @@ func asksForToken(t *testing.T, s *site) {
 	if have := s.text("body"); strings.Contains(have, "login") || strings.Contains(have, "n2") {
 		t.Errorf("without a token the page shows %q", have)
 	}
-	s.inspect("token")
 	before := s.sent()
-	s.eval(`new Promise(done => setTimeout(done, 2500))`)
+	s.inspect("token")
+	s.eval(longerThanAPace)
 	if n := s.sent() - before; n > 0 {
 		t.Errorf("%d requests while it waits for a token", n)
 	}
