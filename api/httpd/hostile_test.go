@@ -205,10 +205,7 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 // Random and hostile requests over real connections: each gets a documented status or a closed connection, the node
 // keeps answering, and goroutines and memory return to their earlier levels.
 func TestHostile(t *testing.T) {
-	requests := cmp.Or(*hostileRequests, 4_000) // make hostile sends a million
-	if testing.Short() {
-		requests = min(requests, 2_000)
-	}
+	requests := cmp.Or(*hostileRequests, 2_000) // make hostile sends a million
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
 	n.Check(good)
 	n.attacks(t, 1000, 1<<32) // fills pools, buffers and counters

@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"flag"
 	"net"
 	"os"
 	"testing"
@@ -9,7 +10,12 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-func TestMain(m *testing.M) { os.Exit(apitest.Main(m, apitest.DataCodes...)) }
+// TestMain lets more tests go on at once than there are processors: most of the time they wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "16")
+	os.Exit(apitest.Main(m, apitest.DataCodes...))
+}
 
 // node is a node under test.
 type node struct {
