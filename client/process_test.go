@@ -30,7 +30,11 @@ import (
 // folder is the directory in which the real node is built.
 var folder string
 
+// TestMain lets the tests with nodes go on at once: most of the time they wait until a node is ready. Those that count on how
+// soon a node answers, or on memory, come before them, one by one.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "12")
 	dir, err := os.MkdirTemp("", "rlnode-client-*")
 	if err != nil {
 		panic(err)
@@ -82,6 +86,7 @@ rules:
 
 // TestRealNode makes every kind of call to a real node.
 func TestRealNode(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules, "--api-token", "secret", "--name", "n1")
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Token: "secret", Timeout: process.Timeout})
 	ctx := context.Background()
@@ -134,6 +139,7 @@ func TestRealNode(t *testing.T) {
 
 // TestRealNodeCrowd: through batches, 10,000 concurrent callers get exactly what the limit allows.
 func TestRealNodeCrowd(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	var admitted, wrong atomic.Int64
@@ -200,6 +206,7 @@ func TestRealNodeMemory(t *testing.T) {
 
 // TestRealNodeComesBack: OnError decides while the only node is down, and the node decides as soon as it is back.
 func TestRealNodeComesBack(t *testing.T) {
+	t.Parallel()
 	port := strconv.Itoa(process.FreePort(t))
 	n := start(t, nodeRules, "--http-port", port)
 	clients := map[client.OnError]*client.Client{}
@@ -237,6 +244,7 @@ func TestRealNodeComesBack(t *testing.T) {
 
 // TestRealNodeLimits: a real node accepts inline limits in every mode, for several subjects, and in batches.
 func TestRealNodeLimits(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules+"inline: {namespaces: [shop, inline]}\n")
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	ctx := context.Background()
@@ -322,6 +330,7 @@ func TestRealNodeLimits(t *testing.T) {
 
 // TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for a rule and for inline limits.
 func TestRealNodeUsage(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
 	ctx := context.Background()
@@ -371,6 +380,7 @@ func TestRealNodeUsage(t *testing.T) {
 
 // TestRealNodeDelays: Wait and the middleware observe the delays of a leaky bucket.
 func TestRealNodeDelays(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout})
 	ctx := context.Background()
@@ -391,6 +401,7 @@ func TestRealNodeDelays(t *testing.T) {
 
 // TestRealNodeHeaders: the middleware's headers are those of the node, whether a check was sent alone or in a batch.
 func TestRealNodeHeaders(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, MaxInFlight: 1})
 	server := httptest.NewServer(client.Middleware(c, client.MiddlewareOptions{
@@ -454,6 +465,7 @@ func TestRealNodeHeaders(t *testing.T) {
 
 // TestRealNodesStop: under load, one node shuts down cleanly and another is killed. Every check is decided.
 func TestRealNodesStop(t *testing.T) {
+	t.Parallel()
 	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
 	o := client.Options{OnError: client.Closed, Timeout: process.Timeout}
 	for _, n := range nodes {
