@@ -124,6 +124,7 @@ func TestTLS(t *testing.T) {
 
 // A new certificate applies to new connections. Old ones stay open.
 func TestCertificateIsFollowed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cert, key := testca.WritePair(t, dir, "n1")
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
@@ -223,6 +224,7 @@ func TestCrowded(t *testing.T) {
 
 // A caller that does not complete its request loses its connection. One that opens reflection and sends nothing loses its stream.
 func TestSlowCaller(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Timeout = time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -244,6 +246,7 @@ func TestSlowCaller(t *testing.T) {
 
 // The health follows the node's readiness only while a caller watches it.
 func TestHealthIsFollowedWhileWatched(t *testing.T) {
+	t.Parallel()
 	var looks atomic.Int64
 	var ill atomic.Bool
 	n := startNode(t, vectorRules, func(c *apitest.Config) {
