@@ -60,6 +60,7 @@ func startLoads(t *testing.T) *apitest.Node {
 
 // A reported load lowers the limits in answers, headers, usage and metrics, until it expires.
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	n := startLoads(t)
 	tell := func(body string) (int, string) {
 		resp, text := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/load", Body: body, Header: map[string]string{"Authorization": "Bearer secret"}})

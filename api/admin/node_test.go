@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -9,7 +10,12 @@ import (
 	"github.com/rlnode/rlnode/api/httpd"
 )
 
-func TestMain(m *testing.M) { os.Exit(apitest.Main(m, apitest.AdminCodes...)) }
+// TestMain lets more tests go on at once than there are processors: the longest of them wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(apitest.Main(m, apitest.AdminCodes...))
+}
 
 // startNode starts a node on free ports. It is ready unless change, which may be nil, says otherwise.
 func startNode(t testing.TB, change func(*apitest.Config)) *apitest.Node {

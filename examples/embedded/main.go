@@ -3,7 +3,7 @@
 //	go run ./examples/embedded 1 &
 //	go run ./examples/embedded 2 &
 //	go run ./examples/embedded 3 &
-//	curl --retry 99 --retry-connrefused -s "http://127.0.0.1:847[1-3]/"
+//	curl --retry 99 --retry-delay 1 --retry-connrefused -s "http://127.0.0.1:847[1-3]/"
 //	curl -s -o /dev/null -w "%{http_code} " "http://127.0.0.1:847[1-3]/?[1-3]"
 //	kill %1 %2 %3
 package main

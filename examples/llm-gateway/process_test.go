@@ -101,6 +101,7 @@ rules:
 // TestWithRealNode makes many concurrent calls: some stream, some hang up. In the end the node has counted exactly the tokens
 // that the model reports.
 func TestWithRealNode(t *testing.T) {
+	t.Parallel()
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(rules, []byte(longRules), 0o600); err != nil {
 		t.Fatal(err)
@@ -161,6 +162,7 @@ func totalOf(answer string) (n int64) {
 
 // TestRulesFile: a real node accepts the example's rules.
 func TestRulesFile(t *testing.T) {
+	t.Parallel()
 	data, _ := realNode(t, "rules.yaml")
 	check := `{"attributes":{"api_key":"x","endpoint":"/v1/chat/completions"},"costs":{"tokens":1999},"detail":true}`
 	if status, body := post(t, data+"/v1/check", check); status != 200 || !strings.Contains(body, `"tokens-per-minute"`) || !strings.Contains(body, `"requests-per-minute"`) {
