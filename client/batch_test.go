@@ -159,7 +159,6 @@ func (f *fake) slowDown(d time.Duration) {
 
 // TestStarvedCallsDoNotPass: calls that are not sent in time while the node answers others are not left to OnError.
 func TestStarvedCallsDoNotPass(t *testing.T) {
-	t.Parallel()
 	for name, tt := range map[string]struct {
 		n   int
 		ask func(c *Client, i int) (Decision, error)
@@ -205,7 +204,6 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 
 // TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting calls like all others.
 func TestSilentNodesAreNoFullQueue(t *testing.T) {
-	t.Parallel()
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 300 * time.Millisecond, OnError: Open}, f)
 	defer f.holdAnswers()()

@@ -32,6 +32,9 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	apitest.Until(t, "the answer is on its way", func() bool {
 		return n.server.handlers.Budget.Used() > 4<<20
 	})
+	if _, err := io.ReadFull(unread, make([]byte, 1)); err != nil { // only now is the answer complete
+		t.Fatal(err)
+	}
 	if used := n.server.handlers.Budget.Used(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
 	}

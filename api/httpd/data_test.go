@@ -1,8 +1,10 @@
 package httpd
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -377,13 +379,17 @@ func TestPanicIsCaught(t *testing.T) {
 // A check with wait is answered when its delay is over.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, nil)
-	const body = `{"rule":"queue","key":"k","wait":true}`
-	n.Check(body)
+	n := startWaiting(t, nil)
+	c := n.dial(t)
 	began := time.Now()
-	status, f := n.Check(body)
-	if took := time.Since(began); status != 200 || fmt.Sprint(f["delay_ms"]) == "0" || took < 20*time.Millisecond {
-		t.Errorf("have %d after %v: %v", status, took, f)
+	if _, err := io.WriteString(c, strings.Repeat(post("/v1/check", waitOn("quick")), 2)); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	heldAnswer(t, r)
+	f, _ := heldAnswer(t, r)
+	if took := time.Since(began); fieldInt(t, f, "delay_ms") == 0 || took < 495*time.Millisecond {
+		t.Errorf("after %v: %v", took, f)
 	}
 }
 

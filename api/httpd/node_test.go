@@ -13,7 +13,7 @@ import (
 // TestMain lets more tests go on at once than there are processors: most of the time they wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "16")
+	_ = flag.Set("test.parallel", "8")
 	os.Exit(apitest.Main(m, apitest.DataCodes...))
 }
 
