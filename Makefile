@@ -71,6 +71,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m ./localcache -args -longer 4
 	$(GO) test -count 1 -timeout 60m -run EnvoyModel ./rules -args -configurations 100000
 	$(GO) test -count 1 -timeout 60m -run Shares ./cluster/agreement -args -lives 150
+	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
 	$(GO) test -count 1 -timeout 60m -run TestASnapshotBrings ./cluster -args -snapshot-subjects 100000
@@ -79,7 +80,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
 KILLS ?= 200
 kills: ## kill -9 in the middle of checkpoints, of the storage alone and of real nodes under load; some twenty minutes
-	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KilledWhileCheckpointing$$' ./persist -args -kills $(KILLS)
+	$(GO) test -count 1 -timeout 3h -v -run '^(TestG7_KilledWhileCheckpointing|TestG7_CrashAtEachStep|TestG9_KilledWhileLogging)$$' ./persist -args -kills $(KILLS)
 	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KillForgetsOnlySinceCheckpoint$$' ./cmd/rlnode -args -kills $(KILLS)
 
 SOAK ?= 2h

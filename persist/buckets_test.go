@@ -203,6 +203,7 @@ func TestBucketsLostInUse(t *testing.T) {
 
 // Opening waits for a file that another process has, and leaves the file alone.
 func TestBucketsInUse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	other, err := bolt.Open(filepath.Join(dir, "b.db"), 0o600, nil)
 	if err != nil {

@@ -365,6 +365,7 @@ func TestFullTable(t *testing.T) {
 }
 
 func TestSecondProcess(t *testing.T) {
+	t.Parallel()
 	dir, clk := t.TempDir(), newClock()
 	c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
 	defer mustClose(t, c)

@@ -156,7 +156,7 @@ func runAndKill(t *testing.T, job string, life time.Duration) int {
 	return last
 }
 
-var kills = flag.Int("kills", 0, "how often the tests of kill -9 kill; 0: 40 times, or 5 if short")
+var kills = flag.Int("kills", 0, "how often the tests of kill -9 kill; 0: 15 times, or 5 if short")
 
 func killRounds() int {
 	switch {
@@ -165,13 +165,14 @@ func killRounds() int {
 	case testing.Short():
 		return 5
 	}
-	return 40
+	return 15
 }
 
 // TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new base is being written, the file opens and is
 // intact. Each counter is as it was when the last completed checkpoint began, or later. If a frame of that file is damaged,
 // only that frame is lost.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
+	t.Parallel()
 	for _, load := range killLoads {
 		rounds := killRounds()
 		if *kills == 0 {
@@ -313,8 +314,11 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 	src.batch = 60
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
 	c.minLogSize, c.minBaseStep = 40_000, 50
-	steps, bases, crashes := 40, 0, 0
-	if testing.Short() {
+	steps, bases, crashes := 24, 0, 0
+	switch {
+	case *kills > 0:
+		steps = 40
+	case testing.Short():
 		steps = 12
 	}
 	log := fullLog(clk.Now(), counters.Key{Subject: 1})

@@ -189,6 +189,7 @@ func TestRaftReopens(t *testing.T) {
 }
 
 func TestRaftInUse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := openRaft(t, dir)
 	defer closeRaft(t, r)
@@ -302,10 +303,7 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 
 // A damaged raft.db stops the node, or still holds everything that was acknowledged: never less, never anything else.
 func TestRaftDamaged(t *testing.T) {
-	rounds := 500
-	if testing.Short() {
-		rounds = 100
-	}
+	rounds := damageRounds(500, 100)
 	dir, want := raftFiles(t)
 	path := filepath.Join(dir, raftFile)
 	good, err := os.ReadFile(path)

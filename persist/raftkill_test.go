@@ -69,6 +69,7 @@ func childSnapshot(r *Raft, index, term uint64) error {
 
 // TestG9_KilledWhileLogging: an acknowledged entry survives a kill at any moment.
 func TestG9_KilledWhileLogging(t *testing.T) {
+	t.Parallel()
 	dir, done := t.TempDir(), uint64(0)
 	for round := range killRounds() {
 		life := time.Duration(20+rand.IntN(200)) * time.Millisecond

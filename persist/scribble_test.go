@@ -3,6 +3,7 @@ package persist
 import (
 	"bytes"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -44,13 +45,23 @@ func counterFile(t testing.TB, clk *clock, n int) []byte {
 	return data
 }
 
+var damages = flag.Int("damages", 0, "how many damaged files tests open; 0: a few hundred")
+
+// damageRounds returns how many damaged files a test opens: few, or even fewer if short.
+func damageRounds(few, short int) int {
+	switch {
+	case *damages > 0:
+		return *damages
+	case testing.Short():
+		return short
+	}
+	return few
+}
+
 // TestDamagedFile scribbles on files and truncates them at random. Whatever is left, the store opens within seconds, works,
 // and returns only what was written. If the file was not set aside, only counters of damaged frames are lost.
 func TestDamagedFile(t *testing.T) {
-	rounds := 600
-	if testing.Short() {
-		rounds = 60
-	}
+	rounds := damageRounds(200, 60)
 	clk := newClock()
 	const n = 3000
 	good := counterFile(t, clk, n)
