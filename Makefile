@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models kills soak simulation deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models kills soak simulation dashboard deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -17,7 +17,7 @@ PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcac
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 race-real: # those that wait for sockets, disks and timers; not those that -short leaves out
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|e2e|examples/embedded|examples/plans)$$')
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|examples/embedded|examples/plans)$$')
 
 race-processes: # those that start programs of their own, which have the detector too
 	$(GO) test -race -short ./cmd/rlnode
@@ -122,7 +122,11 @@ lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
 	$(GO) vet ./...
 	$(GO) vet -tags faults ./cmd/rlnode ./node ./test/faults
+	$(GO) vet -tags browser ./api/ui/e2e
 	bin/staticcheck ./...
+
+dashboard: ## the dashboard in Chromium, served by real nodes
+	$(GO) test -count 1 -tags browser ./api/ui/e2e
 
 # Their suites start nodes of the program of this tree. They install what their lock files say.
 clients: ## the JavaScript and the Python client: types, style, tests with real nodes, packages

@@ -1,8 +1,9 @@
+//go:build browser
+
 package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -82,16 +83,11 @@ func TestDashboardWhileNodesFail(t *testing.T) {
 	s.play(t, part{"member", showsMemberDown}, part{"alone", showsAlone})
 }
 
-// needBrowser skips a test where there is no Chromium, and in short runs.
+// needBrowser fails a test where there is no Chromium.
 func needBrowser(t *testing.T) {
 	t.Helper()
-	switch _, err := exec.LookPath("chromium"); {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal("chromium is not on PATH, and CI has to look at the dashboard")
-	case err != nil:
-		t.Skip("chromium is not on PATH: the dashboard is not looked at")
-	case testing.Short():
-		t.Skip("processes and a browser; without -short")
+	if _, err := exec.LookPath("chromium"); err != nil {
+		t.Fatal("chromium is not on PATH, so the dashboard can't be looked at")
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build browser
+
 package e2e
 
 import (
@@ -9,7 +11,7 @@ import (
 	"testing"
 )
 
-// pictures is where the pictures of the docs are written: go test ./api/ui/e2e -args -pictures ../../../docs
+// pictures is where the pictures of the docs are written: go test -tags browser ./api/ui/e2e -args -pictures ../../../docs
 var pictures = flag.String("pictures", "", "write the pictures of the docs into this `folder`")
 
 // ofTheDocs are the pictures that the docs have, by state and view.
