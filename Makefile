@@ -26,7 +26,8 @@ race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
 	$(GO) test -race -short -timeout 30m -cpu 1 ./test/simulation
 
-# Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing, nor do millions of subjects in one goroutine.
+# Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing, nor do millions of subjects in one
+# goroutine.
 race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^(TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestChosenNamesLockNobodyOut|TestTopOfAMillion|TestTopOnZipf)$$'

@@ -106,8 +106,7 @@ const maxSearches = 2
 
 // findRoomElsewhere takes room for s from another shard: either spare room, or the room of a counter that it evicts there. It
 // never waits for another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for
-// rescanDelay. For
-// an inline counter, a locked shard counts as one without room. The caller must hold s.
+// rescanDelay. For an inline counter, a locked shard counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
 		return false

@@ -160,8 +160,8 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	return a.scratch.matchDecides, l.list(now, q, a)
 }
 
-// match matches q against the rules in force. If no counters are needed, it decides the check itself.
-// Otherwise the counters begin to load.
+// match matches q against the rules in force. If no counters are needed, it decides the check itself. Otherwise it prefetches
+// the counters.
 func (l *Limiter) match(q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	a.begin(active)
@@ -173,9 +173,7 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		if err := a.matchSubjects(q); err != nil {
 			return err
 		}
-		if l.table.PrefetchPays() {
-			l.prefetch(m)
-		}
+		l.prefetch(m)
 		return nil
 	}
 	var rule *rules.Rule
@@ -197,13 +195,15 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		a.Allowed, a.DecidedBy, a.scratch.matchDecides = !active.set.DefaultDeny, ByNone, true
 		return nil
 	}
-	if l.table.PrefetchPays() {
-		l.prefetch(m)
-	}
+	l.prefetch(m)
 	return nil
 }
 
+// prefetch begins to load the counters of m, if that saves time.
 func (l *Limiter) prefetch(m *rules.Match) {
+	if !l.table.PrefetchPays() {
+		return
+	}
 	for i := range m.Hits {
 		h := &m.Hits[i]
 		for _, limit := range h.Limits {

@@ -143,7 +143,7 @@ func (t *copyTarget) messageSent() uint64 {
 	return t.lastMessage
 }
 
-// messageAnswered records t's answer to a message. It needs a new copy of each partition that it declined.
+// messageAnswered records t's answer to a message. t gets a new copy of each partition that it declined.
 func (ts *copyTargets) messageAnswered(t *copyTarget, number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
 	t.unacked -= size
 	t.inFlight = slices.DeleteFunc(t.inFlight, func(n uint64) bool { return n == number })
