@@ -298,8 +298,12 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 		for round := 0; ; round++ {
 			select {
 			case <-stop:
+				f.checkPhases()
 				return
 			case <-time.After(watchInterval()):
+			}
+			if round%100 == 0 {
+				f.checkPhases()
 			}
 			var nodes []living
 			var now []announced
@@ -319,6 +323,46 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 			}
 		}
 	})
+}
+
+// checkPhases fails if what a keeper derives from the phases of its partitions disagrees with them.
+func (f *fleet) checkPhases() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		if err := n.keeper.phasesDisagree(); err != nil {
+			f.t.Errorf("%s: %v", n.ip, err)
+		}
+	}
+}
+
+func (k *Keeper) phasesDisagree() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var inPhase [recovering + 1]int
+	var pushing partitionSet
+	var buf [3]ring.NodeID
+	state := k.adopted.Load()
+	for p := range ring.Partitions {
+		ph := k.parts[p].phase
+		inPhase[ph]++
+		pushing.put(p, ph.pushesChanges())
+		if told := phase(k.phases[p].Load()); told != ph {
+			return fmt.Errorf("partition %d is in phase %d, but readers are told %d", p, ph, told)
+		}
+		if k.targets.missing || !ph.pushesChanges() || !state.member || state.From == nil || !k.hadOthers {
+			continue
+		}
+		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
+			if k.targets.progressOf(p, node) == nil {
+				return fmt.Errorf("%v has no copy of partition %d, but no copy counts as missing", node, p)
+			}
+		}
+	}
+	if inPhase != k.inPhase || pushing != k.pushing {
+		return fmt.Errorf("have %v partitions by phase, want %v; the same push changes: %t", k.inPhase, inPhase, pushing == k.pushing)
+	}
+	return nil
 }
 
 func (n *node) announced() announced {
