@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models kills soak simulation dashboard deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models long kills soak simulation dashboard deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -79,7 +79,9 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
-	$(GO) test -count 1 -timeout 60m -run TestMillionKeys ./cmd/rlnode -args -http-keys 1000000
+
+long: ## real processes through what takes a quarter of a minute or more; a minute
+	$(GO) test -count 1 -v -run '_long$$' ./cmd/rlnode -args -long
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
 KILLS ?= 200
@@ -121,9 +123,7 @@ curves: ## plots of how cost grows with keys, rules, subjects, nodes and gorouti
 
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
-	$(GO) vet ./...
-	$(GO) vet -tags faults ./cmd/rlnode ./node ./test/faults
-	$(GO) vet -tags browser ./api/ui/e2e
+	$(GO) vet -tags faults,browser ./...
 	bin/staticcheck ./...
 
 dashboard: ## the dashboard in Chromium, served by real nodes

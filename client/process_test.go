@@ -168,7 +168,7 @@ func TestRealNodeCrowd(t *testing.T) {
 	}
 }
 
-var checks = flag.Int("checks", 30_000, "how many checks TestRealNodeMemory makes")
+var checks = flag.Int("checks", 10_000, "how many checks TestRealNodeMemory makes")
 
 // TestRealNodeMemory: neither memory nor goroutines grow with the number of checks.
 func TestRealNodeMemory(t *testing.T) {

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"flag"
 	"io"
 	"log/slog"
 	"maps"
@@ -24,6 +25,8 @@ func TestMain(m *testing.M) {
 		child(job)
 		return
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // those in parallel mostly wait for locks and child processes
 	goleak.VerifyTestMain(m)
 }
 

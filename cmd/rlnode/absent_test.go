@@ -13,11 +13,9 @@ import (
 
 // Two of three nodes are lost for good. The third continues, cut off but ready. It becomes the only voter, and new nodes
 // replace the lost ones. They join while it still waits for those, which is half a minute after its start.
-func TestG9_RecoverFromLostMajority(t *testing.T) {
+func TestG9_RecoverFromLostMajority_long(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes most of a minute")
-	}
+	long(t)
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(5000))
 	left := f.nodes[2]

@@ -33,8 +33,9 @@ func (m *fleetNode) askAlone(rule, key string, times int) (admitted int) {
 
 // G4: a node that restarts while the others hang decides alone, by the rules and the ring it had. It admits its share,
 // even across another restart. When the others resume, everything it admitted is counted.
-func TestG4_RestartedWhileCutOff(t *testing.T) {
+func TestG4_RestartedWhileCutOff_long(t *testing.T) {
 	t.Parallel()
+	long(t)
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(90))
 	lone := f.nodes[2]

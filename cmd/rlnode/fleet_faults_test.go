@@ -111,8 +111,9 @@ func TestG5_KilledOwner(t *testing.T) {
 }
 
 // A paused owner does not decide after it resumes until it has authority again; the same holds for the leader.
-func TestG5_PausedOwnerAndLeader(t *testing.T) {
+func TestG5_PausedOwnerAndLeader_long(t *testing.T) {
 	t.Parallel()
+	long(t)
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprint("leads: ", leads), func(t *testing.T) {
 			t.Parallel()

@@ -68,10 +68,11 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join with
-// the old secret, and a node restarted with the new one rejoins.
-func TestSecretIsChangedUnderLoad(t *testing.T) {
+// TestSecretIsChangedUnderLoad_long is TestSecretIsChangedInOneProcess with real processes. Afterwards, no node can join
+// with the old secret, and a node restarted with the new one rejoins.
+func TestSecretIsChangedUnderLoad_long(t *testing.T) {
 	t.Parallel()
+	long(t)
 	old, next := secret.New(), secret.New()
 	f := secretFleet(t, 3, old)
 	f.nodes[0].apply(exactRules(1_000_000))
@@ -120,11 +121,12 @@ func checkReadyzStays(t *testing.T, want int, nodes ...*fleetNode) {
 	}
 }
 
-// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
+// TestStrangersStayOutside_long: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
 // test sends each kind of message to each port: without a secret, with another one, and with the stranger's own
 // certificates.
-func TestStrangersStayOutside(t *testing.T) {
+func TestStrangersStayOutside_long(t *testing.T) {
 	t.Parallel()
+	long(t)
 	ours := secret.New()
 	f := secretFleet(t, 3, ours)
 	before, err := f.nodes[0].cluster()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -13,20 +12,18 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var httpKeys = flag.Int("http-keys", 400_000, "how many keys TestMillionKeys checks over HTTP; make models takes a million")
-
 // A million keys over HTTP take at most 100 bytes of resident memory each, checkpoints included, and all of them survive a
 // clean stop.
-func TestMillionKeys(t *testing.T) {
+func TestMillionKeys_long(t *testing.T) {
 	t.Parallel()
-	if testing.Short() || raceDetector {
-		t.Skip("takes many checks, and measures the memory of the real thing")
+	long(t)
+	if raceDetector {
+		t.Skip("measures the memory of the real thing")
 	}
 	dir := t.TempDir()
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(10)))
 	before := resident(t, s)
-	const batch = 1000
-	keys := *httpKeys
+	const batch, keys = 1000, 1_000_000
 	var body bytes.Buffer
 	for from := 0; from < keys; from += batch {
 		body.Reset()

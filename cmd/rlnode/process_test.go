@@ -21,6 +21,19 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
+var longToo = flag.Bool("long", false, "run the tests that take a quarter of a minute or more, too; make long does")
+
+// long skips a test unless the long ones are wanted.
+func long(t *testing.T) {
+	t.Helper()
+	if !strings.HasSuffix(t.Name(), "_long") {
+		t.Fatal("make long runs only tests whose names end with _long")
+	}
+	if !*longToo {
+		t.Skip("takes a quarter of a minute or more: see make long")
+	}
+}
+
 var binary string // path of the program, built once for all tests
 
 func TestMain(m *testing.M) {

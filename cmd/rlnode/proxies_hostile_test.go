@@ -86,6 +86,7 @@ func hostileRequests() map[string]string {
 // TestProxiesRefuseHostileRequests: no request makes the proxy conclude that rlnode is down, which would let requests
 // through.
 func TestProxiesRefuseHostileRequests(t *testing.T) {
+	t.Parallel()
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()
@@ -146,6 +147,7 @@ func (pr *proxiedApp) sendRaw(last int, text string) int {
 // TestProxiesRefuseByOtherAnswers: on rlnode's errors, requests pass if the example says so. Any other answer than 200
 // refuses them.
 func TestProxiesRefuseByOtherAnswers(t *testing.T) {
+	t.Parallel()
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()

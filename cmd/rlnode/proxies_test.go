@@ -65,6 +65,7 @@ http {
 // while rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does not
 // look like a dead node.
 func TestProxies(t *testing.T) {
+	t.Parallel()
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
 			t.Parallel()

@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"regexp"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -16,8 +19,20 @@ import (
 const Timeout = 20 * time.Second
 
 // Build writes the node's program to path; flags are those of go build. It works from any folder of the module. It uses
-// go run, which caches the linked program, so that only the first of several packages links it.
+// go run, which caches the linked program: the first of several test binaries links it, and the others wait for that.
 func Build(path string, flags ...string) error {
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		return fmt.Errorf("build the node: %w", err)
+	}
+	lock, err := os.Open(strings.TrimSpace(string(cache)))
+	if err != nil {
+		return fmt.Errorf("build the node: %w", err)
+	}
+	defer lock.Close() // unlocks
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("build the node: lock %s: %w", lock.Name(), err)
+	}
 	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the node: %w\n%s", err, out)
