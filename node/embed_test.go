@@ -347,6 +347,7 @@ func limitsInProcess(t *testing.T) {
 
 // Decisions in process and over HTTP are identical, word for word.
 func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
+	t.Parallel()
 	n := startReady(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
 	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
 	if err != nil {

@@ -254,18 +254,19 @@ func TestDocumentThatDoesNotFit(t *testing.T) {
 	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
 	fat.size = 2 * MaxDocument
 	h.doc = &fat
-	const writes = fullEvery + 2
-	for range writes {
+	extend := func(to int) {
 		h = mustWrite(t, h, tierChange(5))
+		if last := h.chain[len(h.chain)-1]; last.full {
+			t.Fatalf("version %d is stored whole", last.Number)
+		}
+		for len(h.chain) < to {
+			r := *h.chain[len(h.chain)-1]
+			r.Number++
+			h.chain = append(h.chain, &r)
+		}
 	}
-	if len(h.chain) != 1+writes || h.chain[writes].full {
-		t.Fatalf("%d versions are kept", len(h.chain))
-	}
-	for len(h.chain) < maxChain {
-		r := *h.chain[len(h.chain)-1]
-		r.Number++
-		h.chain = append(h.chain, &r)
-	}
+	extend(fullEvery + 1)
+	extend(maxChain)
 	var invalid Errors
 	if _, err := h.Write(Write{Change: tierChange(1)}); !errors.As(err, &invalid) {
 		t.Errorf("have %v, want Errors", err)

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: twice")
+var kills = flag.Int("kills", 0, "how many times TestG7_KillForgetsOnlySinceCheckpoint kills a node under each load; 0: once")
 
 // killLimit is more than any test takes. No window turns during one.
 const killLimit = 100_000_000
@@ -48,7 +48,7 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			t.Parallel()
-			rounds := 2
+			rounds := 1
 			if *kills > 0 {
 				rounds, load.pause = *kills, 0
 			}
