@@ -80,8 +80,8 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 
-long: ## real processes through what takes a quarter of a minute or more; a minute
-	$(GO) test -count 1 -v -run '_long$$' ./cmd/rlnode -args -long
+long: ## real processes: tests that take long, or tolerate little beside them; two minutes
+	$(GO) test -count 1 -p 1 -v -run '_long$$' ./cmd/rlnode ./examples/embedded -args -long
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
 KILLS ?= 200

@@ -79,7 +79,8 @@ func (m *fleetNode) readiness() (int, string) {
 }
 
 // A node leaves under load. Nothing is forgotten, no check fails, and until it is stopped, it asks the other nodes.
-func TestG6_LeaveUnderLoad(t *testing.T) {
+func TestG6_LeaveUnderLoad_long(t *testing.T) {
+	long(t)
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
 	l := f.startTraffic("year", subjects(60), 3, 8*time.Millisecond)

@@ -84,7 +84,8 @@ func (f *fleet) checkTotals(l *traffic) {
 	}
 }
 
-func TestG5_KilledOwner(t *testing.T) {
+func TestG5_KilledOwner_long(t *testing.T) {
+	long(t)
 	const limit = 1200
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(limit))

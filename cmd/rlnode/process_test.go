@@ -21,16 +21,16 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var longToo = flag.Bool("long", false, "run the tests that take a quarter of a minute or more, too; make long does")
+var longToo = flag.Bool("long", false, "run the tests that take long or tolerate little beside them, too; make long does")
 
-// long skips a test unless the long ones are wanted.
+// long skips a test unless those are wanted.
 func long(t *testing.T) {
 	t.Helper()
 	if !strings.HasSuffix(t.Name(), "_long") {
 		t.Fatal("make long runs only tests whose names end with _long")
 	}
 	if !*longToo {
-		t.Skip("takes a quarter of a minute or more: see make long")
+		t.Skip("takes long, or tolerates little beside it: see make long")
 	}
 }
 

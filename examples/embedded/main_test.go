@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"strings"
@@ -12,10 +13,12 @@ import (
 	"time"
 )
 
-// TestAsTyped runs the commands in the package's comment.
-func TestAsTyped(t *testing.T) {
-	if testing.Short() {
-		t.Skip("three processes, and go run builds each")
+var long = flag.Bool("long", false, "run the test that takes long, too; make long does")
+
+// TestAsTyped_long runs the commands in the package's comment.
+func TestAsTyped_long(t *testing.T) {
+	if !*long {
+		t.Skip("takes long: see make long")
 	}
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip(err)
