@@ -159,7 +159,6 @@ func (f *fake) slowDown(d time.Duration) {
 
 // TestStarvedCallsDoNotPass: calls that are not sent in time while the node answers others are not left to OnError.
 func TestStarvedCallsDoNotPass(t *testing.T) {
-	t.Parallel()
 	for name, tt := range map[string]struct {
 		n   int
 		ask func(c *Client, i int) (Decision, error)

@@ -92,19 +92,15 @@ func baseCommit(t *testing.T) string {
 	return commit
 }
 
-// buildCommit builds the program at a commit. The build cache depends on the folder, so the folder is always the same.
+// buildCommit builds the program at a commit, with -trimpath: without it, the build cache would depend on the folder.
 func buildCommit(t *testing.T, commit, to string) {
 	t.Helper()
-	dir, err := filepath.Abs("../../bin/base")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	unpack := `rm -rf "$2" && mkdir -p "$2" && git -C ../.. archive "$1" | tar -x -C "$2"`
+	dir := t.TempDir()
+	unpack := `git -C ../.. archive "$1" | tar -x -C "$2"`
 	if out, err := exec.Command("sh", "-c", unpack, "sh", commit, dir).CombinedOutput(); err != nil {
 		t.Fatalf("unpack %s: %v\n%s", commit, err, out)
 	}
-	cmd := exec.Command("go", "build", "-tags", "faults", "-o", to, "./cmd/rlnode")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "faults", "-o", to, "./cmd/rlnode")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", commit, err, out)
