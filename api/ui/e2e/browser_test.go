@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -200,7 +201,6 @@ type browser struct {
 
 	mu       sync.Mutex // guards the rest
 	troubles []string   // errors that the page logged
-	requests int        // that the page sent
 	asked    []string   // its requests: the complete messages about them, without headers
 }
 
@@ -235,7 +235,6 @@ func (b *browser) hear(m reply) {
 	defer b.mu.Unlock()
 	switch m.Method {
 	case "Network.requestWillBeSent":
-		b.requests++
 		var p struct {
 			DocumentURL string
 			Request     struct{ URL, URLFragment, PostData string }
@@ -425,10 +424,11 @@ next:
 	return list
 }
 
-func (b *browser) sent() int {
+// sent returns what the page has asked the node so far. The browser asks for the page's icon when it likes.
+func (b *browser) sent() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.requests
+	return slices.DeleteFunc(slices.Clone(b.asked), func(asked string) bool { return !strings.Contains(asked, "/v1/") })
 }
 
 // eventually polls a condition that must become true.

@@ -301,10 +301,10 @@ func pauses(t *testing.T, s *site) {
 	hide(true)
 	s.until("it says so", `document.getElementById('pulse-text').textContent === 'paused'`)
 	s.eval(`new Promise(done => setTimeout(done, 500))`) // let requests in flight finish
-	before := s.sent()
+	before := len(s.sent())
 	s.eval(longerThanAPace)
-	if n := s.sent() - before; n > 0 {
-		t.Errorf("%d requests while nobody looked", n)
+	if more := s.sent()[before:]; len(more) > 0 {
+		t.Errorf("nobody looks, and it asks %q", more)
 	}
 	hide(false)
 	s.until("it goes on", `document.getElementById('pulse-text').textContent === 'live'`)
