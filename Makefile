@@ -29,12 +29,12 @@ race-pure: # those that only compute, most of them in one goroutine
 
 # The detector is slow where much is computed. It learns nothing from minutes of virtual time with nothing but heartbeats, from
 # millions of subjects in one goroutine, or from more of what other tests do.
-UNTOLD = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
+NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
 	TestChosenNamesLockNobodyOut|TestMessagesAboutLeasesMayBeBroken|TestTopOfAMillion|TestTopOnZipf|\
 	TestG5_AcknowledgedDebtsOutliveTheirOwner|TestConfirmedLeadersLed|TestNeverTwoOwners
 race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
-		-skip '^($(subst | ,|,$(UNTOLD)))$$'
+		-skip '^($(subst | ,|,$(NO_RACE)))$$'
 
 race-program: # whole nodes on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./node
