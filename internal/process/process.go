@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -25,13 +24,13 @@ func Build(path string, flags ...string) error {
 	if err != nil {
 		return fmt.Errorf("build the node: %w", err)
 	}
-	lock, err := os.Open(strings.TrimSpace(string(cache)))
+	folder, err := os.Open(strings.TrimSpace(string(cache)))
 	if err != nil {
 		return fmt.Errorf("build the node: %w", err)
 	}
-	defer lock.Close() // unlocks
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("build the node: lock %s: %w", lock.Name(), err)
+	defer folder.Close() // unlocks it
+	if err := lock(folder); err != nil {
+		return fmt.Errorf("build the node: lock %s: %w", folder.Name(), err)
 	}
 	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
