@@ -16,9 +16,9 @@ VIRTUAL = authority|cluster|cmd/rlnode|limiter|node|partitions|regions
 PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcache|replay|ring|rules|ui|wire|yaml
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
-race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, nor those that measure memory
+race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, that measure memory, or on virtual time
 	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation|examples/embedded|examples/plans)$$') \
-		-skip '^(TestHostileMessages|TestRealNodeMemory)$$'
+		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass)$$'
 
 race-processes: # those that start programs of their own, which have the detector too
 	$(GO) test -race -short ./cmd/rlnode

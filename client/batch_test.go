@@ -169,16 +169,14 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 			return r.Decision, err
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFake(t)
+		onVirtualTime(t, name, func(t *testing.T, f *fake, connectTo func(Options) *Client) {
 			f.set(func() {
 				f.decide = func(map[string]any) (int, string) {
 					return 200, strings.Replace(allowed, "{", `{"reservation":"id",`, 1)
 				}
 			})
 			f.slowDown(200 * time.Millisecond)
-			c := connect(t, Options{MaxInFlight: 1, MaxBatch: 1, Timeout: 2 * time.Second, OnError: Open}, f)
+			c := connectTo(Options{MaxInFlight: 1, MaxBatch: 1, Timeout: 2 * time.Second, OnError: Open})
 			var answered, starved atomic.Int64
 			var all sync.WaitGroup
 			for i := range tt.n {

@@ -477,10 +477,10 @@ func TestTLS(t *testing.T) {
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	trusting := f.Client().Transport.(*http.Transport).TLSClientConfig
-	if d, err := connect(t, Options{TLS: trusting, Token: "secret"}, f).Check(background, byIP("a")); err != nil || d.DecidedBy != ByOwner {
+	if d, err := connect(t, Options{TLS: trusting, Token: "secret", Timeout: time.Minute}, f).Check(background, byIP("a")); err != nil || d.DecidedBy != ByOwner {
 		t.Errorf("have %+v, %v", d, err)
 	}
-	_, err := connect(t, Options{Token: "secret"}, f).Check(background, byIP("a"))
+	_, err := connect(t, Options{Token: "secret", Timeout: time.Minute}, f).Check(background, byIP("a"))
 	wantError(t, err, ErrUnavailable)
 	if n := len(f.requests()); n != 1 {
 		t.Errorf("a node with an untrusted certificate got %d requests", n)

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+
+	"github.com/rlnode/rlnode/internal/memnet"
 )
 
 // receivedRequest is a request that a fake node received.
@@ -47,6 +51,28 @@ func newFake(t *testing.T) *fake {
 	f.Server = httptest.NewServer(f)
 	t.Cleanup(f.Close)
 	return f
+}
+
+// onVirtualTime runs a test with a fake on virtual time. Clients made by its last argument reach the fake.
+func onVirtualTime(t *testing.T, name string, test func(t *testing.T, f *fake, connectTo func(Options) *Client)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			host := memnet.New().Host("192.0.2.1")
+			ln, err := host.Listen(80)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &fake{t: t, ready: http.StatusOK}
+			f.Server = &httptest.Server{Listener: ln, Config: &http.Server{Handler: f}}
+			f.Start()
+			t.Cleanup(f.Close)
+			test(t, f, func(o Options) *Client {
+				c := connect(t, o, f)
+				c.transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return host.Dial(ctx, address) }
+				return c
+			})
+		})
+	})
 }
 
 func (f *fake) set(change func()) {
