@@ -94,6 +94,11 @@ func (n *testNode) spend(q Query) (admitted int) {
 // A reply that arrives twice, or grants more than requested, is credited once, and no more than requested. An invalid reply is
 // not credited.
 func TestLoanRepliesTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testLoanRepliesTwice)
+}
+
+func testLoanRepliesTwice(t *testing.T) {
 	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	if have := n.spend(q); have != 300 {
@@ -135,7 +140,7 @@ func TestLoanComesTooLate(t *testing.T) {
 			w.nodes[0].SetRules(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		inBubble := func(t *testing.T) {
 			w, far := newLoneRegion(t, 2, globalExact)
 			n := w.nodes[0]
 			key := w.keyOf("r", n, nil)
@@ -153,21 +158,26 @@ func TestLoanComesTooLate(t *testing.T) {
 			if n.membership.loans.inFlight != 0 {
 				t.Error("the loan is still in flight")
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { synctest.Test(t, inBubble) })
 	}
 }
 
 // If a loan from a bucket takes long to arrive, the borrower credits only the part that can't have refilled at the lender
 // meanwhile. The rest would exist twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testBucketLoanThatTookLong)
+}
+
+func testBucketLoanThatTookLong(t *testing.T) {
 	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: the lender's, in units a second
 	w, far := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1s, algorithm: token-bucket}]}`)
 	n := w.nodes[0]
 	n.spend(byKey("r", "x"))
 	c := far.next(t)
-	asked := time.Now() // or a moment before
-	until(t, "the loan has taken long", func() bool { return time.Since(asked) >= took })
+	time.Sleep(took)
 	n.spend(byKey("r", "x")) // makes room for all of it
 	c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: loan, unused: 10, rate: rate}), nil)
 	s := n.stats()
