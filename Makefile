@@ -84,7 +84,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 
-long: ## real processes: tests that take long, or tolerate little beside them; two minutes
+long: ## real processes: tests that take long, or tolerate little beside them; a minute
 	$(GO) test -count 1 -p 1 -v -run '_long$$' ./cmd/rlnode ./examples/embedded -args -long
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
