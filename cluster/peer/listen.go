@@ -60,7 +60,7 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 	s := &socket{accepted: true}
 	err := p.register(raw, s)
 	if err != nil {
-		if p.loggedOnce.isNew("full") {
+		if !errors.Is(err, ErrClosed) && p.loggedOnce.isNew("full") {
 			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return
@@ -72,8 +72,8 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 	}
 	if err != nil {
 		s.Close()
-		// A remote that closes without a word is a node that stops, or a health probe: don't log it.
-		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
+		// Don't log what happens while this node or the remote stops. A health probe, too, closes without a word.
+		if p.ctx.Err() == nil && !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return
@@ -133,8 +133,8 @@ func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 // handOver gives a connection to Raft, to a goroutine that serves its messages, or to one that relays it.
 func (p *Peers) handOver(s *socket) error {
 	if s.kind == kindRaft {
-		if !p.offerToRaft(s) {
-			return fmt.Errorf("hand over to Raft: %w", ErrBusy)
+		if err := p.offerToRaft(s); err != nil {
+			return fmt.Errorf("hand over to Raft: %w", err)
 		}
 		return nil
 	}

@@ -72,12 +72,16 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	return s, nil
 }
 
-// offerToRaft hands a connection to Accept, and reports whether there was room.
-func (p *Peers) offerToRaft(s *socket) bool {
+// offerToRaft hands a connection to Accept. If it fails, with ErrBusy or ErrClosed, the caller must close the connection.
+func (p *Peers) offerToRaft(s *socket) error {
+	err := ErrBusy
 	select {
 	case p.raft <- s:
-		return p.raftDone.Err() == nil // otherwise Raft accepts no more, and the caller closes it
+		err = nil
 	default:
-		return false
 	}
+	if p.raftDone.Err() != nil { // Raft accepts no more
+		return ErrClosed
+	}
+	return err
 }

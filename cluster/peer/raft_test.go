@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -74,6 +76,16 @@ func TestRaftLayerCloses(t *testing.T) {
 			t.Errorf("have %v, want %v", err, net.ErrClosed)
 		}
 		w.echo(a, b, "calls go on")
+		// A node that stops leaves the others some time to connect to its Raft. This is no reason to warn.
+		if late, err := b.Raft().Dial(a.address, time.Second); err != nil {
+			t.Error(err)
+		} else if _, err := late.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("have %v, want %v", err, io.EOF)
+		}
+		synctest.Wait()
+		if logged := a.log.String(); strings.Contains(logged, "refused") {
+			t.Errorf("logged: %s", logged)
+		}
 	})
 }
 
