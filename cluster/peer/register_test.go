@@ -2,7 +2,9 @@ package peer
 
 import (
 	"errors"
+	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -38,4 +40,27 @@ func TestATunnelThatIsRefusedIsClosed(t *testing.T) {
 			t.Errorf("%v: the connection below the tunnel is open", want)
 		}
 	}
+}
+
+// A connection that arrives while the node stops is closed, and not logged.
+func TestNothingIsLoggedWhileClosing(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		a := w.node(1)
+		setClosed := func(closed bool) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.closed = closed
+		}
+		setClosed(true)
+		near, far := net.Pipe()
+		a.halfOpen <- struct{}{}
+		a.handleIncoming(near)
+		setClosed(false)
+		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("have %v, want %v", err, io.EOF)
+		}
+		if logged := a.log.String(); strings.Contains(logged, "closed") {
+			t.Errorf("logged: %s", logged)
+		}
+	})
 }
