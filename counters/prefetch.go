@@ -49,5 +49,5 @@ func (t *Table) PrefetchPays() bool { return t.outgrewCaches.Load() }
 // cachedCounters is how many counters a processor's own caches hold, for PrefetchPays: some 3 MB.
 const cachedCounters = 1 << 16
 
-// prefetchGroup loads the whole group, because almost every second counter is outside its preferred slot.
+// prefetchGroup loads the whole group, because only its first line tells which slot holds the counter.
 var _ [0]struct{} = [groupBytes - 6*cacheLine]struct{}{}

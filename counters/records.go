@@ -127,10 +127,6 @@ func (l location) state() algorithms.State {
 
 func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
 
-// preferredSlot returns the slot that k prefers in its first group. A search reads it before it knows the tags. The guess is
-// usually right, and the processor then fetches both at once.
-func preferredSlot(k Key) int { return int(k.Counter >> 8 % groupSlots) }
-
 // firstGroup returns the group at which the search for k begins.
 func (sub *subtable) firstGroup(k Key) int {
 	hi, _ := bits.Mul64(k.Counter<<(sub.prefixBits&63), uint64(len(sub.groups)))
@@ -152,17 +148,8 @@ func (sub *subtable) find(k Key) location {
 	if len(sub.groups) == 0 {
 		return location{index: -1}
 	}
-	i, slot := sub.firstGroup(k), preferredSlot(k)
-	if g := &sub.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
-		return sub.locationAt(i, slot)
-	}
-	return sub.search(k, i)
-}
-
-// search looks k up, starting at group i.
-func (sub *subtable) search(k Key, i int) location {
 	wantTags := uint64(tagOf(k)) * lowBits
-	for {
+	for i := sub.firstGroup(k); ; {
 		g := &sub.groups[i]
 		w := g.tagWord()
 		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
@@ -197,13 +184,9 @@ func (sub *subtable) insert(k Key) location {
 	return loc
 }
 
-// vacantLocation returns the first unused slot for k: its preferred slot, or else the first one in search order.
+// vacantLocation returns the first unused slot for k in search order.
 func (sub *subtable) vacantLocation(k Key) location {
-	i := sub.firstGroup(k)
-	if slot := preferredSlot(k); sub.groups[i].tags[slot] < tagUsed {
-		return sub.locationAt(i, slot)
-	}
-	for {
+	for i := sub.firstGroup(k); ; {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
 			return sub.locationAt(i, bits.TrailingZeros64(free)/8)
 		}
