@@ -2,6 +2,7 @@ package counters
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -30,8 +31,9 @@ func randomCheck(rng *rand.Rand) []Op {
 	return ops
 }
 
-// A check decides the same whether its counters are all in one shard, which is locked directly, or in several. A one-shard
-// table answers as one with many shards does, and as a one-shard table that locks a list of shards.
+// A check decides and stores the same whether its counters are all in one shard, which is locked directly, or in several, and
+// whether or not a single op takes the short way. A one-shard table answers as one with many shards does, and as a one-shard
+// table that locks a list of shards.
 func TestOneShardAnswersAsMany(t *testing.T) {
 	one, many, listed := newTable(t, 128), newTable(t, 1_000_000), newTable(t, 128)
 	if len(one.shards) != 1 || len(many.shards) < minShards {
@@ -54,6 +56,16 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 			change(listed, p)
 		}
 		ops := randomCheck(rng)
+		if rng.IntN(2) == 0 {
+			ops = ops[:1]
+		}
+		mode := Mode(max(0, rng.IntN(6)-3))
+		for i := range ops {
+			ops[i].Full = true // from an earlier check
+			if !ops[i].Block {
+				ops[i].Mode = mode
+			}
+		}
 		byMany, byList := slices.Clone(ops), slices.Clone(ops)
 		verdict := one.Take(now, ops)
 		counts[verdict]++
@@ -67,6 +79,14 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 			if d := ops[i].Decision; verdict != Shut && (d != byMany[i].Decision || d != byList[i].Decision) {
 				t.Fatalf("seed %d, step %d, op %d: have %+v, %+v and %+v", seed, step, i, d, byMany[i].Decision, byList[i].Decision)
 			}
+			if a, b := &ops[i], &byList[i]; verdict != Shut && (a.Full != b.Full || a.state != b.state) {
+				t.Fatalf("seed %d, step %d, op %d: have %t with %+v, %t with %+v", seed, step, i, a.Full, a.state, b.Full, b.state)
+			}
+		}
+		if rng.IntN(10) == 0 {
+			if a, b := changesOf(t, one), changesOf(t, listed); !reflect.DeepEqual(a, b) {
+				t.Fatalf("seed %d, step %d: have changes %+v and %+v", seed, step, a, b)
+			}
 		}
 	}
 	if counts[Admitted] < 1000 || counts[Refused] < 1000 || counts[Shut] < 100 {
@@ -75,6 +95,22 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 	if a, b := one.Stats().Counters, many.Stats().Counters; a != b || a > 100 {
 		t.Errorf("have %d and %d counters", a, b)
 	}
+}
+
+// changesOf returns what has changed since the last call.
+func changesOf(t *testing.T, table *Table) map[Key]Record {
+	t.Helper()
+	changes := make(map[Key]Record)
+	err := table.Changed(func(records []Record) error {
+		for _, r := range records {
+			changes[r.Key] = r
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changes
 }
 
 func TestCheckOfNothing(t *testing.T) {

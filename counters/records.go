@@ -77,6 +77,7 @@ type subtable struct {
 	dead          int    // slots marked deleted
 	spare         int    // empty slots that may be filled before the subtable must be rehashed
 	lowestCounter uint64 // the lowest possible Key.Counter here
+	shard         *shard
 
 	logs       map[Key]*logSlot
 	unsentList dirtyList // locates unsent changes
@@ -210,7 +211,7 @@ func (sub *subtable) freeSlot(loc location) {
 	sub.live--
 }
 
-// rehash moves all records to n groups, rounded up to fill the last page.
+// rehash moves all records to n groups, rounded up to the size of a piece of memory.
 func (sub *subtable) rehash(n int) {
 	old := sub.groups
 	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
@@ -223,16 +224,16 @@ func (sub *subtable) rehash(n int) {
 			}
 		}
 	}
-	release(old)
+	sub.memory().release(old)
 }
 
-// allocate gives sub n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
+// memory returns where sub's groups are.
+func (sub *subtable) memory() *memory { return &sub.shard.table.memory }
+
+// allocate gives sub n empty groups, rounded up to the size of a piece of memory. The caller moves the records of the old
+// groups.
 func (sub *subtable) allocate(n int) {
-	if n*groupBytes >= pageBytes {
-		pages := (n*groupBytes + pageBytes - 1) / pageBytes
-		n = pages * pageBytes / groupBytes
-	}
-	sub.setGroups(allocate(n))
+	sub.setGroups(sub.memory().allocate(sub, n))
 	sub.live, sub.dead, sub.spare = 0, 0, len(sub.groups)*groupSlots*7/8
 }
 
@@ -255,7 +256,7 @@ func (sub *subtable) copySlot(g *group, slot int) {
 
 // releaseAll releases the memory and invalidates all places.
 func (sub *subtable) releaseAll() {
-	release(sub.groups)
+	sub.memory().release(sub.groups)
 	sub.setGroups(nil)
 	sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = 0, 0, 0, nil, dirtyList{}
 }
@@ -263,7 +264,7 @@ func (sub *subtable) releaseAll() {
 // shrink releases memory when less than a third of it is used.
 func (sub *subtable) shrink() {
 	if sub.live == 0 {
-		release(sub.groups)
+		sub.memory().release(sub.groups)
 		sub.setGroups(nil)
 		sub.spare, sub.dead, sub.unsentList.groups = 0, 0, nil
 		return

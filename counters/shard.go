@@ -26,7 +26,7 @@ type shard struct {
 
 	inline int // inline counters, logs included; at most Table.maxInline
 
-	_ [40]byte // gives each lock its own cache lines
+	_ [32]byte // gives each lock its own cache lines
 }
 
 // subtables are the parts of a large shard.
@@ -115,7 +115,7 @@ func (s *shard) grow(sub *subtable) {
 		enough = sub.live / 16
 	}
 	if sub.dead <= enough {
-		n += max(1, n/7)
+		n = oneSeventhMore(n)
 	}
 	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
 		s.splitSubtable(sub)
@@ -139,8 +139,8 @@ func (s *shard) growFor(n int) {
 
 // splitSubtable moves the halves of sub into subtables of their own.
 func (s *shard) splitSubtable(sub *subtable) {
-	lower := &subtable{prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
-	upper := &subtable{prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
+	lower := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
+	upper := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
 	half := func(k Key) *subtable {
 		if k.Counter >= upper.lowestCounter {
 			return upper

@@ -69,6 +69,7 @@ func addsUp(t interface {
 	if sum != table.maxCounters {
 		t.Fatalf("counters, room and budget add up to %d, want %d", sum, table.maxCounters)
 	}
+	memoryAddsUp(t, table)
 }
 
 // inShard returns the n-th key of a shard that is the same in all tables with up to 4,096 shards.

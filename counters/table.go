@@ -3,6 +3,7 @@ package counters
 import (
 	"math"
 	"math/bits"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type Table struct {
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
+	memory        memory
 
 	_           [64]byte // separates the fields that every Take reads from those that change constantly
 	logs        [numClasses]atomic.Int64
@@ -69,8 +71,9 @@ func New(bound int64) *Table {
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
+	t.memory.init(len(t.shards), os.Getpagesize())
 	for i := range t.shards {
-		t.shards[i].table = t
+		t.shards[i].table, t.shards[i].single.shard = t, &t.shards[i]
 	}
 	return t
 }
@@ -105,7 +108,10 @@ func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
-		v := t.take(now, ops, true)
+		v := Admitted
+		if len(ops) > 1 || !t.takeOne(s, now, &ops[0]) {
+			v = t.take(now, ops, true)
+		}
 		s.mu.Unlock()
 		return v
 	}
@@ -123,6 +129,26 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	v := t.take(now, ops, false)
 	t.unlockShards(held)
 	return v
+}
+
+// takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
+// returns false and changes nothing. The caller must hold s, the shard of op.
+func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
+	if op.Mode != CheckMode || op.Cost == 0 || t.gates.isShut(op.Key.Partition()) {
+		return false
+	}
+	loc := s.find(op.Key)
+	if !loc.found() { // or a log
+		return false
+	}
+	state, allowed := op.Limit.Take(loc.state(), now, op.Cost)
+	if !allowed {
+		return false
+	}
+	op.state, op.Full = state, false
+	op.Limit.DescribeInto(&op.Decision, state, now, op.Cost, true)
+	s.store(loc, op.Limit, state, fullnessAfterCheck(op.Limit, &op.Decision), freshAt(now, op.Limit, op.Decision.ResetAfter))
+	return true
 }
 
 // take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must

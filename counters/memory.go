@@ -1,0 +1,208 @@
+package counters
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+// memory holds the groups of a table's subtables, outside the garbage-collected heap: the collector neither scans them nor
+// counts them when it decides when to start the next cycle. Groups that fill less than a page stay on the heap: with few
+// counters spread over all shards, a page per shard would cost more processor time than the counters do.
+//
+// A slab consists of pieces of one size, which lie one after another without gaps: when a piece is freed, the last one moves to
+// its place. So no memory is lost to gaps, and the slab can be mapped with large pages. With small ones, a check of a table
+// much larger than the processor's caches waits for the translation of an address about as long as for its contents.
+type memory struct {
+	mu    sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
+	slabs [33]slab   // by size; a larger subtable would be split
+	page  int        // size of the system's pages, in bytes; never changes
+
+	failures  int // of the last attempts to move a stretch to a large page
+	pauseLeft int // calls of tidy that don't try
+}
+
+// slab holds the pieces of one size.
+type slab struct {
+	// The first three never change.
+
+	groups   int // in a piece
+	bytes    int // of a piece: whole pages
+	capacity int // pieces for which the slab reserves addresses; further ones are on the heap
+
+	mapped, area []byte      // area begins at a large page within mapped; both are nil if there are no pieces
+	owners       []*subtable // by piece; nil for a hole; the last piece is never a hole
+	holes        int         // pieces that were freed while the owner of the last one was busy
+	large        int         // bytes at the beginning of area that were moved to large pages
+	isMoving     bool        // a stretch is being moved to a large page, so area must remain
+}
+
+// largePage is the size of a large page on x86, and on ARM if a page has 4 KiB.
+const largePage = 2 << 20
+
+// init prepares slabs of at most capacity pieces each, in pages of the given size. The sizes of the pieces are those that a
+// growing subtable passes through.
+func (m *memory) init(capacity, page int) {
+	m.page = page
+	n := (page - 1) / groupBytes // the most on the heap
+	for i := range m.slabs {
+		n = oneSeventhMore(n)
+		bytes := (n*groupBytes + page - 1) / page * page
+		n = bytes / groupBytes
+		m.slabs[i] = slab{groups: n, bytes: bytes, capacity: capacity}
+	}
+}
+
+// oneSeventhMore returns to how many groups a subtable of n groups grows, before they are rounded up.
+func oneSeventhMore(n int) int { return n + max(1, n/7) }
+
+// slabFor returns the slab whose pieces are the smallest with n groups or more; nil if n groups belong on the heap.
+func (m *memory) slabFor(n int) *slab {
+	if n*groupBytes < m.page {
+		return nil
+	}
+	for i := range m.slabs {
+		if s := &m.slabs[i]; n <= s.groups {
+			return s
+		}
+	}
+	return nil
+}
+
+// allocate returns n zeroed groups for sub, rounded up to the size of a piece. The caller must hold the shard until sub uses
+// them.
+func (m *memory) allocate(sub *subtable, n int) []group {
+	s := m.slabFor(n)
+	if s == nil {
+		return make([]group, n)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.area == nil {
+		s.mapped, s.area = reserve(s.capacity * s.bytes)
+	}
+	i := len(s.owners)
+	if s.holes > 0 {
+		i = slices.Index(s.owners, nil)
+		s.owners[i] = sub
+		s.holes--
+	} else if i < s.capacity && s.area != nil {
+		s.owners = append(s.owners, sub)
+	} else {
+		return make([]group, s.groups)
+	}
+	return s.groupsOf(i)
+}
+
+// release frees groups that allocate returned and no subtable uses any more. The caller must hold their owner's shard.
+func (m *memory) release(groups []group) {
+	s := m.slabFor(len(groups))
+	if s == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i, ok := s.indexOf(groups); ok {
+		s.owners[i] = nil
+		s.holes++
+		if !s.fill(i) {
+			s.discard(i)
+		}
+	}
+}
+
+// fill moves the last piece into hole i. It returns false if that is not possible, because the last piece's owner is busy.
+func (s *slab) fill(i int) bool {
+	last := len(s.owners) - 1
+	if i != last {
+		o := s.owners[last]
+		if !o.shard.mu.TryLock() { // waiting could deadlock
+			return false
+		}
+		copy(s.piece(i), s.piece(last))
+		o.setGroups(s.groupsOf(i))
+		o.shard.mu.Unlock()
+		s.owners[i], s.owners[last] = o, nil
+	}
+	s.discard(last)
+	for n := len(s.owners); n > 0 && s.owners[n-1] == nil; n-- {
+		s.owners = s.owners[:n-1]
+		s.holes--
+	}
+	s.unreserveIfEmpty()
+	return true
+}
+
+func (s *slab) unreserveIfEmpty() {
+	if len(s.owners) == 0 && !s.isMoving && s.area != nil {
+		unreserve(s.mapped)
+		s.mapped, s.area, s.owners, s.large = nil, nil, nil, 0
+	}
+}
+
+// maxPause is how many calls of tidy pass at most before it tries again to get a large page.
+const maxPause = 127
+
+// tidy fills holes, and moves one more stretch of memory to a large page. It stops at one, because checks of the counters there
+// wait for it. If the system has no large pages, it tries ever more seldom. The caller must not hold a shard.
+func (m *memory) tidy() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.slabs {
+		s := &m.slabs[i]
+		for s.holes > 0 && s.fill(slices.Index(s.owners, nil)) {
+		}
+	}
+	if m.pauseLeft > 0 {
+		m.pauseLeft--
+		return
+	}
+	for i := range m.slabs {
+		s := &m.slabs[i]
+		if end := s.large + largePage; end <= len(s.owners)*s.bytes && !s.isMoving {
+			m.enlarge(s, end)
+			return
+		}
+	}
+}
+
+// enlarge moves the stretch of s up to end to a large page. It unlocks m meanwhile, because the system may have to make room.
+func (m *memory) enlarge(s *slab, end int) {
+	s.isMoving = true
+	m.mu.Unlock()
+	moved := enlarge(s.area[end-largePage : end])
+	m.mu.Lock()
+	s.isMoving = false
+	if moved && s.large == end-largePage { // else something before end was discarded meanwhile
+		s.large = end
+	}
+	s.unreserveIfEmpty()
+	if moved {
+		m.failures = 0
+		return
+	}
+	m.failures++
+	m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
+}
+
+// piece returns the memory of piece i.
+func (s *slab) piece(i int) []byte { return s.area[i*s.bytes : (i+1)*s.bytes] }
+
+func (s *slab) groupsOf(i int) []group {
+	return unsafe.Slice((*group)(unsafe.Pointer(&s.piece(i)[0])), s.groups)
+}
+
+// indexOf returns the piece with these groups, unless they are on the heap.
+func (s *slab) indexOf(groups []group) (i int, ok bool) {
+	if s.area == nil {
+		return 0, false
+	}
+	offset := uintptr(unsafe.Pointer(&groups[0])) - uintptr(unsafe.Pointer(&s.area[0]))
+	return int(offset) / s.bytes, offset < uintptr(len(s.area))
+}
+
+// discard zeroes piece i and gives its memory back to the system.
+func (s *slab) discard(i int) {
+	discard(s.piece(i))
+	s.large = min(s.large, i*s.bytes/largePage*largePage)
+}
