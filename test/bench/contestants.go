@@ -41,10 +41,18 @@ func contestantNames() []string { return append([]string{ownCheck, ownTake, ownN
 
 func peerNames() []string { return []string{timeRate, goLim, throttle} }
 
-// contestants return a function that decides about key number i of keys, and reports whether it is allowed. All but ownTake start
-// from the key's string, which lies somewhere on the heap.
-func contestants() map[string]func(keys int) (func(i int) bool, error) {
-	return map[string]func(int) (func(int) bool, error){
+// contestant decides in process.
+type contestant struct {
+	// decide decides about key number i, and reports whether it is allowed. All but ownTake start from the key's string, which
+	// lies somewhere on the heap.
+	decide func(i int) bool
+	// maintain does what the contestant does in the background in its first half minute; nil if it does that by itself.
+	maintain func()
+}
+
+// contestants return a contestant for a number of keys.
+func contestants() map[string]func(keys int) (contestant, error) {
+	return map[string]func(int) (contestant, error){
 		ownCheck: newOwnCheck,
 		ownTake:  newOwnTake,
 		ownNode:  newOwnNode,
@@ -68,45 +76,46 @@ rules:
 }
 
 // newOwnNode is a whole embedded node, alone, which owns every subject.
-func newOwnNode(count int) (func(int) bool, error) {
+func newOwnNode(count int) (contestant, error) {
 	ctx := context.Background()
 	n, err := rlnode.Start(ctx, rlnode.Config{Rules: ownRules(), MaxCounters: tableBound(count)}) // ends with the process
 	if err != nil {
-		return nil, fmt.Errorf("start a node: %w", err)
+		return contestant{}, fmt.Errorf("start a node: %w", err)
 	}
 	if err := n.WaitReady(ctx); err != nil {
-		return nil, fmt.Errorf("wait for the node: %w", err)
+		return contestant{}, fmt.Errorf("wait for the node: %w", err)
 	}
 	keys := keysUpTo(count)
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		d, err := n.Check(ctx, client.Request{Rule: "per-user", Key: keys[i : i+1]})
 		return err == nil && d.Allowed
-	}, nil
+	}}, nil
 }
 
 // newOwnCheck is a node's limiter, as it runs behind the API.
-func newOwnCheck(count int) (func(int) bool, error) {
+func newOwnCheck(count int) (contestant, error) {
 	doc, err := rules.Parse(ownRules())
 	if err != nil {
-		return nil, fmt.Errorf("parse the rules: %w", err)
+		return contestant{}, fmt.Errorf("parse the rules: %w", err)
 	}
 	set, err := rules.Compile(doc, 1)
 	if err != nil {
-		return nil, fmt.Errorf("compile the rules: %w", err)
+		return contestant{}, fmt.Errorf("compile the rules: %w", err)
 	}
-	l := limiter.New(counters.New(tableBound(count)), limiter.NewClock()) // lives as long as the process
+	table, clock := counters.New(tableBound(count)), limiter.NewClock() // live as long as the process
+	l := limiter.New(table, clock)
 	l.SetRules(set)
 	keys := keysUpTo(count)
 	query := limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
 	var answer limiter.Answer
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		query.Attributes[0].Value = keys[i]
 		return l.Check(&query, &answer) == nil && answer.Allowed
-	}, nil
+	}, maintain: func() { sweepTable(table, clock) }}, nil
 }
 
 // newOwnTake is the table alone: with hashed keys and a known limit; it reads the clock for each Take.
-func newOwnTake(count int) (func(int) bool, error) {
+func newOwnTake(count int) (contestant, error) {
 	table, clock := counters.New(tableBound(count)), limiter.NewClock()
 	keys := make([]counters.Key, count)
 	for i := range keys {
@@ -115,11 +124,18 @@ func newOwnTake(count int) (func(int) bool, error) {
 	ops := []counters.Op{{Cost: 1, Limit: &algorithms.Limit{
 		Kind: algorithms.TokenBucket, Amount: bucketRate, Burst: bucketBurst, Window: bucketDay,
 	}}}
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		ops[0].Key = keys[i]
 		table.Take(clock.Now(), ops)
 		return ops[0].Decision.Allowed
-	}, nil
+	}, maintain: func() { sweepTable(table, clock) }}, nil
+}
+
+// sweepTable visits the whole table, in parts as a node does.
+func sweepTable(table *counters.Table, clock *limiter.Clock) {
+	for range 50 {
+		table.Sweep(clock.Now(), 0.02)
+	}
 }
 
 // scattered returns key number i, spread as evenly as a hash.
@@ -136,51 +152,51 @@ func mix(n uint64) uint64 {
 }
 
 // newTimeRate looks up a limiter by its key, and creates it on first use.
-func newTimeRate(count int) (func(int) bool, error) {
+func newTimeRate(count int) (contestant, error) {
 	var limiters sync.Map
 	keys := keysUpTo(count)
 	perSecond := rate.Limit(bucketRate / bucketDay.Seconds())
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		one, ok := limiters.Load(keys[i])
 		if !ok {
 			one, _ = limiters.LoadOrStore(keys[i], rate.NewLimiter(perSecond, bucketBurst))
 		}
 		return one.(*rate.Limiter).Allow()
-	}, nil
+	}}, nil
 }
 
 // newGoLimiter has buckets that are refilled completely once per interval.
-func newGoLimiter(count int) (func(int) bool, error) {
+func newGoLimiter(count int) (contestant, error) {
 	store, err := memorystore.New(&memorystore.Config{
 		Tokens: bucketBurst, Interval: bucketDay, SweepInterval: math.MaxInt64, InitialAlloc: count,
 	})
 	if err != nil {
-		return nil, err
+		return contestant{}, err
 	}
 	keys := keysUpTo(count)
 	ctx := context.Background()
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		_, _, _, ok, err := store.Take(ctx, keys[i])
 		return ok && err == nil
-	}, nil
+	}}, nil
 }
 
 // newThrottled has a store without a bound: with one, it would keep a list of recently used keys.
-func newThrottled(count int) (func(int) bool, error) {
+func newThrottled(count int) (contestant, error) {
 	store, err := memstore.NewCtx(0)
 	if err != nil {
-		return nil, err
+		return contestant{}, err
 	}
 	gcra, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
 		MaxRate: throttled.PerDay(bucketRate), MaxBurst: bucketBurst,
 	})
 	if err != nil {
-		return nil, err
+		return contestant{}, err
 	}
 	keys := keysUpTo(count)
 	ctx := context.Background()
-	return func(i int) bool {
+	return contestant{decide: func(i int) bool {
 		limited, _, err := gcra.RateLimitCtx(ctx, keys[i], 1)
 		return !limited && err == nil
-	}, nil
+	}}, nil
 }

@@ -35,14 +35,17 @@ func serveDecisions(c *conversation) error {
 	if !ok {
 		return fmt.Errorf("there is no contestant %q", task.Contestant)
 	}
-	decide, err := build(task.Keys)
+	own, err := build(task.Keys)
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", task.Contestant, err)
 	}
 	for i := range task.Keys {
-		if !decide(i) {
+		if !own.decide(i) {
 			return fmt.Errorf("%s refuses key %d", task.Contestant, i)
 		}
+	}
+	if own.maintain != nil {
+		own.maintain()
 	}
 	if err := c.answer("filled"); err != nil {
 		return err
@@ -52,7 +55,7 @@ func serveDecisions(c *conversation) error {
 		if ok, err := c.next(&nanos); !ok {
 			return err
 		}
-		d, err := decideFor(decide, task.Keys, time.Duration(nanos))
+		d, err := decideFor(own.decide, task.Keys, time.Duration(nanos))
 		if err != nil {
 			return err
 		}
