@@ -1,6 +1,8 @@
 package counters
 
 import (
+	"bytes"
+	"os"
 	"syscall"
 	"unsafe"
 )
@@ -30,6 +32,15 @@ func discard(pages []byte) {
 	}
 }
 
-// enlarge moves the contents of a stretch the size of a large page to one. It returns false if the system has none to spare, or
-// can't do that.
-func enlarge(stretch []byte) bool { return syscall.Madvise(stretch, madviseCollapse) == nil }
+// largePagesMode says which programs get large pages: [always], [madvise] or [never].
+const largePagesMode = "/sys/kernel/mm/transparent_hugepage/enabled"
+
+// enlarge moves the contents of a stretch the size of a large page to one. It returns false if the system has none to spare,
+// can't do that, or is set to never use large pages, which madvise alone would disregard.
+func enlarge(stretch []byte) bool {
+	mode, err := os.ReadFile(largePagesMode)
+	if err != nil || bytes.Contains(mode, []byte("[never]")) {
+		return false
+	}
+	return syscall.Madvise(stretch, madviseCollapse) == nil
+}
