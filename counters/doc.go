@@ -20,6 +20,6 @@
 // node owns those counters, and this one may hold a copy ([Table.Put]). Each change is marked twice, for checkpoints
 // ([Table.Changed]) and for replicas ([Table.Replicate]). Partitions are copied, merged and dropped as a whole.
 //
-// Where the operating system allows it, subtables live outside the garbage-collected heap, so tens of millions of counters
-// add no work for the collector.
+// On Linux, subtables live outside the garbage-collected heap, so tens of millions of counters add no work for the
+// collector.
 package counters

@@ -15,10 +15,11 @@ import (
 // much larger than the processor's caches waits for the translation of an address about as long as for its contents.
 type memory struct {
 	mu    sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
-	slabs [33]slab   // by size; a larger subtable would be split
+	slabs [34]slab   // by size; larger subtables, which are split unless their keys are chosen to prevent it, are on the heap
 	page  int        // size of the system's pages, in bytes; never changes
 
-	failures  int // of the last attempts to move a stretch to a large page
+	turn      int // the slab at which the search for a stretch to move to a large page begins
+	failures  int // of the last attempts to do so
 	pauseLeft int // calls of tidy that don't try
 }
 
@@ -32,7 +33,8 @@ type slab struct {
 
 	mapped, area []byte      // area begins at a large page within mapped; both are nil if there are no pieces
 	owners       []*subtable // by piece; nil for a hole; the last piece is never a hole
-	holes        int         // pieces that were freed while the owner of the last one was busy
+	holes        int         // pieces that were freed while the last one's shard was busy
+	usable       int         // bytes at the beginning of area that may be accessed
 	large        int         // bytes at the beginning of area that were moved to large pages
 	isMoving     bool        // a stretch is being moved to a large page, so area must remain
 }
@@ -86,16 +88,31 @@ func (m *memory) allocate(sub *subtable, n int) []group {
 		i = slices.Index(s.owners, nil)
 		s.owners[i] = sub
 		s.holes--
-	} else if i < s.capacity && s.area != nil {
+	} else if i < s.capacity && s.makeUsable((i+1)*s.bytes) {
 		s.owners = append(s.owners, sub)
 	} else {
+		s.unreserveIfEmpty()
 		return make([]group, s.groups)
 	}
 	return s.groupsOf(i)
 }
 
-// release frees groups that allocate returned and no subtable uses any more. The caller must hold their owner's shard.
-func (m *memory) release(groups []group) {
+// makeUsable makes the first n bytes of area accessible. It returns false if the system refuses.
+func (s *slab) makeUsable(n int) bool {
+	if n <= s.usable {
+		return true
+	}
+	end := min((n+largePage-1)/largePage*largePage, len(s.area))
+	if n > end || !makeUsable(s.area[s.usable:end]) {
+		return false
+	}
+	s.usable = end
+	return true
+}
+
+// release frees groups of a subtable of holder, which nothing uses any more. The caller must hold that shard. Other subtables of
+// the shard may move.
+func (m *memory) release(holder *shard, groups []group) {
 	s := m.slabFor(len(groups))
 	if s == nil {
 		return
@@ -105,23 +122,26 @@ func (m *memory) release(groups []group) {
 	if i, ok := s.indexOf(groups); ok {
 		s.owners[i] = nil
 		s.holes++
-		if !s.fill(i) {
+		if !s.fill(i, holder) {
 			s.discard(i)
 		}
 	}
 }
 
-// fill moves the last piece into hole i. It returns false if that is not possible, because the last piece's owner is busy.
-func (s *slab) fill(i int) bool {
+// fill moves the last piece into hole i. It returns false if the last piece's shard is busy. The caller holds the shard holder;
+// nil if none.
+func (s *slab) fill(i int, holder *shard) bool {
 	last := len(s.owners) - 1
 	if i != last {
 		o := s.owners[last]
-		if !o.shard.mu.TryLock() { // waiting could deadlock
-			return false
+		if o.shard != holder {
+			if !o.shard.mu.TryLock() { // waiting could deadlock
+				return false
+			}
+			defer o.shard.mu.Unlock()
 		}
 		copy(s.piece(i), s.piece(last))
 		o.setGroups(s.groupsOf(i))
-		o.shard.mu.Unlock()
 		s.owners[i], s.owners[last] = o, nil
 	}
 	s.discard(last)
@@ -134,9 +154,9 @@ func (s *slab) fill(i int) bool {
 }
 
 func (s *slab) unreserveIfEmpty() {
-	if len(s.owners) == 0 && !s.isMoving && s.area != nil {
+	if len(s.owners) == 0 && !s.isMoving {
 		unreserve(s.mapped)
-		s.mapped, s.area, s.owners, s.large = nil, nil, nil, 0
+		s.mapped, s.area, s.owners, s.usable, s.large = nil, nil, nil, 0, 0
 	}
 }
 
@@ -150,15 +170,16 @@ func (m *memory) tidy() {
 	defer m.mu.Unlock()
 	for i := range m.slabs {
 		s := &m.slabs[i]
-		for s.holes > 0 && s.fill(slices.Index(s.owners, nil)) {
+		for s.holes > 0 && s.fill(slices.Index(s.owners, nil), nil) {
 		}
 	}
 	if m.pauseLeft > 0 {
 		m.pauseLeft--
 		return
 	}
-	for i := range m.slabs {
-		s := &m.slabs[i]
+	for range m.slabs {
+		m.turn = (m.turn + 1) % len(m.slabs)
+		s := &m.slabs[m.turn]
 		if end := s.large + largePage; end <= len(s.owners)*s.bytes && !s.isMoving {
 			m.enlarge(s, end)
 			return
@@ -168,21 +189,19 @@ func (m *memory) tidy() {
 
 // enlarge moves the stretch of s up to end to a large page. It unlocks m meanwhile, because the system may have to make room.
 func (m *memory) enlarge(s *slab, end int) {
-	s.isMoving = true
+	s.large, s.isMoving = end, true // discards meanwhile set large back
 	m.mu.Unlock()
 	moved := enlarge(s.area[end-largePage : end])
 	m.mu.Lock()
 	s.isMoving = false
-	if moved && s.large == end-largePage { // else something before end was discarded meanwhile
-		s.large = end
-	}
-	s.unreserveIfEmpty()
 	if moved {
 		m.failures = 0
-		return
+	} else {
+		s.large = min(s.large, end-largePage)
+		m.failures++
+		m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
 	}
-	m.failures++
-	m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
+	s.unreserveIfEmpty()
 }
 
 // piece returns the memory of piece i.

@@ -155,7 +155,7 @@ func TestHoles(t *testing.T) {
 		if len(slab.owners) != 3 {
 			t.Fatalf("have %d pieces", len(slab.owners))
 		}
-		table.shards[2].mu.Lock()
+		table.shards[2].mu.Lock() // the last piece's
 		table.shards[0].mu.Lock()
 		table.shards[0].single.rehash(slab.groups + 1)
 		table.shards[0].mu.Unlock()
@@ -177,6 +177,40 @@ func TestHoles(t *testing.T) {
 		addsUp(t, table)
 		for shard := range uint64(want) {
 			checkShard(t, table, shard, n)
+		}
+	}
+}
+
+// A subtable that gets rid of deleted slots ends up where it was.
+func TestPurgedSubtableStays(t *testing.T) {
+	skipWithoutSlabs(t)
+	table := newTable(t, 100_000)
+	for shard := range uint64(3) {
+		fillShard(table, shard, 100)
+	}
+	sub := &table.shards[1].single
+	before := &sub.groups[0]
+	sub.shard.mu.Lock()
+	sub.rehash(len(sub.groups))
+	sub.shard.mu.Unlock()
+	if &sub.groups[0] != before {
+		t.Error("the subtable has moved")
+	}
+	addsUp(t, table)
+	checkShard(t, table, 1, 100)
+}
+
+// A large bound takes more subtables than shards. All have room in a slab.
+func TestCapacityOfSlabs(t *testing.T) {
+	for _, bound := range []int64{1, 100_000, 10_000_000, 1_000_000_000, 1 << 33} {
+		table := New(bound)
+		slots := table.memory.slabs[0].capacity * table.maxSubtableSlots / 2
+		if table.memory.slabs[0].capacity <= len(table.shards) || int64(slots) < bound {
+			t.Errorf("bound %d: a slab has at most %d pieces, for %d shards", bound, table.memory.slabs[0].capacity, len(table.shards))
+		}
+		largest := table.memory.slabs[len(table.memory.slabs)-1].groups * groupSlots
+		if largest < table.maxSubtableSlots {
+			t.Errorf("the largest pieces have %d slots, a subtable up to %d", largest, table.maxSubtableSlots)
 		}
 	}
 }
@@ -230,8 +264,11 @@ func TestMemoryOnTheHeap(t *testing.T) {
 func TestLargePages(t *testing.T) {
 	skipWithoutSlabs(t)
 	mapped, probe := reserve(largePage)
-	probe[0] = 1
-	supported := enlarge(probe)
+	supported := makeUsable(probe)
+	if supported {
+		probe[0] = 1
+		supported = enlarge(probe)
+	}
 	unreserve(mapped)
 	if !supported {
 		t.Skip("the system has no large pages to spare, or can't move memory to them")
@@ -334,6 +371,9 @@ func TestLargePagesAreNotForced(t *testing.T) {
 	m.init(1, os.Getpagesize())
 	mapped, area := reserve(2 * largePage)
 	defer unreserve(mapped)
+	if !makeUsable(area) {
+		t.Skip("the system refuses memory")
+	}
 	s := &m.slabs[0]
 	s.area, s.owners = area[1:], make([]*subtable, 1+largePage/s.bytes)
 	for i := range s.owners {

@@ -10,7 +10,6 @@ import (
 const (
 	groupSlots = 8 // slots in a group
 	groupBytes = int(unsafe.Sizeof(group{}))
-	pageBytes  = 4096
 )
 
 // Tags of slots. The tag of a used slot is the high bit plus seven bits of the key.
@@ -141,7 +140,7 @@ func (g *group) tagWord() uint64 {
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
 }
 
-// zeroBytes sets the high bit of each zero byte of w. Bytes above a zero byte may be set too.
+// zeroBytes sets the high bit of each zero byte of w. That of a 1 above a zero byte may be set too.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up. It does not find logs.
@@ -155,7 +154,7 @@ func (sub *subtable) find(k Key) location {
 		w := g.tagWord()
 		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
 			slot := bits.TrailingZeros64(m) / 8
-			if g.records[slot].key == k && g.tags[slot] == uint8(wantTags) {
+			if g.records[slot].key == k {
 				return sub.locationAt(i, slot)
 			}
 		}
@@ -224,7 +223,7 @@ func (sub *subtable) rehash(n int) {
 			}
 		}
 	}
-	sub.memory().release(old)
+	sub.memory().release(sub.shard, old)
 }
 
 // memory returns where sub's groups are.
@@ -256,7 +255,7 @@ func (sub *subtable) copySlot(g *group, slot int) {
 
 // releaseAll releases the memory and invalidates all places.
 func (sub *subtable) releaseAll() {
-	sub.memory().release(sub.groups)
+	sub.memory().release(sub.shard, sub.groups)
 	sub.setGroups(nil)
 	sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = 0, 0, 0, nil, dirtyList{}
 }
@@ -264,12 +263,12 @@ func (sub *subtable) releaseAll() {
 // shrink releases memory when less than a third of it is used.
 func (sub *subtable) shrink() {
 	if sub.live == 0 {
-		sub.memory().release(sub.groups)
+		sub.memory().release(sub.shard, sub.groups)
 		sub.setGroups(nil)
 		sub.spare, sub.dead, sub.unsentList.groups = 0, 0, nil
 		return
 	}
-	if slots := len(sub.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && sub.live*3 < slots {
+	if n := len(sub.groups); n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
 		sub.rehash(sub.live*3/2/groupSlots + 1)
 	}
 }

@@ -38,9 +38,9 @@ type Table struct {
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
-	memory        memory
 
 	_           [64]byte // separates the fields that every Take reads from those that change constantly
+	memory      memory
 	logs        [numClasses]atomic.Int64
 	logEntries  [numClasses]atomic.Int64
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
@@ -71,7 +71,10 @@ func New(bound int64) *Table {
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
-	t.memory.init(len(t.shards), os.Getpagesize())
+	// At the bound, there is a subtable for each shard, or as many as are needed if each is half full, as after a split. Some more
+	// are needed while subtables grow.
+	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
+	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
 	for i := range t.shards {
 		t.shards[i].table, t.shards[i].single.shard = t, &t.shards[i]
 	}
@@ -134,11 +137,11 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 // takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
 // returns false and changes nothing. The caller must hold s, the shard of op.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
-	if op.Mode != CheckMode || op.Cost == 0 || t.gates.isShut(op.Key.Partition()) {
+	if op.Mode != CheckMode || op.Cost == 0 || op.Limit.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
 	loc := s.find(op.Key)
-	if !loc.found() { // or a log
+	if !loc.found() {
 		return false
 	}
 	state, allowed := op.Limit.Take(loc.state(), now, op.Cost)
