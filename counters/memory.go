@@ -194,6 +194,9 @@ func (m *memory) enlarge(s *slab, end int) {
 	moved := enlarge(s.area[end-largePage : end])
 	m.mu.Lock()
 	s.isMoving = false
+	if used := len(s.owners) * s.bytes; used < end {
+		discard(s.area[used:end]) // freed meanwhile, but the large page takes memory for it
+	}
 	if moved {
 		m.failures = 0
 	} else {

@@ -331,7 +331,7 @@ func TestLargePages(t *testing.T) {
 // Memory keeps its addresses while a part of it is moved to a large page.
 func TestMemoryStaysWhileItMoves(t *testing.T) {
 	skipWithoutSlabs(t)
-	table := newTable(t, 100_000)
+	table := newTable(t, 10_000_000) // a slab may have several stretches
 	fillShard(table, 0, 100)
 	slab := table.memory.slabFor(len(table.shards[0].single.groups))
 	slab.isMoving = true
@@ -341,6 +341,16 @@ func TestMemoryStaysWhileItMoves(t *testing.T) {
 	}
 	slab.isMoving = false
 	fillShard(table, 0, 100)
+	if !slab.makeUsable(largePage) {
+		t.Fatal("the system refuses memory")
+	}
+	slab.area[len(slab.owners)*slab.bytes] = 1 // as if a piece was freed while it moved
+	table.memory.mu.Lock()
+	table.memory.enlarge(slab, largePage)
+	table.memory.mu.Unlock()
+	if slab.area[len(slab.owners)*slab.bytes] != 0 {
+		t.Error("memory that was freed while it moved is still in use")
+	}
 	table.Sweep(after(3*time.Hour), 1)
 	addsUp(t, table)
 }
