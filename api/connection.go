@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/rawconn"
 )
 
 const (
@@ -82,7 +83,7 @@ const (
 func (c *Connections) Wait() { c.stillOpen.Wait() }
 
 func (c *Connections) add(conn net.Conn) *Connection {
-	tracked := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
+	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: c, address: addressOf(conn.RemoteAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

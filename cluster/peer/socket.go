@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rlnode/rlnode/internal/rawconn"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -87,7 +88,7 @@ func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kind
 
 // register registers a connection as s. It closes the connection if there are too many or Close has begun.
 func (p *Peers) register(raw net.Conn, s *socket) error {
-	s.Conn, s.raw, s.peers = withRawCalls(raw), raw, p
+	s.Conn, s.raw, s.peers = rawconn.Wrap(raw), raw, p
 	p.mu.Lock()
 	var err error
 	switch {

@@ -82,6 +82,7 @@ var mayImport = map[string][]string{
 	"internal/process":  {}, // for tests
 	"internal/secret":   {"ring"},
 	"internal/testca":   {},
+	"internal/rawconn":  {},
 	"internal/reload":   {},
 	"internal/tick":     {},
 	"internal/wake":     {},
@@ -91,7 +92,7 @@ var mayImport = map[string][]string{
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
 // projects import.
-var everywhere = []string{"internal/metrics", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
+var everywhere = []string{"internal/metrics", "internal/rawconn", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}

@@ -39,8 +39,14 @@ func (c *Conn) Read(b []byte) (int, error) {
 
 // Write sends b.
 func (c *Conn) Write(b []byte) (int, error) {
-	n, err := c.out.Write(b)
+	n, err := c.out.write(b, true)
 	return n, c.wrap("write", err)
+}
+
+// TryWrite sends as much of b as fits in the buffer, and returns its length.
+func (c *Conn) TryWrite(b []byte) int {
+	n, _ := c.out.write(b, false) // the next Write fails, too
+	return n
 }
 
 // Close ends both directions. The other end still gets the bytes written before, if the link permits.
@@ -73,20 +79,20 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
-	c.in.setDeadline(&c.in.read, t)
-	c.out.setDeadline(&c.out.write, t)
+	c.in.setDeadline(&c.in.readDeadline, t)
+	c.out.setDeadline(&c.out.writeDeadline, t)
 	return nil
 }
 
 // SetReadDeadline sets the deadline of Read.
 func (c *Conn) SetReadDeadline(t time.Time) error {
-	c.in.setDeadline(&c.in.read, t)
+	c.in.setDeadline(&c.in.readDeadline, t)
 	return nil
 }
 
 // SetWriteDeadline sets the deadline of Write.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
-	c.out.setDeadline(&c.out.write, t)
+	c.out.setDeadline(&c.out.writeDeadline, t)
 	return nil
 }
 

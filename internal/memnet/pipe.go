@@ -16,25 +16,25 @@ const maxBuffered = 256 << 10
 type pipe struct {
 	host struct{ from, to *Host } // immutable
 
-	mu           sync.Mutex // guards the rest
-	segments     []segment  // written but not read yet, oldest first
-	size         int        // bytes in segments
-	held         bool       // nothing arrives
-	since        time.Time  // when held began
-	reverseHeld  bool       // nothing arrives in the other direction
-	stalled      time.Time  // nothing arrives before this, even if not held: see Net.Backoff
-	delay        time.Duration
-	finished     time.Time // when EOF arrives, if the writer has closed
-	closed       bool      // the writer has closed
-	readerClosed bool      // the reader has closed
-	resetW       bool      // the writer's host has crashed
-	resetR       bool      // the reader's host has crashed
-	read         deadline
-	write        deadline
-	waiting      int         // the number of waiters for a change
-	change       sync.Cond   // uses mu
-	alarm        *time.Timer // broadcasts change at alarmAt; nil until first needed
-	alarmAt      time.Time   // zero: the alarm is not set
+	mu            sync.Mutex // guards the rest
+	segments      []segment  // written but not read yet, oldest first
+	size          int        // bytes in segments
+	held          bool       // nothing arrives
+	since         time.Time  // when held began
+	reverseHeld   bool       // nothing arrives in the other direction
+	stalled       time.Time  // nothing arrives before this, even if not held: see Net.Backoff
+	delay         time.Duration
+	finished      time.Time // when EOF arrives, if the writer has closed
+	closed        bool      // the writer has closed
+	readerClosed  bool      // the reader has closed
+	resetW        bool      // the writer's host has crashed
+	resetR        bool      // the reader's host has crashed
+	readDeadline  deadline
+	writeDeadline deadline
+	waiting       int         // the number of waiters for a change
+	change        sync.Cond   // uses mu
+	alarm         *time.Timer // broadcasts change at alarmAt; nil until first needed
+	alarmAt       time.Time   // zero: the alarm is not set
 }
 
 // segment is the data of one write.
@@ -97,7 +97,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 			return 0, net.ErrClosed
 		case p.resetR, p.resetW && !p.held:
 			return 0, syscall.ECONNRESET
-		case p.read.over(now):
+		case p.readDeadline.over(now):
 			return 0, os.ErrDeadlineExceeded
 		case len(b) == 0:
 			return 0, nil
@@ -117,7 +117,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 				next = laterOf(p.finished, p.stalled)
 			}
 		}
-		p.wait(now, p.read.at, next)
+		p.wait(now, p.readDeadline.at, next)
 	}
 }
 
@@ -146,8 +146,8 @@ func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 	return n
 }
 
-// Write puts b into the buffer, and waits while it is full.
-func (p *pipe) Write(b []byte) (n int, err error) {
+// write puts b into the buffer. While that is full, it waits, or returns if wait is false.
+func (p *pipe) write(b []byte, wait bool) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -159,7 +159,7 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 			return n, syscall.ECONNRESET
 		case p.readerClosed && !p.held && !p.reverseHeld:
 			return n, syscall.EPIPE
-		case p.write.over(now):
+		case p.writeDeadline.over(now):
 			return n, os.ErrDeadlineExceeded
 		}
 		if room := min(maxBuffered-p.size, len(b)); room > 0 {
@@ -174,10 +174,10 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 				p.wakeAtLocked(now, now.Add(p.delay))
 			}
 		}
-		if len(b) == 0 {
+		if len(b) == 0 || !wait {
 			return n, nil
 		}
-		p.wait(now, p.write.at)
+		p.wait(now, p.writeDeadline.at)
 	}
 }
 

@@ -1,4 +1,4 @@
-package peer
+package rawconn
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// rawConnPair returns the two ends of a TCP connection, of which the first is direct.
-func rawConnPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
+// pair returns the two ends of a TCP connection, of which the first has raw calls.
+func pair(t *testing.T) (a *conn, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,12 +31,12 @@ func rawConnPair(t *testing.T) (a *rawConn, b *net.TCPConn) {
 	for _, c := range []net.Conn{dialled, accepted} {
 		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	}
-	return withRawCalls(dialled).(*rawConn), accepted.(*net.TCPConn)
+	return Wrap(dialled).(*conn), accepted.(*net.TCPConn)
 }
 
-// TestRawConnMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
-func TestRawConnMovesAll(t *testing.T) {
-	a, b := rawConnPair(t)
+// TestMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
+func TestMovesAll(t *testing.T) {
+	a, b := pair(t)
 	for _, size := range []int{0, 1, 14, rawCallSize - 1, rawCallSize, rawCallSize + 1, 1 << 20} {
 		want := bytes.Repeat([]byte("rlnode\x00"), size/7+1)[:size]
 		for name, way := range map[string][2]net.Conn{"out": {a, b}, "in": {b, a}} {
@@ -67,10 +67,10 @@ func TestRawConnMovesAll(t *testing.T) {
 	}
 }
 
-// TestRawConnAllocatesNothing: reads and writes allocate nothing; only errors may.
-func TestRawConnAllocatesNothing(t *testing.T) {
-	a, b := rawConnPair(t)
-	out, in := []byte("heartbeat"), make([]byte, readSize)
+// TestAllocatesNothing: reads and writes allocate nothing; only errors may.
+func TestAllocatesNothing(t *testing.T) {
+	a, b := pair(t)
+	out, in := []byte("heartbeat"), make([]byte, 32<<10)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, err := a.Write(out); err != nil {
 			t.Error(err)
@@ -89,9 +89,9 @@ func TestRawConnAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestRawConnErrors: errors are the same as those of any connection.
-func TestRawConnErrors(t *testing.T) {
-	a, b := rawConnPair(t)
+// TestErrors: errors are the same as those of any connection.
+func TestErrors(t *testing.T) {
+	a, b := pair(t)
 	in := make([]byte, 10)
 	_ = a.SetReadDeadline(time.Now().Add(-time.Second))
 	if _, err := a.Read(in); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -108,7 +108,7 @@ func TestRawConnErrors(t *testing.T) {
 	if _, err := a.Read(in); err != io.EOF {
 		t.Errorf("after the other end has closed: have %v", err)
 	}
-	a, b = rawConnPair(t)
+	a, b = pair(t)
 	_ = b.SetLinger(0)
 	_ = b.Close()
 	var failed *net.OpError

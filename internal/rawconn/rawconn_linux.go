@@ -1,4 +1,4 @@
-package peer
+package rawconn
 
 import (
 	"io"
@@ -12,10 +12,8 @@ import (
 // rawCallSize bounds the bytes moved by one raw system call: a few microseconds' worth.
 const rawCallSize = 32 << 10
 
-// rawConn is a TCP connection that makes system calls without the knowledge of Go's scheduler. Otherwise the first call after
-// a pause wakes a thread that looks for blocked calls every 20 µs until the process is idle again, which makes up a third
-// of an idle node's load. These calls never block, because the socket is non-blocking.
-type rawConn struct {
+// conn is a TCP connection with raw calls. They never block, because the socket is non-blocking.
+type conn struct {
 	*net.TCPConn
 	in, out transfer
 }
@@ -28,12 +26,13 @@ type transfer struct {
 
 	mu    sync.Mutex // guards the fields below, and is held during a transfer
 	bytes []byte     // to be moved
+	once  bool       // don't wait until the socket is ready
 	moved int
 	errno syscall.Errno
 }
 
-// withRawCalls returns a connection that does the same as c at less cost, or c if there is none.
-func withRawCalls(c net.Conn) net.Conn {
+// Wrap returns a connection that does the same as c at less cost, or c if there is none.
+func Wrap(c net.Conn) net.Conn {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return c
@@ -42,17 +41,17 @@ func withRawCalls(c net.Conn) net.Conn {
 	if err != nil {
 		return c
 	}
-	d := &rawConn{TCPConn: t}
+	d := &conn{TCPConn: t}
 	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.callOnce
 	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.callOnce
 	return d
 }
 
-// callOnce makes one system call, and returns false if the socket is not ready.
+// callOnce makes one system call. It returns false if the caller must wait until the socket is ready.
 func (t *transfer) callOnce(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
 	t.moved, t.errno = int(n), errno
-	return errno != syscall.EAGAIN
+	return errno != syscall.EAGAIN || t.once
 }
 
 // move moves bytes until one call has succeeded or failed.
@@ -72,16 +71,16 @@ func (t *transfer) move(b []byte) (int, error) {
 }
 
 // Read implements net.Conn.
-func (r *rawConn) Read(b []byte) (n int, err error) {
+func (c *conn) Read(b []byte) (n int, err error) {
 	if len(b) == 0 {
-		return r.TCPConn.Read(b)
+		return c.TCPConn.Read(b)
 	}
 	b = b[:min(len(b), rawCallSize)]
-	r.in.mu.Lock()
-	defer r.in.mu.Unlock()
-	for again := true; again; again = r.in.errno == syscall.EINTR {
-		if n, err = r.in.move(b); err != nil {
-			return 0, r.wrap("read", err)
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	for again := true; again; again = c.in.errno == syscall.EINTR {
+		if n, err = c.in.move(b); err != nil {
+			return 0, c.wrap("read", err)
 		}
 	}
 	if n == 0 {
@@ -91,26 +90,36 @@ func (r *rawConn) Read(b []byte) (n int, err error) {
 }
 
 // Write implements net.Conn.
-func (r *rawConn) Write(b []byte) (n int, err error) {
+func (c *conn) Write(b []byte) (n int, err error) {
 	if len(b) > rawCallSize {
-		return r.TCPConn.Write(b)
+		return c.TCPConn.Write(b)
 	}
-	r.out.mu.Lock()
-	defer r.out.mu.Unlock()
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
 	for n < len(b) {
-		moved, err := r.out.move(b[n:])
+		moved, err := c.out.move(b[n:])
 		if n += moved; err != nil {
-			return n, r.wrap("write", err)
+			return n, c.wrap("write", err)
 		}
 	}
 	return n, nil
 }
 
+// TryWrite implements TryWriter.
+func (c *conn) TryWrite(b []byte) int {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.out.once = true
+	n, _ := c.out.move(b[:min(len(b), rawCallSize)]) // the next Write fails, too
+	c.out.once = false
+	return n
+}
+
 // wrap turns an error of a system call into the one that net.TCPConn would return.
-func (r *rawConn) wrap(op string, err error) error {
+func (c *conn) wrap(op string, err error) error {
 	errno, ok := err.(syscall.Errno)
 	if !ok {
 		return err
 	}
-	return &net.OpError{Op: op, Net: "tcp", Source: r.LocalAddr(), Addr: r.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
 }
