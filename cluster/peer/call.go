@@ -82,7 +82,7 @@ func (c *Call) answer(m message) {
 	if c.id == 0 || c.conn == nil || c.answered.Swap(true) {
 		return
 	}
-	if err := c.conn.queue.put(m); errors.Is(err, ErrBusy) {
+	if err := c.conn.put(m, false); errors.Is(err, ErrBusy) {
 		c.conn.dropped.Do(func() {
 			c.conn.peers.log.Warn("replies dropped: the node does not read them", "node", c.From.Node, "name", c.From.Name)
 		})

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/rawconn"
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 const (
@@ -52,7 +55,8 @@ type conn struct {
 	handlers *handlers     // handlers for the other end's messages
 	limits   silenceLimits // limits of silence
 	queue    *queue
-	link     *link // set on the direct connection that a link has dialled; nil otherwise
+	direct   rawconn.TryWriter // the connection, if it can be written to without waiting; nil otherwise
+	link     *link             // set on the direct connection that a link has dialled; nil otherwise
 
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	silent       atomic.Bool  // the connection is silent or broken
@@ -82,6 +86,7 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 	if s.kind == kindFar {
 		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
 	}
+	n.direct, _ = s.Conn.(rawconn.TryWriter)
 	n.lastReceived.Store(p.now())
 	return n
 }
@@ -192,7 +197,9 @@ func (c *conn) sendHeartbeat(now int64) {
 	}
 	if c.isBeatDue(now) {
 		c.lastBeat.Store(now)
-		c.queue.putHeartbeat()
+		if c.queue.isEmpty() { // any other message also shows that this node is alive
+			_ = c.put(message{kind: messageBeat}, true) // it only fails once the connection is over
+		}
 	}
 }
 
@@ -204,10 +211,11 @@ func (c *conn) isBeatDue(now int64) bool {
 // write sends queued messages until ctx ends or the connection breaks.
 func (c *conn) write(ctx context.Context) error {
 	for {
-		if b := c.queue.next(); len(b) > 0 {
+		if b := c.queue.take(); len(b) > 0 {
 			if _, err := c.socket.Write(b); err != nil { // blocks while the remote does not read
 				return fmt.Errorf("send: %w", err)
 			}
+			c.queue.giveBack(len(b))
 			continue
 		}
 		select {
@@ -245,6 +253,7 @@ func (c *conn) read() error {
 			c.handling.Store(true)
 			err := parts.feed(b[:n], visit)
 			c.handling.Store(false)
+			c.flush()
 			if err != nil {
 				return err
 			}
@@ -329,8 +338,9 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	o.id = c.next
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
+	alone := len(c.pending) == 1
 	c.mu.Unlock()
-	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
+	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body}, alone)
 	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has already failed, and done has run
 		return o, nil
 	}
@@ -338,13 +348,36 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	return nil, err
 }
 
-// put queues a message.
-func (c *conn) put(m message) error {
-	err := c.queue.put(m)
-	if errors.Is(err, ErrUnreachable) {
-		err = c.sendError() // the queue is closed
+// put queues a message and sees to it that it is sent: by the reader, together with all that it puts while it handles what has
+// arrived; otherwise by the writer, together with what others put meanwhile, or at once if the message is alone.
+func (c *conn) put(m message, alone bool) error {
+	if err := c.queue.put(m); err != nil {
+		if errors.Is(err, ErrUnreachable) {
+			err = c.sendError() // the queue is closed
+		}
+		return err
 	}
-	return err
+	switch {
+	case c.handling.Load():
+	case alone:
+		c.flush()
+	default:
+		wake.Signal(c.queue.wake)
+	}
+	return nil
+}
+
+// flush sends what is queued without waiting, as far as possible. The writer sends the rest.
+func (c *conn) flush() {
+	switch {
+	case c.queue.isEmpty():
+	case c.direct == nil:
+		wake.Signal(c.queue.wake)
+	default:
+		if b := c.queue.take(); len(b) > 0 {
+			c.queue.giveBack(c.direct.TryWrite(b))
+		}
+	}
 }
 
 // call sends a call and waits for its result.
@@ -391,7 +424,7 @@ func (c *conn) sendOneWay(m Method, body []byte) error {
 	if c.silent.Load() {
 		return c.sendError()
 	}
-	return c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body})
+	return c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body}, false)
 }
 
 func (c *conn) isReachable() bool { return !c.silent.Load() }

@@ -15,11 +15,13 @@ const (
 
 // queue holds the messages that a connection has not sent yet.
 type queue struct {
-	wake chan struct{} // capacity 1: there are messages to send
+	wake chan struct{} // capacity 1: there is something to send
 
 	mu      sync.Mutex // guards the fields below
 	waiting batch
-	writing batch // being written. Invariant: both together have at most queueCount messages and queueBytes
+	writing batch // Invariant: both together have at most queueCount messages and queueBytes
+	written int   // bytes of writing that were written
+	taken   bool  // some goroutine is writing the rest of writing
 	closed  bool
 }
 
@@ -29,7 +31,8 @@ type batch struct {
 	count int
 }
 
-// put copies a message into the queue. It fails at once if the queue is full or closed.
+// put copies a message into the queue. It fails at once if the queue is full or closed. The caller must see to it that
+// somebody sends the message.
 func (q *queue) put(m message) error {
 	if len(m.body) > largestMessage {
 		return ErrTooLarge
@@ -44,29 +47,40 @@ func (q *queue) put(m message) error {
 		return ErrBusy
 	}
 	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
-	if q.waiting.count++; q.waiting.count == 1 {
-		wake.Signal(q.wake)
-	}
+	q.waiting.count++
 	return nil
 }
 
-// putHeartbeat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
-func (q *queue) putHeartbeat() {
-	if q.isEmpty() {
-		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
-	}
-}
-
-// next returns the waiting messages, which the caller must write before it calls next again.
-func (q *queue) next() []byte {
+// take returns the bytes that are to be written next. The caller must write them and then call giveBack. It returns none if there
+// are none, or another goroutine is writing.
+func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	free := q.writing.bytes[:0]
-	if cap(free) > maxReusedBuffer {
-		free = nil
+	if q.taken {
+		return nil
 	}
-	q.writing, q.waiting = q.waiting, batch{bytes: free}
-	return q.writing.bytes
+	if len(q.writing.bytes) == 0 {
+		q.writing, q.waiting = q.waiting, q.writing
+	}
+	q.taken = len(q.writing.bytes) > 0
+	return q.writing.bytes[q.written:]
+}
+
+// giveBack says that the first n of the bytes taken were written. If anything is left, the writer continues.
+func (q *queue) giveBack(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.taken = false
+	if q.written += n; q.written == len(q.writing.bytes) {
+		free := q.writing.bytes[:0]
+		if cap(free) > maxReusedBuffer {
+			free = nil
+		}
+		q.writing, q.written = batch{bytes: free}, 0
+	}
+	if q.writing.count+q.waiting.count > 0 {
+		wake.Signal(q.wake)
+	}
 }
 
 // isEmpty reports whether all messages were written.

@@ -1,0 +1,256 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// choosyConn is a connection whose TryWrite takes a part of the bytes only, and which records all that was written.
+type choosyConn struct {
+	net.Conn
+	take func(n int) int // how many of n bytes TryWrite takes
+
+	mu              sync.Mutex // guards the rest
+	written         []byte
+	tries, writings int
+	inside          bool
+}
+
+func (c *choosyConn) TryWrite(b []byte) int {
+	n := c.take(len(b))
+	c.write(b[:n], &c.tries)
+	return n
+}
+
+func (c *choosyConn) Write(b []byte) (int, error) {
+	c.write(b, &c.writings)
+	return len(b), nil
+}
+
+func (c *choosyConn) write(b []byte, count *int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside {
+		panic("two writes at once")
+	}
+	c.inside = true
+	half := len(b) / 2
+	c.written = append(c.written, b[:half]...)
+	c.mu.Unlock()
+	time.Sleep(0) // lets others in
+	c.mu.Lock()
+	c.written = append(c.written, b[half:]...)
+	*count++
+	c.inside = false
+}
+
+// messages returns the messages written so far.
+func (c *choosyConn) messages(t *testing.T) (all []message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var parts assembler
+	if err := parts.feed(bytes.Clone(c.written), func(m message) error {
+		m.body = bytes.Clone(m.body)
+		all = append(all, m)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// choosyPair returns a connection over a choosyConn, with its writer running.
+func choosyPair(t *testing.T, take func(int) int) (*conn, *choosyConn) {
+	t.Helper()
+	below := &choosyConn{take: take}
+	p := &Peers{started: time.Now()}
+	c := p.newConn(&socket{Conn: below, raw: below}, true)
+	ctx, end := context.WithCancel(t.Context())
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		if err := c.write(ctx); !errors.Is(err, ErrClosed) {
+			t.Errorf("the writer ended with %v", err)
+		}
+	})
+	t.Cleanup(func() { end(); writer.Wait() })
+	return c, below
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestMessagesKeepTheirOrder: whoever writes them, and however little fits in the connection's buffer, all messages are written
+// once, as a whole, and each sender's in order.
+func TestMessagesKeepTheirOrder(t *testing.T) {
+	const senders, each = 6, 400
+	takes := map[string]func(int) int{
+		"all":     func(n int) int { return n },
+		"nothing": func(int) int { return 0 },
+		"a part":  func(n int) int { return rand.IntN(n + 1) },
+		"a byte":  func(n int) int { return min(n, 1) },
+	}
+	for name, take := range takes {
+		t.Run(name, func(t *testing.T) {
+			c, below := choosyPair(t, take)
+			var all sync.WaitGroup
+			for s := range senders {
+				all.Go(func() {
+					for i := range each {
+						body := make([]byte, rand.IntN(100))
+						if err := c.put(message{kind: messageSend, methodOrCode: uint8(s), id: uint64(i), body: body}, i%3 != 0); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			var over atomic.Bool
+			all.Go(func() { // the reader, which now and then handles something
+				for !over.Load() {
+					c.handling.Store(true)
+					time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+					c.handling.Store(false)
+					c.flush()
+				}
+			})
+			eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
+			over.Store(true)
+			all.Wait()
+			if !c.queue.isEmpty() {
+				t.Error("the queue is not empty")
+			}
+			var next [senders]uint64
+			for _, m := range below.messages(t) {
+				if m.id != next[m.methodOrCode] {
+					t.Fatalf("sender %d: message %d, want %d", m.methodOrCode, m.id, next[m.methodOrCode])
+				}
+				next[m.methodOrCode]++
+			}
+		})
+	}
+}
+
+// TestWhoWrites: a message that is alone is written by its sender, what the reader handles is answered in one write, and the writer
+// does the rest.
+func TestWhoWrites(t *testing.T) {
+	c, below := choosyPair(t, func(n int) int { return n })
+	expect := func(what string, tries, writings, messages int) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			below.mu.Lock()
+			defer below.mu.Unlock()
+			return below.tries+below.writings == tries+writings
+		})
+		if below.tries != tries || below.writings != writings || len(below.messages(t)) != messages {
+			t.Errorf("%s: %d writes by senders, %d by the writer, %d messages; want %d, %d, %d",
+				what, below.tries, below.writings, len(below.messages(t)), tries, writings, messages)
+		}
+	}
+	first, err := c.startCall(methodNever, nil, time.Minute, func([]byte, error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("a call that is alone", 1, 0, 1)
+	second, err := c.startCall(methodNever, nil, time.Minute, func([]byte, error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("a call beside another", 1, 1, 2)
+	for _, o := range []*outgoing{first, second} {
+		if c.removePending(o.id, false) == nil || !o.timer.Stop() {
+			t.Error("the call is over")
+		}
+	}
+	c.handling.Store(true)
+	for range 5 {
+		(&Call{conn: c, id: 1}).Reply(nil)
+	}
+	if len(c.queue.wake) > 0 {
+		t.Error("the writer was woken for what the reader sends")
+	}
+	c.handling.Store(false)
+	c.flush()
+	expect("five replies to what the reader handles", 2, 1, 7)
+	(&Call{conn: c, id: 1}).Reply(nil)
+	expect("a reply after that", 2, 2, 8)
+	c.peers.config.Silence = time.Hour
+	c.limits.unreachable = time.Second
+	c.sendHeartbeat(int64(time.Hour))
+	expect("a heartbeat", 3, 2, 9)
+	c.flush()
+	if b := c.queue.take(); len(b) > 0 {
+		t.Errorf("%d bytes are left", len(b))
+	}
+
+	if err := c.queue.put(message{kind: messageSend}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := below.Write(c.queue.take())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.sendHeartbeat(int64(2 * time.Hour)); c.queue.waiting.count != 0 {
+		t.Error("a heartbeat is sent behind another message")
+	}
+	if err := c.put(message{kind: messageSend}, true); err != nil {
+		t.Fatal(err)
+	}
+	expect("a message while another is being written", 3, 3, 10)
+	c.queue.giveBack(n)
+	expect("the message after that", 3, 4, 11)
+}
+
+// TestFullQueue: what could not be written still counts for the bounds, and the queue keeps no large buffer.
+func TestFullQueue(t *testing.T) {
+	q := &queue{wake: make(chan struct{}, 1)}
+	body := make([]byte, 1<<20)
+	n := 0
+	for ; n < 1000; n++ {
+		binary.LittleEndian.PutUint32(body, uint32(n))
+		if err := q.put(message{kind: messageSend, body: body}); errors.Is(err, ErrBusy) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch n {
+		case 3:
+			q.take()
+			q.giveBack(10)
+		case 5:
+			if b := q.take(); len(b) != 4*(len(body)+messageHead)-10 {
+				t.Fatalf("the rest has %d bytes", len(b))
+			}
+			if q.take() != nil {
+				t.Fatal("two goroutines write at once")
+			}
+			q.giveBack(0)
+		}
+	}
+	if n != queueBytes/(len(body)+messageHead) {
+		t.Errorf("the queue is full after %d messages", n)
+	}
+	total := 0
+	for b := q.take(); len(b) > 0; b = q.take() {
+		total += len(b)
+		q.giveBack(len(b))
+	}
+	if total != n*(len(body)+messageHead)-10 || !q.isEmpty() {
+		t.Errorf("%d bytes were left of %d messages; empty: %v", total, n, q.isEmpty())
+	}
+	if kept := cap(q.waiting.bytes) + cap(q.writing.bytes); kept > 2*maxReusedBuffer {
+		t.Errorf("an empty queue holds %d bytes", kept)
+	}
+}
