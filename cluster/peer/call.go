@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // Method is the kind of a call. The packages that register handlers define the values.
@@ -56,6 +58,7 @@ type Call struct {
 	conn     *conn
 	id       uint64
 	answered atomic.Bool
+	inReader atomic.Bool // the reader is running the handler, and will send the reply
 }
 
 // CopyBody replaces Body with a copy that stays valid.
@@ -82,10 +85,14 @@ func (c *Call) answer(m message) {
 	if c.id == 0 || c.conn == nil || c.answered.Swap(true) {
 		return
 	}
-	if err := c.conn.put(m, false); errors.Is(err, ErrBusy) {
+	err := c.conn.put(m)
+	switch {
+	case errors.Is(err, ErrBusy):
 		c.conn.dropped.Do(func() {
 			c.conn.peers.log.Warn("replies dropped: the node does not read them", "node", c.From.Node, "name", c.From.Name)
 		})
+	case err == nil && !c.inReader.Load():
+		wake.Signal(c.conn.queue.wake)
 	}
 }
 

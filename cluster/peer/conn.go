@@ -26,6 +26,8 @@ const (
 	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
 	// once a read fills the buffer: most connections of a large cluster carry little traffic.
 	readSize, firstRead = 32 << 10, 2 << 10
+	// flushEvery is the number of messages after which the reader sends their replies, even if it has read more.
+	flushEvery = 32
 	// retireTime is how long calls in flight may still finish on a replaced connection.
 	retireTime = 2 * time.Second
 )
@@ -197,8 +199,10 @@ func (c *conn) sendHeartbeat(now int64) {
 	}
 	if c.isBeatDue(now) {
 		c.lastBeat.Store(now)
-		if c.queue.isEmpty() { // any other message also shows that this node is alive
-			_ = c.put(message{kind: messageBeat}, true) // it only fails once the connection is over
+		if !c.queue.isEmpty() { // any message shows that this node is alive; the reader may take long to send it
+			wake.Signal(c.queue.wake)
+		} else if c.put(message{kind: messageBeat}) == nil {
+			c.flush()
 		}
 	}
 }
@@ -235,7 +239,11 @@ func (c *conn) read() error {
 	if c.isCaller {
 		handle = c.finishCall
 	}
+	handled := 0
 	visit := func(m message) error {
+		if handled++; handled%flushEvery == 0 {
+			c.flush()
+		}
 		switch {
 		case m.kind != messageBeat:
 			return handle(m)
@@ -283,7 +291,9 @@ func (c *conn) serve(m message) error {
 	default:
 		return errMessage
 	}
+	call.inReader.Store(true)
 	c.handlers.dispatch(call)
+	call.inReader.Store(false)
 	return nil
 }
 
@@ -340,31 +350,28 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	c.pending[o.id] = o
 	alone := len(c.pending) == 1
 	c.mu.Unlock()
-	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body}, alone)
-	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has already failed, and done has run
-		return o, nil
-	}
-	o.timer.Stop()
-	return nil, err
-}
-
-// put queues a message and sees to it that it is sent: by the reader, together with all that it puts while it handles what has
-// arrived; otherwise by the writer, together with what others put meanwhile, or at once if the message is alone.
-func (c *conn) put(m message, alone bool) error {
-	if err := c.queue.put(m); err != nil {
-		if errors.Is(err, ErrUnreachable) {
-			err = c.sendError() // the queue is closed
-		}
-		return err
-	}
+	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
 	switch {
-	case c.handling.Load():
+	case err != nil && c.removePending(o.id, false) != nil:
+		o.timer.Stop()
+		return nil, err
+	case err != nil: // the call has already failed, and done has run
 	case alone:
 		c.flush()
 	default:
 		wake.Signal(c.queue.wake)
 	}
-	return nil
+	return o, nil
+}
+
+// put queues a message. The caller must see to it that it is sent: by flush, or by waking the writer, which sends what others
+// put meanwhile along with it.
+func (c *conn) put(m message) error {
+	err := c.queue.put(m)
+	if errors.Is(err, ErrUnreachable) {
+		err = c.sendError() // the queue is closed
+	}
+	return err
 }
 
 // flush sends what is queued without waiting, as far as possible. The writer sends the rest.
@@ -424,7 +431,11 @@ func (c *conn) sendOneWay(m Method, body []byte) error {
 	if c.silent.Load() {
 		return c.sendError()
 	}
-	return c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body}, false)
+	err := c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body})
+	if err == nil {
+		wake.Signal(c.queue.wake)
+	}
+	return err
 }
 
 func (c *conn) isReachable() bool { return !c.silent.Load() }

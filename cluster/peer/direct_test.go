@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wake"
 )
 
 // choosyConn is a connection whose TryWrite takes a part of the bytes only, and which records all that was written.
@@ -111,27 +113,20 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 				all.Go(func() {
 					for i := range each {
 						body := make([]byte, rand.IntN(100))
-						if err := c.put(message{kind: messageSend, methodOrCode: uint8(s), id: uint64(i), body: body}, i%3 != 0); err != nil {
+						if err := c.put(message{kind: messageSend, methodOrCode: uint8(s), id: uint64(i), body: body}); err != nil {
 							t.Error(err)
+						}
+						if i%3 == 0 {
+							wake.Signal(c.queue.wake)
+						} else {
+							c.flush()
 						}
 					}
 				})
 			}
-			var over atomic.Bool
-			all.Go(func() { // the reader, which now and then handles something
-				for !over.Load() {
-					c.handling.Store(true)
-					time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
-					c.handling.Store(false)
-					c.flush()
-				}
-			})
-			eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
-			over.Store(true)
 			all.Wait()
-			if !c.queue.isEmpty() {
-				t.Error("the queue is not empty")
-			}
+			eventually(t, "everything is written", func() bool { return len(below.messages(t)) == senders*each })
+			eventually(t, "the queue is empty", c.queue.isEmpty)
 			var next [senders]uint64
 			for _, m := range below.messages(t) {
 				if m.id != next[m.methodOrCode] {
@@ -174,18 +169,18 @@ func TestWhoWrites(t *testing.T) {
 			t.Error("the call is over")
 		}
 	}
-	c.handling.Store(true)
 	for range 5 {
-		(&Call{conn: c, id: 1}).Reply(nil)
+		call := &Call{conn: c, id: 1}
+		call.inReader.Store(true)
+		call.Reply(nil)
 	}
 	if len(c.queue.wake) > 0 {
 		t.Error("the writer was woken for what the reader sends")
 	}
-	c.handling.Store(false)
 	c.flush()
-	expect("five replies to what the reader handles", 2, 1, 7)
+	expect("five replies that the reader sends", 2, 1, 7)
 	(&Call{conn: c, id: 1}).Reply(nil)
-	expect("a reply after that", 2, 2, 8)
+	expect("another goroutine's reply", 2, 2, 8)
 	c.peers.config.Silence = time.Hour
 	c.limits.unreachable = time.Second
 	c.sendHeartbeat(int64(time.Hour))
@@ -202,15 +197,50 @@ func TestWhoWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.sendHeartbeat(int64(2 * time.Hour)); c.queue.waiting.count != 0 {
-		t.Error("a heartbeat is sent behind another message")
-	}
-	if err := c.put(message{kind: messageSend}, true); err != nil {
+	if err := c.put(message{kind: messageSend}); err != nil {
 		t.Fatal(err)
 	}
+	c.flush()
 	expect("a message while another is being written", 3, 3, 10)
 	c.queue.giveBack(n)
 	expect("the message after that", 3, 4, 11)
+	if err := c.put(message{kind: messageReply}); err != nil {
+		t.Fatal(err)
+	}
+	c.sendHeartbeat(int64(2 * time.Hour))
+	expect("a reply that the reader has not sent yet, in place of a heartbeat", 3, 5, 12)
+}
+
+// TestBusyReader: a node that takes long to handle all that it has read is neither silent nor unreachable, and its replies are on
+// their way meanwhile.
+func TestBusyReader(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		a, b := w.pair()
+		var answered, failed atomic.Int64
+		const calls = 1000
+		for range calls {
+			a.Go(b.id, methodBusy, nil, time.Minute, func(_ []byte, err error) {
+				if err != nil {
+					failed.Add(1)
+				}
+				answered.Add(1)
+			})
+		}
+		later := make(chan time.Duration, 1)
+		began := time.Now()
+		a.Go(b.id, methodSlow, nil, time.Minute, func([]byte, error) { later <- time.Since(began) })
+		time.Sleep(100 * time.Millisecond)
+		if n := answered.Load(); n < 60 {
+			t.Errorf("%d calls were answered in the first 100 ms", n)
+		}
+		w.until("all calls are answered", func() bool { return answered.Load() == calls })
+		if failed.Load() > 0 {
+			t.Errorf("%d of %d calls failed", failed.Load(), calls)
+		}
+		if took := <-later; took > 1100*time.Millisecond {
+			t.Errorf("a reply from another goroutine took %v", took)
+		}
+	})
 }
 
 // TestFullQueue: what could not be written still counts for the bounds, and the queue keeps no large buffer.

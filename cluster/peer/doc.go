@@ -22,9 +22,13 @@
 // messages: calls from the node that dialled, replies in the other direction. So two nodes that call each other have two
 // connections.
 //
-// Messages queued during a write go out right after it, without a timer. Each end sends a heartbeat, which is an empty
-// message, every fifth of Config.Silence, or every 400 ms over a far connection. A node sends the heartbeats of all its
-// connections at once, and the nodes of a region send theirs together: the first one wakes the rest.
+// A sender whose message is alone writes it, and a connection's reader answers all that it has read in one write, as far as
+// that needs no waiting. The connection's writer does the rest, and everything under TLS and through a tunnel. Messages
+// queued during a write go out right after it, without a timer.
+//
+// Each end sends a heartbeat, which is an empty message, every fifth of Config.Silence, or every 400 ms over a far
+// connection. A node sends the heartbeats of all its connections at once, and the nodes of a region send theirs together:
+// the first one wakes the rest.
 //
 // # Reachable
 //

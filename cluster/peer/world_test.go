@@ -30,6 +30,7 @@ const (
 	methodLater // answers from another goroutine, twice
 	methodCount // one-way
 	methodSlow  // answers after 50 ms
+	methodBusy  // takes a millisecond of the reader's time
 )
 
 const peerPort = 7401
@@ -169,6 +170,9 @@ func (n *node) serve(c *Call) {
 			c.Reply(c.Body)
 			c.Fail(1, "answered twice")
 		})
+	case methodBusy:
+		time.Sleep(time.Millisecond)
+		c.Reply(nil)
 	case methodSlow:
 		c.CopyBody()
 		n.later.Go(func() {

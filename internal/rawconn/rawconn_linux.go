@@ -5,8 +5,8 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
-	"unsafe"
 )
 
 // rawCallSize bounds the bytes moved by one raw system call: a few microseconds' worth.
@@ -16,13 +16,14 @@ const rawCallSize = 32 << 10
 type conn struct {
 	*net.TCPConn
 	in, out transfer
+	reset   atomic.Bool // a write has found that the other end had reset the connection, which the system reports only once
 }
 
 // transfer moves bytes in one direction.
 type transfer struct {
 	run  func(func(fd uintptr) bool) error
 	step func(fd uintptr) bool
-	call uintptr // number of the system call
+	call func(fd uintptr, b []byte) (n int, errno syscall.Errno)
 
 	mu    sync.Mutex // guards the fields below, and is held during a transfer
 	bytes []byte     // to be moved
@@ -42,16 +43,15 @@ func Wrap(c net.Conn) net.Conn {
 		return c
 	}
 	d := &conn{TCPConn: t}
-	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.callOnce
-	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.callOnce
+	d.in.run, d.in.call, d.in.step = raw.Read, read, d.in.callOnce
+	d.out.run, d.out.call, d.out.step = raw.Write, write, d.out.callOnce
 	return d
 }
 
 // callOnce makes one system call. It returns false if the caller must wait until the socket is ready.
 func (t *transfer) callOnce(fd uintptr) bool {
-	n, _, errno := syscall.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
-	t.moved, t.errno = int(n), errno
-	return errno != syscall.EAGAIN || t.once
+	t.moved, t.errno = t.call(fd, t.bytes)
+	return t.errno != syscall.EAGAIN || t.once
 }
 
 // move moves bytes until one call has succeeded or failed.
@@ -83,7 +83,11 @@ func (c *conn) Read(b []byte) (n int, err error) {
 			return 0, c.wrap("read", err)
 		}
 	}
-	if n == 0 {
+	switch {
+	case n > 0:
+	case c.reset.Load():
+		return 0, c.wrap("read", syscall.ECONNRESET)
+	default:
 		err = io.EOF
 	}
 	return n, err
@@ -91,13 +95,13 @@ func (c *conn) Read(b []byte) (n int, err error) {
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (n int, err error) {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
 	if len(b) > rawCallSize {
 		return c.TCPConn.Write(b)
 	}
-	c.out.mu.Lock()
-	defer c.out.mu.Unlock()
 	for n < len(b) {
-		moved, err := c.out.move(b[n:])
+		moved, err := c.write(b[n:])
 		if n += moved; err != nil {
 			return n, c.wrap("write", err)
 		}
@@ -110,9 +114,18 @@ func (c *conn) TryWrite(b []byte) int {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	c.out.once = true
-	n, _ := c.out.move(b[:min(len(b), rawCallSize)]) // the next Write fails, too
+	n, _ := c.write(b[:min(len(b), rawCallSize)]) // the next Write fails, too
 	c.out.once = false
 	return n
+}
+
+// write writes until one call has succeeded or failed. The caller must hold c.out.mu.
+func (c *conn) write(b []byte) (int, error) {
+	n, err := c.out.move(b)
+	if err == syscall.ECONNRESET {
+		c.reset.Store(true)
+	}
+	return n, err
 }
 
 // wrap turns an error of a system call into the one that net.TCPConn would return.

@@ -89,6 +89,38 @@ func TestAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestTryWrite: a write that does not wait takes what fits, allocates nothing, and leaves the order as it is.
+func TestTryWrite(t *testing.T) {
+	a, b := pair(t)
+	_, _ = a.SetWriteBuffer(64<<10), b.SetReadBuffer(64<<10)
+	sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	n, full := 0, 0
+	for full < 3 && n < len(sent) {
+		took := a.TryWrite(sent[n:])
+		if n += took; took == 0 {
+			full++
+		}
+	}
+	if full < 3 || n == 0 {
+		t.Fatalf("%d bytes fit in the buffers", n)
+	}
+	if allocs := testing.AllocsPerRun(10, func() { a.TryWrite(sent[n:]) }); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+	rest := make(chan error, 1)
+	go func() {
+		_, err := a.Write(sent[n:]) // waits
+		rest <- err
+	}()
+	have := make([]byte, len(sent))
+	if _, err := io.ReadFull(b, have); err != nil || !bytes.Equal(have, sent) {
+		t.Errorf("%v; equal: %v", err, bytes.Equal(have, sent))
+	}
+	if err := <-rest; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestErrors: errors are the same as those of any connection.
 func TestErrors(t *testing.T) {
 	a, b := pair(t)
@@ -117,6 +149,16 @@ func TestErrors(t *testing.T) {
 	}
 	if _, err := a.Write(in); !errors.Is(err, syscall.EPIPE) || !errors.As(err, &failed) || failed.Op != "write" {
 		t.Errorf("after a reset: have %v", err)
+	}
+	// The system reports a reset only once.
+	other, b := pair(t)
+	_ = b.SetLinger(0)
+	_ = b.Close()
+	for end := time.Now().Add(10 * time.Second); other.TryWrite(in) > 0 && time.Now().Before(end); { // until the reset has arrived
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := other.Read(in); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after a write has found the reset: have %v", err)
 	}
 	_ = a.Close()
 	for name, do := range map[string]func([]byte) (int, error){"read": a.Read, "write": a.Write} {
