@@ -107,9 +107,15 @@ func TestTryWrite(t *testing.T) {
 	if allocs := testing.AllocsPerRun(10, func() { a.TryWrite(sent[n:]) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
+	_ = a.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+	took, err := a.Write(sent[n : n+1000])
+	if n += took; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a write that waits: have %v", err)
+	}
+	_ = a.SetWriteDeadline(time.Now().Add(20 * time.Second))
 	rest := make(chan error, 1)
 	go func() {
-		_, err := a.Write(sent[n:]) // waits
+		_, err := a.Write(sent[n:])
 		rest <- err
 	}()
 	have := make([]byte, len(sent))
