@@ -377,13 +377,12 @@ func (c *conn) put(m message) error {
 // flush sends what is queued without waiting, as far as possible. The writer sends the rest.
 func (c *conn) flush() {
 	switch {
-	case c.queue.isEmpty():
-	case c.direct == nil:
-		wake.Signal(c.queue.wake)
-	default:
+	case c.direct != nil:
 		if b := c.queue.take(); len(b) > 0 {
 			c.queue.giveBack(c.direct.TryWrite(b))
 		}
+	case !c.queue.isEmpty():
+		wake.Signal(c.queue.wake)
 	}
 }
 

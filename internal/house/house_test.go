@@ -80,9 +80,9 @@ var mayImport = map[string][]string{
 	"internal/metrics":  {},
 	"internal/pairs":    {}, // for tests
 	"internal/process":  {}, // for tests
+	"internal/rawconn":  {},
 	"internal/secret":   {"ring"},
 	"internal/testca":   {},
-	"internal/rawconn":  {},
 	"internal/reload":   {},
 	"internal/tick":     {},
 	"internal/wake":     {},
