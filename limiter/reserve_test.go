@@ -259,6 +259,44 @@ func TestSettlingFindsItsWay(t *testing.T) {
 	})
 }
 
+// An owner whose authority lapses while it settles does not answer, but has settled everything, once: a repeated settlement
+// finds it done.
+func TestAuthorityLapsesWhileSettling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 2, `rules:
+  - {name: a, key: [a], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: b, key: [b], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+		n, owner, bill := w.nodes[1], w.nodes[0], newFakeMeter()
+		for _, n := range w.nodes {
+			n.UseMeter(bill)
+		}
+		a, b := w.keyOf("a", owner, nil), w.keyOf("b", n, nil)
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+		for i, used := range []int64{30, 170} {
+			id := n.reserve(q, time.Minute)
+			lapse := func() { owner.authority.Store(false) }
+			owner.lineages.Store(&lapse)
+			if s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: used}}); !errors.Is(err, ErrNoOwner) {
+				t.Errorf("without authority: have %+v, %v", s, err)
+			}
+			owner.lineages.Store(nil)
+			owner.authority.Store(true)
+			if s := n.settleTokens(id, 1); !s.Repeated || s.Costs[0].Cost != used {
+				t.Errorf("repeated: have %+v, want %d used", s, used)
+			}
+			synctest.Wait()
+			want := []int64{30, 200}[i]
+			if haveA, haveB := n.used("a", a), n.used("b", b); haveA != want || haveB != want {
+				t.Errorf("have %d and %d used, want %d", haveA, haveB, want)
+			}
+			if billed := map[string]int64{"a[" + a + "] tokens": want, "b[" + b + "] tokens": want}; !reflect.DeepEqual(bill.cost, billed) {
+				t.Errorf("have a bill of %v, want %v", bill.cost, billed)
+			}
+		}
+	})
+}
+
 // Reservations never use leases: an owner can't give back what the holder of a lease spent.
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -106,9 +106,14 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	refundable := rs.limiter.sameLineage(s.home().subject, s.home().lineage)
 	c := s.homeChanges(rs.limiter, now, refundable)
 	repeated, done, err := rs.limiter.table.Settle(now, c)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	if done && !repeated { // even if authority has lapsed meanwhile: whoever repeats it finds it done
+		rs.settled.Add(1)
+		rs.settleRest(s, now, refundable)
+	}
+	switch {
 	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
 		return nil, ErrNoOwner
 	case !done:
@@ -116,9 +121,13 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		return nil, ErrUnknownReservation
 	case repeated:
 		rs.repeated.Add(1)
-		return s.settlement(c, true), nil
 	}
-	rs.settled.Add(1)
+	return s.settlement(c, repeated), nil
+}
+
+// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other
+// subjects.
+func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, refundable bool) {
 	s.correctBill(rs.limiter, now)
 	for i := range s.subjects {
 		subj := &s.subjects[i]
@@ -131,7 +140,6 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 			rs.settleAtOwner(s, subj, refundable)
 		}
 	}
-	return s.settlement(c, false), nil
 }
 
 // correctBill bills the difference between the real and the reserved costs.
