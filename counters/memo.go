@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// MaxMemo bounds a memo's answer, in bytes.
-	MaxMemo = 32 << 10
+	// MaxMemo bounds a memo's answer, in bytes. The answer of a reservation with the most limits and the longest names fits.
+	MaxMemo = 64 << 10
 	// ContentHashBits is the number of bits of a request's hash that a memo keeps.
 	ContentHashBits = 48
 

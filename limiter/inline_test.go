@@ -34,7 +34,12 @@ func TestInlineSubjectsInTheFilter(t *testing.T) {
 func TestInlineAnswersLeaveHalf(t *testing.T) {
 	l, now := New(counters.New(1000), nil), algorithms.At(time.Unix(1_800_000_000, 0))
 	keep := func(subject counters.Key, k requestKind) bool {
-		return l.requests.makeRoom(l.table, k, ticketOf("", 1, time.Second).memo(subject, now), now)
+		memo := ticketOf("", 1, time.Second).memo(subject, now)
+		room := l.requests.makeRoom(l.table, k, memo, now)
+		if room {
+			l.requests.add(k, memo)
+		}
+		return room
 	}
 	inline, configured := counters.Key{Subject: 1, Counter: counters.InlineCounter(1)}, counters.Key{Subject: 2, Counter: 2}
 	for i := range maxKeptAnswers {

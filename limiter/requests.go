@@ -149,7 +149,8 @@ type keptRequest struct {
 
 // makeRoom makes room for memo among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
-// it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks.
+// it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks. Once the table has memo,
+// the caller calls add.
 func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
 	kr.mu.Lock()
 	defer kr.mu.Unlock()
@@ -163,10 +164,7 @@ func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *
 			totals[class] += len(kept)
 		}
 	}
-	own := &kr.kept[0]
-	if memo.Key.IsInline() {
-		own = &kr.kept[1]
-	}
+	own := kr.classOf(memo)
 	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.IsInline() && totals[1] >= maxKeptAnswers/2 {
 		victims := &own[checkRequest]
 		if len(*victims) == 0 && kind != checkRequest {
@@ -179,8 +177,24 @@ func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *
 		table.Forget(now, (*victims)[0].key)
 		*victims = (*victims)[1:]
 	}
-	own[kind] = append(own[kind], keptRequest{memo.Key, memo.Until})
 	return true
+}
+
+// add records that the table keeps memo. The bound that makeRoom enforces may be exceeded by the requests that are being
+// decided.
+func (kr *keptRequests) add(kind requestKind, memo *counters.Memo) {
+	kr.mu.Lock()
+	defer kr.mu.Unlock()
+	own := kr.classOf(memo)
+	own[kind] = append(own[kind], keptRequest{memo.Key, memo.Until})
+}
+
+// classOf returns the answers that share a bound with memo. The caller must hold mu.
+func (kr *keptRequests) classOf(memo *counters.Memo) *[requestKinds][]keptRequest {
+	if memo.Key.IsInline() {
+		return &kr.kept[1]
+	}
+	return &kr.kept[0]
 }
 
 // lock waits until this node is deciding no other request with the key, and holds off others until done is called.
@@ -237,8 +251,14 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	if errors.Is(err, counters.ErrRequestIDReused) {
 		return ErrRequestIDReused
 	}
-	if err != nil || !a.Repeated {
+	if err != nil {
 		return err
+	}
+	if !a.Repeated {
+		if a.Memo != nil {
+			l.requests.add(c.ticket.kind(), a.Memo)
+		}
+		return nil
 	}
 	l.requests.repeated.Add(1)
 	var list results
@@ -302,7 +322,11 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	if memo == nil {
 		return nil
 	}
-	return l.table.Remember(now, memo)
+	if err := l.table.Remember(now, memo); err != nil {
+		return err
+	}
+	l.requests.add(c.ticket.kind(), memo)
+	return nil
 }
 
 // acceptResults copies the results of c into c. It returns false if they are for other limits.

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"sync"
@@ -233,6 +234,63 @@ func FuzzReserveRequest(f *testing.F) {
 
 // A reservation with an id is taken back and decided again if its answer can't be kept: because its first subject moves away
 // while other owners are being asked, or because its owner gets authority only after it was asked.
+// Requests that fail keep no answers, so they don't count.
+func TestFailedRequestsKeepNoAnswers(t *testing.T) {
+	table, clock := counters.New(1), NewClock()
+	t.Cleanup(table.Close)
+	t.Cleanup(func() { _ = clock.Close() })
+	l := New(table, clock)
+	l.SetRules(compile(t, 1, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}"))
+	for range 2 { // the second one is refused, so its counter is not evicted
+		q := byKey("r", "full")
+		if err := l.Check(&q, &Answer{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		if _, err := l.Adjust(adjustment("r", []string{"other"}, 1, "the same")); !errors.Is(err, ErrFull) {
+			t.Errorf("adjust: have %v", err)
+		}
+		q := byKey("r", "other")
+		q.RequestID = "the same"
+		if _, err := l.Reserve(&q, time.Minute, &Answer{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := l.requests.count(); n != 0 {
+		t.Errorf("have %d answers kept, want none", n)
+	}
+}
+
+// The answer to a reservation of many subjects with long names is kept, too.
+func TestLargeAnswersAreKept(t *testing.T) {
+	text, q := "rules:\n", Query{RequestID: "one"}
+	for i := range MaxReserved {
+		name := fmt.Sprintf("r%d", i)
+		text += "  - {name: " + name + ", key: [a" + fmt.Sprint(i%30) + "], usage: monthly, limits: [{limit: 9007199254740991, per: 1440h, unit: " + name + "}]}\n"
+		if i < 30 {
+			q.Attributes = append(q.Attributes, rules.Attribute{Name: fmt.Sprint("a", i), Value: fmt.Sprintf("%060d", i)})
+		}
+	}
+	l := open(t, text)
+	l.UseMeter(newFakeMeter())
+	for i := range MaxCosts {
+		q.Costs = append(q.Costs, UnitCost{Unit: fmt.Sprint("r", i), Cost: 1 << 52})
+	}
+	var first string
+	for i := range 2 {
+		var a Answer
+		id, err := l.Reserve(&q, time.Minute, &a)
+		if err != nil || i > 0 && id != first || a.Limits[0].Remaining != 1<<52-1 {
+			t.Errorf("have an id of %d bytes, %v, %+v", len(id), err, a.Limits[0])
+		}
+		first = id
+	}
+	if n := base64.RawURLEncoding.DecodedLen(len(first)); n < 32<<10 {
+		t.Errorf("an id of %d bytes is not large", n)
+	}
+}
+
 func TestAnswersThatCantBeKept(t *testing.T) {
 	for name, disturb := range map[string]func(w *testCluster, p int, m peer.Method){
 		"its subject moves": func(w *testCluster, p int, m peer.Method) {

@@ -83,7 +83,9 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 		return id, err
 	}
 	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
-		err = rs.limiter.table.Remember(a.Now, memo) // a full table can't keep the answer
+		if err = rs.limiter.table.Remember(a.Now, memo); err == nil { // a full table can't keep the answer
+			rs.limiter.requests.add(checkRequest, memo)
+		}
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
