@@ -145,10 +145,11 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch {
 	case errors.Is(err, counters.ErrShut):
 		return err
-	case l.membership != nil && !l.membership.Authority():
-		return ErrNoOwner
 	case err == nil:
-		c.voidLeases(l)
+		c.voidLeases(l) // even if authority has lapsed meanwhile: the change stands
+	}
+	if l.membership != nil && !l.membership.Authority() {
+		return ErrNoOwner
 	}
 	return err
 }

@@ -32,7 +32,7 @@ type reservations struct {
 // Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
 // id with the real costs, within ttl (at most MaxReservationTime). After that the reserved costs stay charged. Reserve asks the
 // owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
-// owner of the first subject. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the
+// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the
 // owner decided but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
@@ -48,7 +48,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
-	if q.RequestID == "" || done {
+	if _, owned := a.homeSubject(); q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
 		return l.reservations.decide(q, ttl, a, done)
 	}
 	r := &reserveRequest{query: q, ttl: ttl}
@@ -89,9 +89,6 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{made: a.Now.Wall}
 	_, _ = rand.Read(r.nonce[:]) // never fails
-	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.IsInline() {
-		copy(r.nonce[:], inlineNonce)
-	}
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
@@ -126,6 +123,12 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		}
 		r.subjects = append(r.subjects, s)
 		first += n
+	}
+	// Only a home whose counters have a lineage can give cost back, here and elsewhere.
+	home := max(0, slices.IndexFunc(r.subjects, func(s reservedSubject) bool { return s.lineage != 0 }))
+	r.subjects[0], r.subjects[home] = r.subjects[home], r.subjects[0]
+	if (counters.Key{Counter: a.scratch.match.Hits[home].Subject.Lo}).IsInline() {
+		copy(r.nonce[:], inlineNonce)
 	}
 	return r
 }

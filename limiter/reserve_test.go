@@ -373,6 +373,119 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 	})
 }
 
+// An owner whose authority lapses during a reset voids the subject's leases all the same.
+func TestAuthorityLapsesDuringAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
+		owner, holder := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		for range 20 {
+			holder.check(byKey("r", key))
+			time.Sleep(5 * time.Millisecond)
+		}
+		u, err := owner.Locate(&Query{Rule: "r", Key: []string{key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner.authority.Store(false)
+		if err := newChange(verbReset, u, nil).applyHere(t.Context(), owner.Limiter); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("without authority: have %v", err)
+		}
+		owner.authority.Store(true)
+		synctest.Wait()
+		q := byKey("r", key)
+		q.Costs = []UnitCost{{rules.Requests, 1000}}
+		if a := owner.check(q); !a.Allowed {
+			t.Fatalf("after the reset: %+v", a.Limits)
+		}
+		if a := holder.check(byKey("r", key)); a.Allowed {
+			t.Errorf("by an old lease: %+v", a.Limits)
+		}
+		time.Sleep(10 * time.Second) // until leases would have been returned
+		if used := owner.used("r", key); used != 1000 {
+			t.Errorf("have %d used, want 1000", used)
+		}
+	})
+}
+
+// A subject of a rule with `consistency: local` has no owner, so it can't be the home. Other subjects get their cost back.
+func TestReservationByALocalRuleFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 2, `rules:
+  - {name: a, key: [a], consistency: local, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+		n := w.nodes[0]
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: "x"}, {Name: "b", Value: "y"}}, Costs: []UnitCost{{"tokens", 100}}}
+		n.settleTokens(n.reserve(q, time.Minute), 30)
+		synctest.Wait()
+		if used := n.used("b", "y"); used != 30 {
+			t.Errorf("have %d used, want 30", used)
+		}
+	})
+}
+
+// Subjects of local rules alone are decided by this node, which keeps no answer.
+func TestReservationByLocalRulesWithARequestID(t *testing.T) {
+	const text = "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}"
+	decide := func(t *testing.T, l *Limiter) {
+		for i, mode := range []counters.Mode{counters.CheckMode, counters.CountMode} {
+			q, a := byKey("r", "x"), &Answer{}
+			q.RequestID, q.Mode = "one", mode
+			id, err := l.decideOnce(&q, time.Duration(1-i)*time.Minute, a)
+			if err != nil || id == "" || a.DecidedBy != ByOwner || a.Limits[0].Used != int64(i+1) {
+				t.Errorf("mode %d: have %q, %v, %+v", mode, id, err, a.Limits)
+			}
+		}
+	}
+	t.Run("alone", func(t *testing.T) { decide(t, open(t, text)) })
+	t.Run("cluster", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			nextWindow(time.Hour)
+			decide(t, newTestCluster(t, 2, text).nodes[0].Limiter)
+		})
+	})
+}
+
+// A settlement takes no longer than a check, even if it owes something to many subjects whose owner does not answer. They are
+// charged in the background.
+func TestSettlementDoesNotWaitForTheSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		names := []string{"a", "b", "c", "d", "e", "f"}
+		text := "rules:\n"
+		for _, name := range names {
+			text += "  - {name: " + name + ", key: [" + name + "], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}\n"
+		}
+		w := newTestCluster(t, 2, text)
+		home, slow := w.nodes[0], w.nodes[1]
+		q := Query{Costs: []UnitCost{{"tokens", 10}}}
+		for i, name := range names {
+			owner := slow
+			if i == 0 {
+				owner = home
+			}
+			q.Attributes = append(q.Attributes, rules.Attribute{Name: name, Value: w.keyOf(name, owner, nil)})
+		}
+		id := home.reserve(q, time.Minute)
+		setSlow := func(by time.Duration) { w.change(func() { w.slow[slow.id] = by }) }
+		setSlow(2 * time.Second)
+		began := time.Now()
+		home.settleTokens(id, 20)
+		if took := time.Since(began); took > checkTimeout {
+			t.Errorf("it took %v", took)
+		}
+		setSlow(0)
+		time.Sleep(chargeTimeout)
+		for i, name := range names {
+			if used := slow.used(name, q.Attributes[i].Value); used != 20 {
+				t.Errorf("%s: have %d used, want 20", name, used)
+			}
+		}
+	})
+}
+
 // A refund that must wait for a hand-off counts as dropped if too many goroutines are waiting already.
 func TestRefundWithoutRoomToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

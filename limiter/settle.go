@@ -129,6 +129,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 // subjects.
 func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, refundable bool) {
 	s.correctBill(rs.limiter, now)
+	var debts []*change
 	for i := range s.subjects {
 		subj := &s.subjects[i]
 		for j := range subj.ops {
@@ -136,10 +137,22 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 				rs.dropped.Add(1)
 			}
 		}
-		if i > 0 {
-			rs.settleAtOwner(s, subj, refundable)
+		if i == 0 {
+			continue
+		}
+		debt, back := s.splitExcess(subj, refundable)
+		if len(debt.ops) > 0 {
+			debts = append(debts, debt)
+		}
+		switch {
+		case len(back.ops) == 0:
+		case subj.lineage == 0:
+			rs.countLostReservation(back)
+		default:
+			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}
 	}
+	rs.charge(debts)
 }
 
 // correctBill bills the difference between the real and the reserved costs.
@@ -245,11 +258,10 @@ func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settl
 	return out
 }
 
-// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated refund would
-// create quota. It sends a debt until the owner acknowledges it, because a repeated debt only costs quota.
-func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, refundable bool) {
-	debt := &change{verb: verbAdjust}
-	back := refund{debit: subj.debit, made: s.made}
+// splitExcess returns what one of s's subjects still owes, and what it gets back.
+func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
+	debt = &change{verb: verbAdjust, ticket: ticketOf("", 0, chargeTimeout)}
+	back = &refund{debit: subj.debit, made: s.made}
 	back.ops, back.when = nil, nil
 	for i := range subj.ops {
 		op := subj.ops[i]
@@ -262,40 +274,47 @@ func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, r
 			back.ops, back.when = append(back.ops, op), append(back.when, subj.when[i])
 		}
 	}
-	switch {
-	case len(back.ops) == 0:
-	case subj.lineage == 0:
-		rs.countLostReservation(&back)
-	default:
-		rs.limiter.sendRefunds([]refund{back})
+	return debt, back
+}
+
+// charge debits debts at their owners, all at the same time. It sends each until the owner acknowledges it, because a repeated
+// debt only costs quota. After homeTimeout it goes on in the background, for chargeTimeout in all.
+func (rs *reservations) charge(debts []*change) {
+	m, done := rs.limiter.membership, make(chan struct{}, len(debts))
+	for _, debt := range debts {
+		if m != nil && m.spawn(func() {
+			m.keepCharging(rs.limiter, debt)
+			done <- struct{}{}
+		}) {
+			continue
+		}
+		if debt.apply(rs.limiter) != nil && m != nil {
+			m.counts.debtsDropped.Add(int64(len(debt.ops)))
+		}
+		done <- struct{}{}
 	}
-	if len(debt.ops) > 0 {
-		debt.ticket = ticketOf("", 0, chargeTimeout)
-		rs.charge(debt)
+	timeout := time.After(homeTimeout)
+	for range debts {
+		select {
+		case <-done:
+		case <-timeout:
+			return
+		}
 	}
 }
 
-// charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTimeout.
-func (rs *reservations) charge(c *change) {
-	if c.apply(rs.limiter) == nil || rs.limiter.membership == nil {
-		return
-	}
-	m := rs.limiter.membership
-	ok := m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
-		defer cancel()
-		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTimeout) {
-			if c.apply(rs.limiter) == nil {
-				return
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+// keepCharging debits debt at its owner. It tries for chargeTimeout.
+func (m *membership) keepCharging(l *Limiter, debt *change) {
+	ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
+	defer cancel()
+	for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTimeout) {
+		if debt.apply(l) == nil {
+			return
 		}
-		m.counts.debtsDropped.Add(int64(len(c.ops)))
-	})
-	if !ok {
-		m.counts.debtsDropped.Add(int64(len(c.ops)))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
+	m.counts.debtsDropped.Add(int64(len(debt.ops)))
 }
