@@ -38,6 +38,7 @@ type change struct {
 	hops   int
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
+	local  bool          // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64
 	counters      counterIDs // the result of verbList
@@ -90,10 +91,13 @@ func (c *change) Code(w *wire.Coder) {
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 }
 
-// apply carries out c at the owner of its counters, which may be this node. It may repeat the request to an owner that already
+// apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to an owner that already
 // carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestIDReused or
 // ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
+	if c.local && l.membership != nil {
+		return c.applyLocal(l)
+	}
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
@@ -119,6 +123,36 @@ func (c *change) apply(l *Limiter) error {
 		}
 		return nil
 	}})
+}
+
+// applyLocal carries out c, which is local, on this node's share of the limits.
+func (c *change) applyLocal(l *Limiter) error {
+	if c.ticket.isUnneeded() {
+		c.ticket = nil
+	}
+	whole := slices.Clone(c.ops)
+	for i := range c.ops {
+		if op := &c.ops[i]; !op.Block {
+			op.Limit = l.membership.shareOf(op.Limit)
+		}
+	}
+	defer func() {
+		for i := range c.ops {
+			c.ops[i].Limit = whole[i].Limit
+		}
+	}()
+	if c.verb == verbUsage {
+		return c.readUsage(l, l.clock.Now())
+	}
+	return c.amend(l, l.clock.Now())
+}
+
+// table returns the table with c's counters.
+func (c *change) table(l *Limiter) *counters.Table {
+	if c.local && l.membership != nil {
+		return l.membership.Fallback
+	}
+	return l.table
 }
 
 // reply returns the reply to the node that requested c. c must have been applied.
@@ -158,10 +192,10 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	for i := range c.ops {
 		op := &c.ops[i]
-		if !l.table.IsOpen(op.Key.Partition()) {
+		if !c.table(l).IsOpen(op.Key.Partition()) {
 			return counters.ErrShut
 		}
-		_, op.Decision = l.table.Usage(now, op.Key, op.Limit)
+		_, op.Decision = c.table(l).Usage(now, op.Key, op.Limit)
 	}
 	return nil
 }
@@ -199,7 +233,7 @@ func (c *change) voidLeases(l *Limiter) {
 // newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this
 // order. Each cost applies to the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
-	c, h := &change{verb: v}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
+	c, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit}

@@ -219,6 +219,13 @@ func (m *membership) rankInRing() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
+// shareOf returns this node's share of a limit. Its amounts are zero if this node has none.
+func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
+	nodes, rank := m.rankInRing()
+	share, _ := localcache.ScaleLimit(limit, nodes, rank)
+	return &share
+}
+
 // takeRecordAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message
 // carries one time for all its ops.
 func takeRecordAt(op *counters.Op, now algorithms.Instant) algorithms.TakeRecord {

@@ -35,9 +35,9 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 	l, now := New(counters.New(1000), nil), algorithms.At(time.Unix(1_800_000_000, 0))
 	keep := func(subject counters.Key, k requestKind) bool {
 		memo := ticketOf("", 1, time.Second).memo(subject, now)
-		room := l.requests.makeRoom(l.table, k, memo, now)
+		room := l.requests.makeRoom(k, memo, now)
 		if room {
-			l.requests.add(k, memo)
+			l.requests.add(l.table, k, memo)
 		}
 		return room
 	}
@@ -91,7 +91,8 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.settlementKey(unit); n.IsInline() != inline || n != r.settlementKey(unit) || n.Subject != key.Subject || unit > 0 && n == r.settlementKey(unit-1) {
+				n := sent.settlementKey(key.Subject, unit)
+				if n.IsInline() != inline || n != r.settlementKey(key.Subject, unit) || unit > 0 && n == r.settlementKey(key.Subject, unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}

@@ -274,7 +274,7 @@ func FuzzReservation(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = have.settlementKey(0)
+		_ = have.settlementKey(0, 0)
 		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}

@@ -12,11 +12,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
+// localLineage is the lineage of what was taken under a rule with `consistency: local`. No partition has it: only the process
+// that took it can give it back.
+const localLineage = ^uint64(0)
+
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
 	subject     uint64
 	incarnation uint64        // of the node that decided
-	lineage     uint64        // of the counters at that time; zero if the debit can't be given back
+	lineage     uint64        // of the counters at that time; zero if the debit can't be given back; or localLineage
 	steady      int64         // the time of the decision, on that node's steady clock
 	ops         []counters.Op // ops that took their cost
 	// when says, by op, when the cost was taken: the number of the window or, for a log, the time of the entry relative to

@@ -143,6 +143,7 @@ type keptRequests struct {
 }
 
 type keptRequest struct {
+	table *counters.Table // where its answer is
 	key   counters.Key
 	until int64
 }
@@ -151,7 +152,7 @@ type keptRequest struct {
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
 // it can drop none: only answers to writes are left or, if kind is checkRequest, no answers to checks. Once the table has memo,
 // the caller calls add.
-func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
+func (kr *keptRequests) makeRoom(kind requestKind, memo *counters.Memo, now algorithms.Instant) bool {
 	kr.mu.Lock()
 	defer kr.mu.Unlock()
 	var totals [len(kr.kept)]int
@@ -174,19 +175,19 @@ func (kr *keptRequests) makeRoom(table *counters.Table, kind requestKind, memo *
 			kr.refused.Add(1)
 			return false
 		}
-		table.Forget(now, (*victims)[0].key)
+		(*victims)[0].table.Forget(now, (*victims)[0].key)
 		*victims = (*victims)[1:]
 	}
 	return true
 }
 
-// add records that the table keeps memo. The bound that makeRoom enforces may be exceeded by the requests that are being
+// add records that table keeps memo. The bound that makeRoom enforces may be exceeded by the requests that are being
 // decided.
-func (kr *keptRequests) add(kind requestKind, memo *counters.Memo) {
+func (kr *keptRequests) add(table *counters.Table, kind requestKind, memo *counters.Memo) {
 	kr.mu.Lock()
 	defer kr.mu.Unlock()
 	own := kr.classOf(memo)
-	own[kind] = append(own[kind], keptRequest{memo.Key, memo.Until})
+	own[kind] = append(own[kind], keptRequest{table, memo.Key, memo.Until})
 }
 
 // classOf returns the answers that share a bound with memo. The caller must hold mu.
@@ -247,7 +248,7 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 		a.Memo = memo
 		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }
 	}
-	err := l.table.Amend(now, &a)
+	err := c.table(l).Amend(now, &a)
 	if errors.Is(err, counters.ErrRequestIDReused) {
 		return ErrRequestIDReused
 	}
@@ -256,7 +257,7 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	}
 	if !a.Repeated {
 		if a.Memo != nil {
-			l.requests.add(c.ticket.kind(), a.Memo)
+			l.requests.add(c.table(l), c.ticket.kind(), a.Memo)
 		}
 		return nil
 	}
@@ -273,10 +274,10 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 // counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Instant) (memo *counters.Memo, found bool, err error) {
 	memo = c.ticket.memo(counters.Key{Subject: c.subject(), Counter: c.anyCounter()}, now)
-	switch found, err = l.table.Recall(now, memo); {
+	switch found, err = c.table(l).Recall(now, memo); {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return nil, false, ErrRequestIDReused
-	case err != nil || found || l.requests.makeRoom(l.table, c.ticket.kind(), memo, now):
+	case err != nil || found || l.requests.makeRoom(c.ticket.kind(), memo, now):
 		return memo, found, err
 	case c.ticket.kind() == writeRequest:
 		return nil, false, ErrTooManyRequestIDs
@@ -325,7 +326,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	if err := l.table.Remember(now, memo); err != nil {
 		return err
 	}
-	l.requests.add(c.ticket.kind(), memo)
+	l.requests.add(l.table, c.ticket.kind(), memo)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // reservations makes and settles reservations on this node. Its counts start with the process.
@@ -103,6 +104,9 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
 		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
+		if rs.limiter.membership != nil && h.Rule.Consistency == rules.Local {
+			s.lineage, s.incarnation, s.steady = localLineage, rs.limiter.incarnation, decision.decidedAt.Steady
+		}
 		for j, limit := range h.Limits {
 			if !isReservable(&a.scratch.ops[first+j]) {
 				continue
@@ -125,7 +129,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		first += n
 	}
 	// Only a home whose counters have a lineage can give cost back, here and elsewhere.
-	home := max(0, slices.IndexFunc(r.subjects, func(s reservedSubject) bool { return s.lineage != 0 }))
+	home := max(0, slices.IndexFunc(r.subjects, func(s reservedSubject) bool { return s.lineage != 0 && s.lineage != localLineage }))
 	r.subjects[0], r.subjects[home] = r.subjects[home], r.subjects[0]
 	if (counters.Key{Counter: a.scratch.match.Hits[home].Subject.Lo}).IsInline() {
 		copy(r.nonce[:], inlineNonce)
@@ -275,10 +279,10 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// settlementKey returns the key under which the settlement of a unit is recorded.
-func (r *reservation) settlementKey(unit int) counters.Key {
+// settlementKey returns the key under which the settlement of a unit is recorded with a subject, which usually is the home.
+func (r *reservation) settlementKey(subject uint64, unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	k := counters.Key{Subject: r.home().subject, Counter: binary.LittleEndian.Uint64(h[:])}
+	k := counters.Key{Subject: subject, Counter: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
 		k.Counter = counters.InlineNote(k.Counter)
 	}

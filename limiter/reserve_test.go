@@ -409,6 +409,74 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 	})
 }
 
+// What concerns a subject of a rule with `consistency: local` concerns the counters of the node that is asked.
+func TestUsageAndSettlementOfLocalRules(t *testing.T) {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+		synctest.Test(t, func(t *testing.T) {
+			nextWindow(time.Hour)
+			w := newTestCluster(t, 2, `rules:
+  - {name: l, key: [a], consistency: local, block: 10m, limits: [{limit: 20, per: 1h, algorithm: `+algorithm+`}]}
+  - {name: g, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}`)
+			n, other := w.nodes[0], w.nodes[1]
+			key := w.keyOf("l", other, nil)
+			want := func(what string, here, there int64) {
+				t.Helper()
+				if haveHere, haveThere := n.used("l", key), other.used("l", key); haveHere != here || haveThere != there {
+					t.Errorf("%s, %s: have %d and %d used, want %d and %d", algorithm, what, haveHere, haveThere, here, there)
+				}
+			}
+			cost := func(units int64) Query {
+				return Query{Rule: "l", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, units}}}
+			}
+			n.check(cost(3))
+			want("checked", 3, 0)
+			for range 2 {
+				if u, err := n.Adjust(adjustment("l", []string{key}, 4, "once")); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+					t.Errorf("adjust: have %+v, %v", u, err)
+				}
+			}
+			want("adjusted", 7, 0)
+			if !n.check(cost(3)).Allowed || n.check(cost(1)).Allowed || !other.check(cost(10)).Allowed {
+				t.Error("each node does not have half of the limit")
+			}
+			q := Query{Rule: "l", Key: []string{key}}
+			if u, err := n.Usage(&q); err != nil || u.Blocked != 10*time.Minute {
+				t.Errorf("have %+v, %v, want a block", u, err)
+			}
+			if u, err := n.Reset(&q); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Remaining != 10 || u.Blocked != 0 {
+				t.Errorf("reset: have %+v, %v", u, err)
+			}
+			want("reset", 0, 10)
+			_, _ = other.Reset(&q)
+			settle := func(by *testNode, id string, used int64, wantRemaining int64) {
+				t.Helper()
+				for i := range 2 {
+					s, err := by.Settle(id, []UnitCost{{rules.Requests, used}})
+					if err != nil || s.Repeated != (i > 0) || s.Remaining != wantRemaining {
+						t.Errorf("%s: have %+v, %v, want %d remaining", algorithm, s, err, wantRemaining)
+					}
+				}
+			}
+			w.setCut(n, other, true) // a local rule needs no other node
+			settle(n, n.reserve(cost(5), time.Minute), 2, 8)
+			want("settled", 2, 0)
+			settle(n, n.reserve(cost(5), time.Minute), 6, 2)
+			want("settled with more", 8, 0)
+			w.setCut(n, other, false)
+			id := n.reserve(cost(2), time.Minute)
+			settle(other, id, 0, -1)
+			want("settled by a node that did not make it", 10, 0)
+			settle(n, id, 0, 2)
+			want("and then by the one that did", 8, 0)
+			_, _ = n.Reset(&q)
+			both := Query{Attributes: []rules.Attribute{{Name: "a", Value: key}, {Name: "b", Value: w.keyOf("g", other, nil)}}, Costs: cost(2).Costs}
+			settle(n, n.reserve(both, time.Minute), 1, 999)
+			settle(n, n.reserve(both, time.Minute), 3, 996)
+			want("settled beside another rule", 4, 0)
+		})
+	}
+}
+
 // A subject of a rule with `consistency: local` has no owner, so it can't be the home. Other subjects get their cost back.
 func TestReservationByALocalRuleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -82,9 +82,9 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
+	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(checkRequest, memo, a.Now) {
 		if err = rs.limiter.table.Remember(a.Now, memo); err == nil { // a full table can't keep the answer
-			rs.limiter.requests.add(checkRequest, memo)
+			rs.limiter.requests.add(rs.limiter.table, checkRequest, memo)
 		}
 	}
 	if !errors.Is(err, counters.ErrShut) {

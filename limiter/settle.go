@@ -83,6 +83,9 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
+	if home := s.home(); home.isOfProcess(rs.limiter) {
+		return rs.settleLocalHome(s)
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
@@ -94,7 +97,59 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		out = &Settlement{}
 		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
 	}})
+	if err == nil && s.hops == 0 {
+		rs.settleLocal(s, rs.limiter.clock.Now())
+	}
 	return out, err
+}
+
+// isOfProcess reports whether s is a subject of a `consistency: local` rule, and this process made the reservation.
+func (s *reservedSubject) isOfProcess(l *Limiter) bool {
+	return s.lineage == localLineage && s.incarnation == l.incarnation
+}
+
+// settleLocalHome settles s, whose home is a subject of a `consistency: local` rule that this process debited.
+func (rs *reservations) settleLocalHome(s *settleRequest) (*Settlement, error) {
+	now := rs.limiter.clock.Now()
+	c := s.changes(rs.limiter, s.home(), now, true)
+	repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case !done:
+		rs.unknown.Add(1)
+		return nil, ErrUnknownReservation
+	case repeated:
+		rs.repeated.Add(1)
+		return s.settlement(c, true), nil
+	}
+	rs.settled.Add(1)
+	rs.settleRest(s, now, false) // without a lineage, the other subjects get nothing back
+	rs.settleLocal(s, now)
+	return s.settlement(c, false), nil
+}
+
+// settleLocal settles those of s's subjects that `consistency: local` rules debited, except for a home. Only the process that
+// made the reservation can do so.
+func (rs *reservations) settleLocal(s *settleRequest, now algorithms.Instant) {
+	for i := range s.subjects {
+		switch subj := &s.subjects[i]; {
+		case subj.lineage != localLineage || subj.isOfProcess(rs.limiter) && i == 0:
+		case subj.isOfProcess(rs.limiter):
+			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now, true)) // a full table has evicted the cost
+		default:
+			rs.countDropped(s, subj)
+		}
+	}
+}
+
+// countDropped counts what subj does not get back.
+func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
+	for i := range subj.ops {
+		if s.excess(subj, i) < 0 {
+			rs.dropped.Add(1)
+		}
+	}
 }
 
 // settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
@@ -104,7 +159,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
 	refundable := rs.limiter.sameLineage(s.home().subject, s.home().lineage)
-	c := s.homeChanges(rs.limiter, now, refundable)
+	c := s.changes(rs.limiter, s.home(), now, refundable)
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	if err != nil {
 		return nil, err
@@ -132,10 +187,11 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 	var debts []*change
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		for j := range subj.ops {
-			if !refundable && s.excess(subj, j) < 0 {
-				rs.dropped.Add(1)
-			}
+		if subj.lineage == localLineage {
+			continue // see settleLocal
+		}
+		if !refundable {
+			rs.countDropped(s, subj)
 		}
 		if i == 0 {
 			continue
@@ -200,15 +256,15 @@ func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// homeChanges returns the changes to the home's counters, and the notes to record there. refundable says whether they may give
-// cost back.
-func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Instant, refundable bool) *counters.Settlement {
+// changes returns the changes to subj's counters, and the notes to record there. refundable says whether they may give cost
+// back.
+func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant, refundable bool) *counters.Settlement {
 	c := &counters.Settlement{
 		Until:   (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
 		TooLate: now.Wall > s.until,
 	}
 	for unit := range max(1, len(s.units)) {
-		n := counters.Note{Key: s.settlementKey(unit)}
+		n := counters.Note{Key: s.settlementKey(subj.subject, unit)}
 		if unit < len(s.units) {
 			if i := s.costIndex(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
@@ -218,15 +274,21 @@ func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Instant, refundab
 		}
 		c.Notes = append(c.Notes, n)
 	}
-	home := s.home()
-	for i := range home.ops {
-		op, cost := &home.ops[i], s.excess(home, i)
+	if subj.lineage == localLineage && !subj.isOfProcess(l) {
+		return c // this node does not have the counters
+	}
+	for i := range subj.ops {
+		op, cost := &subj.ops[i], s.excess(subj, i)
 		if !refundable {
 			cost = max(0, cost)
 		}
+		limit := op.Limit
+		if subj.lineage == localLineage {
+			limit = l.membership.shareOf(limit)
+		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.TakeRecord{Window: home.when[i]}, Rest: l.remainingLife(&home.debit, i, s.made, now),
-			InTightest: len(s.costs) == 0 || s.costIndex(home.units[i]) >= 0,
+			Key: op.Key, Limit: limit, Cost: cost, From: algorithms.TakeRecord{Window: subj.when[i]}, Rest: l.remainingLife(&subj.debit, i, s.made, now),
+			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
 	}
 	return c
