@@ -60,13 +60,15 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	if s.TooLate {
 		return false, false, nil
 	}
-	room := len(s.Notes) // plus at most one new counter per debt
+	room, spared := len(s.Notes), make([]Op, len(s.Changes))
 	for i := range s.Changes {
-		if s.Changes[i].Cost > 0 {
+		c := &s.Changes[i]
+		spared[i].Key = c.Key
+		if c.Cost > 0 && sh.log(c.Key) == nil && !sh.find(c.Key).found() {
 			room++
 		}
 	}
-	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, nil) {
+	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, spared) {
 		return false, false, ErrFull
 	}
 	for i := range s.Changes {

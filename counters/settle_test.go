@@ -105,6 +105,30 @@ func TestNotesOutliveFloods(t *testing.T) {
 	}
 }
 
+// A settlement evicts none of the counters that it settles, and needs no room for them.
+func TestSettlingInAFullTable(t *testing.T) {
+	for bound, want := range map[int64]error{2: ErrFull, 3: nil} {
+		table := newTable(t, bound)
+		k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
+		if err := table.Penalize(epoch, refusing, tokenLimit, 1000); err != nil {
+			t.Fatal(err)
+		}
+		take(table, epoch, k, tokenLimit, 5)
+		s := settled(epoch, algorithms.TakeRecord{}, Key{Subject: 7, Counter: 3})
+		s.Changes[0].Cost = 1
+		used := int64(5)
+		if want == nil {
+			used = 6
+		}
+		if _, _, err := table.Settle(epoch, s); !errors.Is(err, want) {
+			t.Errorf("of %d counters: have %v, want %v", bound, err, want)
+		}
+		if have, _ := table.Usage(epoch, k, tokenLimit); have != used {
+			t.Errorf("of %d counters: have %d used, want %d", bound, have, used)
+		}
+	}
+}
+
 // A replaced note is kept for the longer of both times and is copied with its partition. When two copies merge, the later one
 // counts.
 func TestReplacedNotes(t *testing.T) {
