@@ -55,6 +55,21 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// As long as old months can't be dropped, each write tries again.
+func TestOldMonthsAreDroppedLater(t *testing.T) {
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	_ = m.file.Close() // the disk fails
+	m.lastDropped = 0
+	for i := range 2 {
+		if err := m.write(); err == nil {
+			t.Errorf("write %d dropped nothing, without an error", i)
+		}
+	}
+}
+
 // Only rows that can't be read are lost. The ledger stays marked as damaged: after restarts, after it is closed, and after a
 // hand-over.
 func TestDamagedRows(t *testing.T) {

@@ -103,7 +103,9 @@ func (m *Meter) write() error {
 	}
 	m.lastLost = lost
 	if month := MonthOf(now); len(errs) == 0 && month != m.lastDropped {
-		errs = append(errs, m.dropOld())
+		if err := m.dropOld(); err != nil {
+			return err
+		}
 		m.lastDropped = month
 	}
 	return errors.Join(errs...)
