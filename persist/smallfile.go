@@ -51,7 +51,15 @@ func (s SmallFile) Write(content []byte) error {
 }
 
 // Save is Write, but what was written also survives a power failure.
-func (s SmallFile) Save(content []byte) error { return s.write(content, (*os.File).Sync) }
+func (s SmallFile) Save(content []byte) error {
+	if err := s.write(content, (*os.File).Sync); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(s.path)); err != nil { // or the old file may be back
+		return fmt.Errorf("write %s: %w", s.path, err)
+	}
+	return nil
+}
 
 func (s SmallFile) write(content []byte, sync func(*os.File) error) error {
 	temp := s.path + ".new" // there is only one writer, because the directory is locked
