@@ -24,12 +24,14 @@ func (t *Table) Changed(yield func([]Record) error) error {
 			t.markChanged(batch, checkpoints)
 			return err
 		}
+		t.markResetsClean(batch)
 		batch = batch[:0]
 	}
 	return nil
 }
 
-// collectChanged appends the shard's changed counters and marks them clean.
+// collectChanged appends the shard's changed counters and marks them clean, except resets. The record of a reset must stay in
+// the table until it is written, because markChanged could not mark it again if it were gone. See markResetsClean.
 func (s *shard) collectChanged(batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
@@ -39,18 +41,41 @@ func (s *shard) collectChanged(batch []Record) []Record {
 			g := &sub.groups[i]
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
-				batch = append(batch, g.record(slot))
-				s.markClean(sub.locationAt(i, slot), checkpoints)
+				r := g.record(slot)
+				if batch = append(batch, r); !r.isFresh() {
+					s.markClean(sub.locationAt(i, slot), checkpoints)
+				}
 			}
 		}
 		for k, e := range sub.logs {
 			if e.dirty&checkpoints != 0 {
-				batch = append(batch, e.record(k))
-				s.markLogClean(e, checkpoints)
+				if batch = append(batch, e.record(k)); !e.log.Fresh() {
+					s.markLogClean(e, checkpoints)
+				}
 			}
 		}
 	})
 	return batch
+}
+
+// markResetsClean marks the resets in batch, which was written, as clean. It leaves out counters that were used in the
+// meantime. If one was also reset again, what was written is still right.
+func (t *Table) markResetsClean(batch []Record) {
+	for i := range batch {
+		r := &batch[i]
+		if !r.isFresh() {
+			continue
+		}
+		s := t.shardOf(r.Key)
+		s.mu.Lock()
+		if e := s.log(r.Key); e != nil && e.log.Fresh() {
+			s.markLogClean(e, checkpoints)
+		}
+		if loc := s.find(r.Key); loc.found() && loc.state().Fresh() {
+			s.markClean(loc, checkpoints)
+		}
+		s.mu.Unlock()
+	}
 }
 
 // markChanged marks the counters of batch as changed again, if they still exist.

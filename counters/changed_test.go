@@ -1,11 +1,41 @@
 package counters
 
 import (
+	"errors"
 	"os"
 	"testing"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
+
+// A reset stays in the table until it is written, even if the table is swept during a write that fails.
+func TestResetsStayUntilWritten(t *testing.T) {
+	for _, kind := range allKinds {
+		table, l, failed := newTable(t, 1000), perMinute(kind, 10), errors.New("the disk is full")
+		take(table, epoch, key(1), l, 10)
+		write := func(want int, err error) {
+			t.Helper()
+			var have []Record
+			if got := table.Changed(func(records []Record) error {
+				have = append(have, records...)
+				table.Sweep(epoch, 1)
+				return err
+			}); got != err || len(have) != 1 || have[0].isFresh() != (want == 0) {
+				t.Errorf("%v: have %+v, %v", kind, have, got)
+			}
+		}
+		write(10, nil)
+		if err := table.makeFresh(epoch, key(1), l); err != nil {
+			t.Fatal(err)
+		}
+		write(0, failed)
+		write(0, nil)
+		table.Sweep(epoch, 1)
+		if n := table.Stats().Counters; n != 0 {
+			t.Errorf("%v: have %d counters, want none", kind, n)
+		}
+	}
+}
 
 // Restoring records in shard order, as a base on disk has them, rehashes each shard only a few times, and leaves it no larger
 // than inserting the counters one by one would.
