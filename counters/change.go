@@ -54,21 +54,26 @@ func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, 
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l, penalty(l, now, cost))
+	return t.change(now, k, l, penalty(l, now, cost), nil)
 }
 
-// Give puts back cost taken at from. If it fails with ErrShut, nothing changes.
-func (t *Table) Give(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
+// Give puts back cost taken at from. sameLineage reports whether the counters here are still those that it was taken from;
+// nil if they are. No partition comes or goes during that call. If it fails with ErrShut, nothing changes.
+func (t *Table) Give(
+	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, sameLineage func() bool,
+) error {
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Give(l, from, now, cost) },
-	})
+	}, sameLineage)
 }
 
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails with ErrShut,
-// nothing changes.
-func (t *Table) Refund(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64) error {
-	return t.change(now, k, l, refund(l, from, rest, now, cost))
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. sameLineage and the error are as
+// in Give.
+func (t *Table) Refund(
+	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64, sameLineage func() bool,
+) error {
+	return t.change(now, k, l, refund(l, from, rest, now, cost), sameLineage)
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
@@ -93,12 +98,12 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 	return nil
 }
 
-// change changes one counter, unless the gate of its partition is shut.
-func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
+// change changes one counter, unless the gate of its partition is shut, or sameLineage is neither nil nor true.
+func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit, sameLineage func() bool) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.gates.isShut(k.Partition()) {
+	if t.gates.isShut(k.Partition()) || sameLineage != nil && !sameLineage() {
 		return ErrShut
 	}
 	return t.changeHeld(s, now, k, l, e)

@@ -7,7 +7,7 @@ func (t *Table) force(now algorithms.Instant, k Key, l *algorithms.Limit, from a
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Force(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
-	})
+	}, nil)
 }
 
 // reward lowers usage by n units.

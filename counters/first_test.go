@@ -121,10 +121,10 @@ func (r *firstRun) putBack() {
 	var err error
 	if rapid.Bool().Draw(r.t, "refund") || x.home != r.home {
 		rest := x.ends - time.Duration(r.time-x.time)
-		held, err = rest > 0, table.Refund(now, firstKey, &r.limit, algorithms.TakeRecord{}, rest, x.cost)
+		held, err = rest > 0, table.Refund(now, firstKey, &r.limit, algorithms.TakeRecord{}, rest, x.cost, nil)
 	} else {
 		held = len(r.hits) > 0 && x.time >= r.hits[0].At
-		err = table.Give(now, firstKey, &r.limit, x.from, x.cost)
+		err = table.Give(now, firstKey, &r.limit, x.from, x.cost, nil)
 	}
 	if err != nil {
 		r.t.Fatal(err)

@@ -202,7 +202,7 @@ func (m *loanModel) giveBack(t *rapid.T) {
 	at := rapid.IntRange(0, len(m.taken)-1).Draw(t, "cost")
 	c := m.taken[at]
 	m.taken = append(m.taken[:at], m.taken[at+1:]...)
-	_ = m.tables[c.at].Give(m.now, m.key, m.limits[c.at], c.from, c.cost)
+	_ = m.tables[c.at].Give(m.now, m.key, m.limits[c.at], c.from, c.cost, nil)
 	m.admitted[c.at] -= c.cost
 }
 

@@ -138,7 +138,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	from := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
 		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
-		"give": table.Give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
+		"give": table.Give(epoch, k, l, from, 1, nil), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
 	} {
 		if !errors.Is(err, ErrShut) {
 			t.Errorf("%s: have %v, want %v", what, err, ErrShut)

@@ -27,6 +27,11 @@ type Settlement struct {
 	// TooLate says that the deadline has passed: Settle then only looks for an earlier change.
 	TooLate bool
 	Changes []SettledCost
+	// SameLineage reports whether the counters here are still those that costs to put back were taken from; nil if they are.
+	// No partition comes or goes during that call.
+	SameLineage func() bool
+	// Refundable is set by Settle, unless it repeats: whether they were. Otherwise nothing was put back.
+	Refundable bool
 	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
 	// capacity, among those with InTightest; −1 if none is. The first note's Detail holds Tightest+1.
 	Tightest int64
@@ -71,8 +76,9 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, spared) {
 		return false, false, ErrFull
 	}
+	s.Refundable = s.SameLineage == nil || s.SameLineage()
 	for i := range s.Changes {
-		if c := &s.Changes[i]; c.Cost != 0 {
+		if c := &s.Changes[i]; c.Cost > 0 || c.Cost < 0 && s.Refundable {
 			e := penalty(c.Limit, now, c.Cost)
 			if c.Cost < 0 {
 				e = refund(c.Limit, c.From, c.Rest, now, -c.Cost)

@@ -161,7 +161,7 @@ func TestAgainstMap(t *testing.T) {
 			want[k] = l.Reward(want[k], now, 3)
 		case op == 3:
 			from := algorithms.TakeRecord{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
-			table.Give(now, k, l, from, 2)
+			table.Give(now, k, l, from, 2, nil)
 			want[k] = l.Give(want[k], from, now, 2)
 		case i%1000 == 4:
 			now.Steady += rng.Int64N(int64(20 * time.Second))

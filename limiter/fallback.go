@@ -161,7 +161,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 
 // giveBackAlone gives back what op took from the fallback counters.
 func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Instant) {
-	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takeRecordAt(op, at), op.Cost) // the gates are always open
+	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takeRecordAt(op, at), op.Cost, nil) // the gates are always open
 }
 
 // narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one

@@ -73,13 +73,12 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	if l.membership.Ownership.Lineage(ring.PartitionOf(s.subject)) != s.lineage {
-		return
-	}
+	sameLineage := func() bool { return l.membership.Ownership.Lineage(ring.PartitionOf(s.subject)) == s.lineage }
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takeRecordAt(op, s.decidedAt), op.Cost) // if the gate is shut, the cost is lost
+			// If this fails, the cost is lost.
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takeRecordAt(op, s.decidedAt), op.Cost, sameLineage)
 		}
 	}
 }

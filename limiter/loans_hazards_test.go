@@ -410,11 +410,9 @@ func (w *testCluster) killWhenConfirmed(p, seed int) {
 		if to == of {
 			to = w.nodes[1]
 		}
-		w.change(func() {
-			of.table.Shut(p)
-			of.table.Drop(p)
-			w.place[p].owner, w.place[p].lineage = to.id, w.place[p].lineage+1
-		})
+		of.table.Shut(p)
+		of.table.Drop(p)
+		w.change(func() { w.place[p].owner, w.place[p].lineage = to.id, w.place[p].lineage+1 })
 		for _, r := range standby {
 			to.table.Put(to.clock.Now(), r)
 		}

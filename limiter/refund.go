@@ -131,7 +131,8 @@ func (l *Limiter) sendRefunds(list []refund) {
 // takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
 func (r *refund) give(l *Limiter) {
 	m := l.membership
-	if !l.sameLineage(r.subject, r.lineage) || m != nil && !m.Authority() {
+	sameLineage := func() bool { return l.sameLineage(r.subject, r.lineage) }
+	if !sameLineage() || m != nil && !m.Authority() {
 		l.reservations.countLostReservation(r)
 		return
 	}
@@ -140,7 +141,7 @@ func (r *refund) give(l *Limiter) {
 		op := &r.ops[i]
 		taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		if r.made != 0 {
-			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost) != nil {
+			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost, sameLineage) != nil {
 				l.reservations.dropped.Add(1) // the subject was handed over a moment ago
 			}
 			return
@@ -150,7 +151,7 @@ func (r *refund) give(l *Limiter) {
 		} else if op.Limit.Kind == algorithms.SlidingLog {
 			taken.Steady += r.when[i] // see takeRecordAt
 		}
-		if l.table.Give(now, op.Key, op.Limit, taken, cost) == nil && r.grant != 0 {
+		if l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage) == nil && r.grant != 0 {
 			m.counts.returned.Add(1)
 		}
 	}

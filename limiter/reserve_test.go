@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,6 +230,61 @@ func TestReservationAndLineage(t *testing.T) {
 			t.Errorf("have %d refunds dropped, want 1", dropped)
 		}
 	})
+}
+
+// Nothing is given back in a lineage that begins between the moment when the lineage is read and the change: neither by a
+// settlement, at the home or elsewhere, nor by a check that is rolled back.
+func TestALineageBeginsWhileCostIsGivenBack(t *testing.T) {
+	for what, tt := range map[string]struct {
+		rule    string // whose partition begins the lineage
+		reading int32  // of lineages, after which it begins
+	}{"home": {"a", 1}, "other subject": {"b", 2}, "check": {"a", 2}} {
+		w := newTestCluster(t, 2, `rules:
+  - {name: a, key: [a], limits: [{limit: 1000, per: 1440h, algorithm: fixed-window, unit: tokens}]}
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1440h, algorithm: fixed-window, unit: tokens}]}
+  - {name: c, key: [c], limits: [{limit: 1, per: 1440h, algorithm: fixed-window, unit: tokens}]}`)
+		n := w.nodes[0]
+		a, b, c := w.keyOf("a", n, nil), w.keyOf("b", n, nil), w.keyOf("c", w.nodes[1], nil)
+		key := map[string]string{"a": a, "b": b}[tt.rule]
+		id := n.reserve(Query{Attributes: attrs("a", a, "b", b), Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
+		begin := func() {
+			p := w.partition(tt.rule, key)
+			n.table.Shut(p)
+			n.table.Drop(p) // the new lineage continues from a copy without the cost
+			w.change(func() { w.place[p].lineage += 1000 })
+			n.table.Open(p)
+			if q := tokens(tt.rule, key, 200); !n.check(q).Allowed {
+				t.Error("refused")
+			}
+		}
+		var readings atomic.Int32
+		begun := make(chan struct{})
+		read := func() {
+			if readings.Add(1) != tt.reading {
+				return
+			}
+			go func() {
+				defer close(begun)
+				begin()
+			}()
+			select {
+			case <-begun:
+			case <-time.After(50 * time.Millisecond): // it waits until the counters have changed
+			}
+		}
+		n.lineages.Store(&read)
+		if what == "check" {
+			if q := (Query{Attributes: attrs("a", a, "c", c), Costs: []UnitCost{{"tokens", 100}}}); n.check(q).Allowed {
+				t.Error("admitted")
+			}
+		} else {
+			n.settleTokens(id, 0)
+		}
+		<-begun
+		if have := n.used(tt.rule, key); have != 200 {
+			t.Errorf("%s: have %d used in the new lineage, want 200", what, have)
+		}
+	}
 }
 
 func TestSettlingFindsItsWay(t *testing.T) {

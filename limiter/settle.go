@@ -111,7 +111,7 @@ func (s *reservedSubject) isOfProcess(l *Limiter) bool {
 // settleLocalHome settles s, whose home is a subject of a `consistency: local` rule that this process debited.
 func (rs *reservations) settleLocalHome(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
-	c := s.changes(rs.limiter, s.home(), now, true)
+	c := s.changes(rs.limiter, s.home(), now)
 	repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
 	switch {
 	case err != nil:
@@ -136,7 +136,7 @@ func (rs *reservations) settleLocal(s *settleRequest, now algorithms.Instant) {
 		switch subj := &s.subjects[i]; {
 		case subj.lineage != localLineage || subj.isOfProcess(rs.limiter) && i == 0:
 		case subj.isOfProcess(rs.limiter):
-			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now, true)) // a full table has evicted the cost
+			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now)) // a full table has evicted the cost
 		default:
 			rs.countDropped(s, subj)
 		}
@@ -156,17 +156,14 @@ func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 // error is counters.ErrShut if this node is not the owner.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
-	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
-	// give nothing back, here or elsewhere.
-	refundable := rs.limiter.sameLineage(s.home().subject, s.home().lineage)
-	c := s.changes(rs.limiter, s.home(), now, refundable)
+	c := s.changes(rs.limiter, s.home(), now)
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	if err != nil {
 		return nil, err
 	}
 	if done && !repeated { // even if authority has lapsed meanwhile: whoever repeats it finds it done
 		rs.settled.Add(1)
-		rs.settleRest(s, now, refundable)
+		rs.settleRest(s, now, c.Refundable)
 	}
 	switch {
 	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
@@ -256,9 +253,8 @@ func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// changes returns the changes to subj's counters, and the notes to record there. refundable says whether they may give cost
-// back.
-func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant, refundable bool) *counters.Settlement {
+// changes returns the changes to subj's counters, and the notes to record there.
+func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
 	c := &counters.Settlement{
 		Until:   (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
 		TooLate: now.Wall > s.until,
@@ -274,20 +270,22 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		}
 		c.Notes = append(c.Notes, n)
 	}
-	if subj.lineage == localLineage && !subj.isOfProcess(l) {
-		return c // this node does not have the counters
+	if !subj.isOfProcess(l) {
+		// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
+		// nothing is given back, here or elsewhere.
+		c.SameLineage = func() bool { return l.sameLineage(subj.subject, subj.lineage) }
+		if subj.lineage == localLineage {
+			return c // this node does not have the counters
+		}
 	}
 	for i := range subj.ops {
-		op, cost := &subj.ops[i], s.excess(subj, i)
-		if !refundable {
-			cost = max(0, cost)
-		}
-		limit := op.Limit
+		limit := subj.ops[i].Limit
 		if subj.lineage == localLineage {
 			limit = l.membership.shareOf(limit)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: op.Key, Limit: limit, Cost: cost, From: algorithms.TakeRecord{Window: subj.when[i]}, Rest: l.remainingLife(&subj.debit, i, s.made, now),
+			Key: subj.ops[i].Key, Limit: limit, Cost: s.excess(subj, i),
+			From: algorithms.TakeRecord{Window: subj.when[i]}, Rest: l.remainingLife(&subj.debit, i, s.made, now),
 			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
 	}

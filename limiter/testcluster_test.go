@@ -59,7 +59,7 @@ type testNode struct {
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
 	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
-	lineages  atomic.Pointer[func()]                           // called at each reading of a lineage; may be nil
+	lineages  atomic.Pointer[func()]                           // called after each reading of a lineage; may be nil
 }
 
 func newTestCluster(t testing.TB, n int, text string) *testCluster {
@@ -215,12 +215,13 @@ func (n *testNode) LearnOwner(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p)
 
 // Lineage implements Ownership.
 func (n *testNode) Lineage(p int) uint64 {
+	n.w.mu.Lock()
+	lineage := n.w.place[p].lineage
+	n.w.mu.Unlock()
 	if read := n.lineages.Load(); read != nil {
 		(*read)()
 	}
-	n.w.mu.Lock()
-	defer n.w.mu.Unlock()
-	return n.w.place[p].lineage
+	return lineage
 }
 
 // DecideAsStandby implements Ownership.

@@ -194,7 +194,7 @@ func (nw *network) returnEnded(h int) {
 			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
 				op := &e.Ops[i]
 				taken := algorithms.TakeRecord{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost); err != nil {
+				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost, nil); err != nil {
 					nw.t.Error(err)
 				}
 			})

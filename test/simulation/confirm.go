@@ -32,7 +32,7 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 		return nil
 	}
 	w.mu.Lock()
-	lineage := p.lineages[q]
+	lineage := p.lineages[q].Load()
 	if p.phases[q] == held {
 		p.pushOne(q, p.table.ReplicatePartition(q, nil))
 	}
@@ -65,7 +65,7 @@ func (p *process) Confirm(ctx context.Context, q int) error {
 // which.
 func (p *process) checkConfirmed(q int, lineage uint64, marks map[*progress]uint64) (over bool, err error) {
 	w := p.w
-	if !p.alive || p.phases[q] != held || p.lineages[q] != lineage {
+	if !p.alive || p.phases[q] != held || p.lineages[q].Load() != lineage {
 		return true, errUnconfirmed
 	}
 	var buf [3]int

@@ -52,7 +52,7 @@ func (p *process) move(q int) {
 		}
 		to.copyFrom(p, q)
 		p.setPhase(q, handedOver)
-		to.holdToken(q, p.lineages[q])
+		to.holdToken(q, p.lineages[q].Load())
 		to.absorbDebts(q)
 		to.schedulePushLocked()
 		w.ledger.Counts.Moved++

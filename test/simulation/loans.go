@@ -68,7 +68,7 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 // undebit is a sabotage: it gives back the cost of a loan that was made.
 func (p *process) undebit(s *Subject, amount int64) {
 	l, now := s.Limit, p.w.clock.Now()
-	_ = p.table.Give(now, s.Counter, &l, l.TakeRecord(l.Advance(algorithms.State{}, now), now), amount)
+	_ = p.table.Give(now, s.Counter, &l, l.TakeRecord(l.Advance(algorithms.State{}, now), now), amount, nil)
 }
 
 // maybeKill kills a node at one in killEvery loans.
@@ -129,7 +129,7 @@ func (p *process) confirmedLoan(a *loanRequest, amount int64) {
 	if w.lentTotals == nil {
 		w.lentTotals = map[loanKey]int64{}
 	}
-	t := loanKey{a.subject, a.window, p.lineages[s.Partition]}
+	t := loanKey{a.subject, a.window, p.lineages[s.Partition].Load()}
 	w.lentTotals[t] += amount
 	var buf [3]int
 	nodes := p.followers(s.Partition, buf[:0])

@@ -173,7 +173,7 @@ func (p *process) send(key followerKey, f *progress, records []counters.Record) 
 	w := p.w
 	p.sequence++
 	f.sent = p.sequence
-	m := push{partition: key.partition, lineage: p.lineages[key.partition], sequence: p.sequence, whole: !f.copySent, n: len(records)}
+	m := push{partition: key.partition, lineage: p.lineages[key.partition].Load(), sequence: p.sequence, whole: !f.copySent, n: len(records)}
 	now := w.clock.Now()
 	for i := range records {
 		m.packed = counters.AppendRecord(m.packed, &records[i], now)

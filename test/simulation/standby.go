@@ -47,7 +47,7 @@ func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, sha
 	for i := range ops {
 		op := &ops[i]
 		if verdict != counters.Admitted && op.Cost > 0 {
-			_ = p.shares.Give(now, op.Key, within[i].Limit, takeRecordNow(within[i].Limit, now), op.Cost)
+			_ = p.shares.Give(now, op.Key, within[i].Limit, takeRecordNow(within[i].Limit, now), op.Cost, nil)
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/partitions"
@@ -35,7 +36,7 @@ type tokens struct {
 	generation     int // number of times that this node was ended, as far as it knows
 	changed        chan struct{}
 	phases         [ring.Partitions]phase
-	lineages       [ring.Partitions]uint64
+	lineages       [ring.Partitions]atomic.Uint64 // written under the mutex; read by holders of a shard, too
 	copies         map[int]replica
 	learned        map[int]int64
 	heldPartitions []int // partitions whose token is here, in no order
@@ -152,11 +153,7 @@ func (p *process) LearnOwner(q int, revision int64, owner ring.NodeID) {
 }
 
 // Lineage implements limiter.Ownership.
-func (p *process) Lineage(q int) uint64 {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	return p.lineages[q]
-}
+func (p *process) Lineage(q int) uint64 { return p.lineages[q].Load() }
 
 // announce wakes all goroutines that wait for a change.
 func (p *process) announce() {
@@ -192,7 +189,7 @@ func (p *process) holdToken(q int, lineage uint64) {
 	if len(p.w.subjectsIn[q]) > 0 {
 		p.w.ledger.Owners = append(p.w.ledger.Owners, Owner{At: p.w.now(), Partition: q, Node: p.index})
 	}
-	p.lineages[q] = lineage
+	p.lineages[q].Store(lineage)
 	p.lagging = true
 	delete(p.copies, q)
 	p.setPhase(q, held)

@@ -155,7 +155,7 @@ func (w *World) build() (err error) {
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
 		owner.holdToken(p, w.newLineage())
-		standby.copies[p] = replica{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
+		standby.copies[p] = replica{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p].Load()}
 		owner.progress[followerKey{p, standby.index}] = &progress{boot: standby.boot, copySent: true, copyAcked: true}
 	}
 	return nil
