@@ -137,30 +137,42 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
-// Drop removes every counter of p without reporting it to any reader. It also releases memory that is hardly used any more.
+// Drop removes every counter of p without reporting it to any reader but by Drops. It also releases memory that is hardly used
+// any more.
 func (t *Table) Drop(p int) {
-	shards := t.shardsOf(p)
+	shards, any := t.shardsOf(p), false
 	for i := range shards {
-		t.dropFrom(&shards[i], p)
+		any = t.dropFrom(&shards[i], p) || any
+	}
+	if any {
+		t.drops.Add(1)
 	}
 }
 
-func (t *Table) dropFrom(s *shard, p int) {
+// Drops returns how often Drop has removed counters. What checkpoints have of them may be out of date from then on: the
+// partition may come back without some of them.
+func (t *Table) Drops() int64 { return t.drops.Load() }
+
+// dropFrom removes p's counters from s and reports whether there were any.
+func (t *Table) dropFrom(s *shard, p int) (any bool) {
 	s.forEach(func(sub *subtable) {
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
 					s.remove(sub.locationAt(i, slot))
+					any = true
 				}
 			}
 		}
 		for k := range sub.logs {
 			if k.Partition() == p {
 				t.dropLog(s, k)
+				any = true
 			}
 		}
 		sub.shrink()
 	})
 	t.returnSpare(s)
+	return any
 }

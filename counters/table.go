@@ -44,6 +44,7 @@ type Table struct {
 	logs        [numClasses]atomic.Int64
 	logEntries  [numClasses]atomic.Int64
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
+	drops       atomic.Int64 // see Drops
 	// budget is the number of counters that may still be added beyond the room that shards have drawn. Invariant: budget, the
 	// room of all shards and the counters in them add up to maxCounters.
 	budget        atomic.Int64

@@ -8,11 +8,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, a new
-// base is written: each checkpoint marks another part of the table as changed. Once the whole table is marked and written,
-// every counter is in the new base's first frame or a later one, and all older frames are deleted. So a crash leaves either
-// the old base or the new one complete, with everything written later. Expired counters disappear along with the frames that
-// hold them.
+// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, or counters
+// were dropped with their partition, a new base is written: each checkpoint marks another part of the table as changed. Once the
+// whole table is marked and written, every counter is in the new base's first frame or a later one, and all older frames are
+// deleted. So a crash leaves either the old base or the new one complete, with everything written later. Expired and dropped
+// counters disappear along with the frames that hold them.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
@@ -34,6 +34,7 @@ type base struct {
 	marked     int64  // counters marked so far
 	copied     int64  // counters written since the new base began, whether marked or changed
 	written    int64  // bytes written since the new base began
+	drops      int64  // Source.Drops when the new base began, or the last one
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
@@ -49,6 +50,7 @@ func (b *base) add(bytes, n int64) {
 func (cf *CounterFile) beginBase() {
 	b := &cf.base
 	b.firstFrame, b.nextPart, b.allMarked, b.marked, b.copied, b.written = cf.lastFrame+1, 0, false, 0, 0, 0
+	b.drops = cf.config.Source.Drops()
 }
 
 // beginFullBase begins a new base that the next checkpoint writes in full.
@@ -61,7 +63,7 @@ func (cf *CounterFile) beginFullBase() {
 // continueBase continues the new base, or begins one when it is due. It returns how many counters it marked.
 func (cf *CounterFile) continueBase() int64 {
 	b := &cf.base
-	if b.firstFrame == 0 && b.logSize > max(b.size, cf.minLogSize) {
+	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.drops != cf.config.Source.Drops()) {
 		cf.beginBase()
 	}
 	if b.firstFrame == 0 || b.allMarked {
@@ -87,7 +89,7 @@ func (cf *CounterFile) completeBase() error {
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
 	}
-	cf.base = base{size: size, logSize: b.written - size, lastChanged: b.lastChanged}
+	cf.base = base{size: size, logSize: b.written - size, drops: b.drops, lastChanged: b.lastChanged}
 	return nil
 }
 

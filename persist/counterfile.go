@@ -30,6 +30,9 @@ type Source interface {
 	// MarkChanged makes at least n counters count as changed, starting at that part of the table. It returns the part to
 	// continue with, zero after the last, and how many counters it marked.
 	MarkChanged(part, n int) (next, marked int)
+	// Drops returns how often counters were dropped in a way that Changed does not yield. The file forgets them with its next
+	// base, which therefore begins at once.
+	Drops() int64
 	// Restore puts records back, except those of counters that the table already has. If a counter has several records, the
 	// first counts. It returns how many it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)

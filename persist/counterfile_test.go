@@ -492,6 +492,35 @@ func TestWithTable(t *testing.T) {
 	}
 }
 
+// Counters that were dropped with their partition don't come back from the file: meanwhile, others may have reset them.
+func TestDroppedCountersDisappear(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := counters.New(1000)
+	defer src.Close()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	records := sample(clk.Now(), 100)
+	for _, r := range records {
+		src.Put(clk.Now(), r)
+	}
+	mustCheckpoint(t, c)
+	gone := records[0].Key.Partition()
+	src.Drop(gone)
+	mustCheckpoint(t, c)
+	number := c.lastFrame
+	src.Drop(gone)
+	if mustCheckpoint(t, c); c.lastFrame != number {
+		t.Error("a drop that removed nothing rewrites the file")
+	}
+	mustClose(t, c)
+	next := counters.New(1000)
+	defer next.Close()
+	c, _ = openLoaded(t, testConfig(dir, next, clk.Now))
+	defer mustClose(t, c)
+	if want := src.Stats().Counters; next.Stats().Counters != want || want == 0 || want == 100 {
+		t.Errorf("have %d counters, want %d", next.Stats().Counters, want)
+	}
+}
+
 // The loop's checkpoints leave most of a core to other work, except while a caller waits for them.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()

@@ -95,6 +95,8 @@ func (t *table) Restore(_ algorithms.Instant, records []counters.Record) (restor
 	return restored, 0
 }
 
+func (t *table) Drops() int64 { return 0 }
+
 const tableParts = 16
 
 func (t *table) MarkChanged(part, n int) (next, marked int) {
