@@ -109,10 +109,11 @@ func (ds *debts) addBatch(batch *debtBatch) {
 	ds.changes++
 }
 
-// restoreBatch adopts a batch of restored debts.
+// restoreBatch adopts a batch of restored debts. An entry of the last window is no part of its counter's debt any more.
 func (ds *debts) restoreBatch(batch *debtBatch, restored map[counters.Key]bool) {
 	batch.entries = slices.DeleteFunc(batch.entries, func(e batchedDebt) bool {
-		return !restored[e.key] || ds.debtOf(e.key).cost-ds.debtOf(e.key).batchedCost < e.cost
+		d := ds.debtOf(e.key)
+		return !restored[e.key] || !d.sameWindow(e.taken) || d.cost-d.batchedCost < e.cost
 	})
 	if len(batch.entries) == 0 {
 		return

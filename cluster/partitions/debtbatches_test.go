@@ -111,6 +111,26 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	})
 }
 
+// A debt was reported without an answer, and its window ended. The next process reports all of the new window's debt.
+func TestARestoredBatchOfTheLastWindow(t *testing.T) {
+	at, key := now(), keyOf(1)
+	taken := takeRecordNow(&limit, at)
+	last := taken
+	last.Window--
+	before, next := newDebts(&Config{}), newDebts(&Config{})
+	before.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 5}, last, 0, true)
+	before.batchAll(key.Partition())
+	before.batches[key.Partition()][0].reported = true
+	before.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 10}, taken, 0, true)
+	before.batchAll(key.Partition())
+	if n, err := next.restore(before.append(nil, at), at); n != 1 || err != nil {
+		t.Fatalf("have %d restored, %v", n, err)
+	}
+	if list := next.batches[key.Partition()]; len(list) != 1 || len(list[0].entries) != 1 || list[0].entries[0].cost != 10 {
+		t.Errorf("have %+v, want one batch with a cost of 10", list)
+	}
+}
+
 // A debtor that is killed after it has reported debts, but before it has written them to disk again, causes no second
 // debit, whether the owner got the debts in a report or with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
