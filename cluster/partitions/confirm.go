@@ -30,7 +30,7 @@ type confirmation struct {
 	lineage      uint64
 	lastMessages map[*progress]uint64 // the last message that each copy target must acknowledge; nil until the changes are sent
 	done         chan error           // capacity 1
-	debts        bool                 // it is for debts, so maxConfirms does not apply
+	debts        bool                 // it is for debts: maxConfirms does not apply, and copy targets that can't be reached don't count
 	dropped      bool                 // no caller waits for it any more
 }
 
@@ -75,12 +75,14 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
-// awaitStandbys returns once the standbys have every change made in partitions before the call. It gives up after
-// standbyWait, and earlier if they can't get the changes.
-func (k *Keeper) awaitStandbys(partitions map[int]bool) {
+// awaitStandbys returns once the standbys that can be reached have every change made in the debited partitions before the
+// call, at most after standbyWait. It adds to refused the partitions where they don't have them by then.
+func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	var list []*confirmation
-	for p := range partitions {
-		if c, err := k.addConfirmation(p, true); err == nil {
+	for p := range debited {
+		if c, err := k.addConfirmation(p, true); err != nil {
+			refused[p] = true
+		} else {
 			list = append(list, c)
 		}
 	}
@@ -88,7 +90,9 @@ func (k *Keeper) awaitStandbys(partitions map[int]bool) {
 	ctx, cancel := context.WithTimeout(k.ctx, standbyWait)
 	defer cancel()
 	for _, c := range list {
-		_ = k.await(ctx, c)
+		if err := k.await(ctx, c); err != nil && !errors.Is(err, errNoCopyTargets) {
+			refused[c.p] = true
+		}
 	}
 }
 
@@ -99,9 +103,14 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	case err := <-c.done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
 	case <-k.ctx.Done():
 		return ErrNotOwner
+	}
+	select {
+	case err := <-c.done: // it may have waited for its turn
+		return err
+	default:
+		return ctx.Err()
 	}
 }
 
@@ -193,6 +202,9 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 	}
 	for _, node := range nodes {
 		if !k.config.Calls.Reachable(node) {
+			if c.debts {
+				continue
+			}
 			return true, ErrUnconfirmed
 		}
 		pr := k.targets.progressOf(c.p, node)

@@ -103,6 +103,31 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	}
 }
 
+// A standby can be reached, but answers nothing. The owner acknowledges no debts that it lacks, so they outlive the owner.
+func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		i := f.keysOf(a, b, 1)[0]
+		f.net.Isolate(c.ip)
+		time.Sleep(400 * time.Millisecond)
+		decideAlone(t, c, i, counters.Admitted)
+		b.muted.Store(true)
+		f.net.Rejoin(c.ip)
+		f.eventually("the debt is debited", func() bool { return f.used(keyOf(i)) == 1 })
+		time.Sleep(2 * standbyWait)
+		if n := c.keeper.Stats().Debts; n != 1 {
+			t.Errorf("have %d debts left, want 1", n)
+		}
+		a.kill()
+		b.muted.Store(false)
+		f.end(a)
+		f.settle()
+		f.checkDebitedOnce(t, c, []int{i})
+	})
+}
+
 // An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

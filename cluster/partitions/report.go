@@ -19,8 +19,8 @@ const (
 	pruneInterval = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it. It is shorter than
-	// debtsTimeout.
+	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it, before it refuses them. It is
+	// shorter than debtsTimeout.
 	standbyWait = time.Second
 	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The owner refuses further ones, and their
 	// senders try again.
@@ -151,8 +151,9 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, n
 // acceptDebts debits the costs that another node admitted while it could not reach this one. It answers with the indexes of
 // those it can't debit, because it does not own their counters or has no room. Without authority it accepts none: if it has
 // been ended, they would be forgotten. The debtor drops the entries once they are acknowledged, so the standbys must have
-// them first, except those that can't be reached. A node that this one is pulling copies from reports the debts in them, and
-// gets no acknowledgement: a copy from another node may yet replace the counters here.
+// them first, except those that can't be reached. Otherwise it refuses the batches, and the debtor reports them again under the
+// same numbers. A node that this one is pulling copies from reports the debts in them, and gets no acknowledgement: a copy
+// from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
@@ -165,23 +166,21 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	}
 	generation := k.adopted.Load().Generation(k.config.Self)
 	now := k.config.Now()
-	var refused, noRoom []int
-	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
+	var partitions, noRoom []int                       // the partition of each batch, and the indexes of debts
+	debited, refused := map[int]bool{}, map[int]bool{} // partitions
 	entries := 0
-	for i := 0; d.More(); i++ {
+	for d.More() {
 		batch := decodeBatch(d, now, 0)
 		if d.Failed() {
 			break
 		}
-		p, batchNoRoom := batch.partition, []int(nil)
-		if !refusedPartitions[p] {
-			batchNoRoom, debited[p] = k.debit(c.From.Node, batch, now, merging)
-		}
-		if !debited[p] || refusedPartitions[p] {
-			refusedPartitions[p], refused = true, append(refused, i) // noting a later batch would make this one count as debited
-		}
-		for _, j := range batchNoRoom {
-			noRoom = append(noRoom, entries+j)
+		p := batch.partition
+		if partitions = append(partitions, p); !refused[p] { // noting a later batch would make a refused one count as debited
+			batchNoRoom, ok := k.debit(c.From.Node, batch, now, merging)
+			debited[p], refused[p] = ok, !ok
+			for _, j := range batchNoRoom {
+				noRoom = append(noRoom, entries+j)
+			}
 		}
 		entries += len(batch.entries)
 	}
@@ -196,13 +195,19 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	k.debtsWaiting.Add(1)
 	k.loops.Go(func() {
 		defer k.debtsWaiting.Add(-1)
-		k.awaitStandbys(debited)
+		k.awaitStandbys(debited, refused)
 		// If this node was ended in the meantime, it has forgotten them, and the next owner continues without them.
 		if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
-		c.Reply(appendPartitions(appendPartitions(nil, refused), noRoom))
+		var refusedBatches []int
+		for i, p := range partitions {
+			if refused[p] {
+				refusedBatches = append(refusedBatches, i)
+			}
+		}
+		c.Reply(appendPartitions(appendPartitions(nil, refusedBatches), noRoom))
 	})
 }
 
