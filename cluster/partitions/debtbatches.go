@@ -46,12 +46,12 @@ type batchedDebt struct {
 	owedCost
 }
 
-// batchDebts puts the debts of p that are in no batch in a new batch, as many as fit in a message. If skipFallback is
-// true, it leaves out fallback debts. It returns false if there were no debts for a batch.
-func (ds *debts) batchDebts(p int, skipFallback bool) bool {
+// batchDebts puts the debts of p that are in no batch in a new batch, as many as fit in a message. It returns false if there
+// were no debts for a batch.
+func (ds *debts) batchDebts(p int) bool {
 	batch := &debtBatch{partition: p}
 	for key, d := range ds.byPartition[p] {
-		if d.fallback && skipFallback || d.cost <= d.batchedCost || len(batch.entries) >= debtsPerMessage {
+		if d.cost <= d.batchedCost || len(batch.entries) >= debtsPerMessage {
 			continue
 		}
 		e := batchedDebt{key: key, owedCost: d.owedCost}
@@ -88,7 +88,7 @@ func (ds *debts) dissolveUnreported(p int) {
 // batchAll puts all debts of p in at most maxBatches batches.
 func (ds *debts) batchAll(p int) {
 	ds.dissolveUnreported(p)
-	for len(ds.batches[p]) < maxBatches && ds.batchDebts(p, false) {
+	for len(ds.batches[p]) < maxBatches && ds.batchDebts(p) {
 	}
 }
 

@@ -173,6 +173,36 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	}
 }
 
+// A node owes costs that it admitted as a standby and alone, in one partition and in one batch on disk. It is killed as soon as the
+// owner has debited some of them. Its next process reports the others.
+func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		i := f.keysOf(a, b, 1)[0]
+		j := i + 1
+		for ringPartition(j) != ringPartition(i) {
+			j++
+		}
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		actAsStandby(t, b, i)
+		decideAlone(t, b, j, counters.Admitted)
+		written := b.keeper.AppendDebts(nil)
+		f.net.Rejoin(a.ip)
+		f.eventually("a debt is acknowledged", func() bool { return b.keeper.Stats().Debts < 2 })
+		b.kill()
+		b.restart()
+		if n, err := b.keeper.RestoreDebts(written); n != 2 || err != nil {
+			t.Fatalf("have %d restored, %v", n, err)
+		}
+		f.bring(b)
+		f.settle()
+		f.checkDebitedOnce(t, b, []int{i, j})
+	})
+}
+
 // An owner lost its memory and gets its copy from a standby that owes it a debt. The copy includes the debt once, whether
 // or not the standby had reported it before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
@@ -336,7 +366,7 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
 			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
 		}
-		k.debts.batchDebts(p, false)
+		k.debts.batchDebts(p)
 		before := k.debts.batches[p][0]
 		before.reported = true
 		k.mu.Unlock()

@@ -143,6 +143,16 @@ func (ds *debts) hasRoom(ops []counters.Op) bool {
 // debtOf returns the debt of a counter, or nil if there is none.
 func (ds *debts) debtOf(key counters.Key) *debt { return ds.byPartition[key.Partition()][key] }
 
+// onlyFallback reports whether all debts of p were admitted in fallback.
+func (ds *debts) onlyFallback(p int) bool {
+	for _, d := range ds.byPartition[p] {
+		if !d.fallback {
+			return false
+		}
+	}
+	return true
+}
+
 // findOrAdd returns the debt of a counter. If there is none, it adds an empty one.
 func (ds *debts) findOrAdd(key counters.Key) *debt {
 	p := key.Partition()

@@ -71,8 +71,10 @@ func (k *Keeper) reportDebts() {
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] || !state.member || !k.canSendTo(owner) {
 			continue
 		}
-		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 {
-			k.debts.batchDebts(p, tooEarly)
+		// Debts as a standby take fallback debts with them. A batch on disk may have both, and once the owner has noted a later
+		// number, it would take that batch for debited when the next process reports it.
+		if k.debts.dissolveUnreported(p); len(k.debts.batches[p]) == 0 && !(tooEarly && k.debts.onlyFallback(p)) {
+			k.debts.batchDebts(p)
 		}
 		for _, batch := range k.debts.batches[p] {
 			if reports[owner] == nil {
