@@ -190,7 +190,7 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Ke
 	if len(ds.batches[p]) == 0 {
 		return nil
 	}
-	last, found := ds.recordedNumber(p, ds.self, now)
+	last, _, found := ds.recordedNumber(p, ds.self, now)
 	debited := map[counters.Key]int64{}
 	for _, batch := range ds.batches[p] {
 		if !found || !batch.notAfter(last) {
@@ -221,7 +221,7 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	}
 	ds.batchAll(p)
 	batches, elsewhere := ds.batches[p], ds.debitedElsewhere(p, now)
-	if len(batches) == 0 || ds.recordBatch(ds.self, batches[len(batches)-1], now) != nil {
+	if len(batches) == 0 || ds.recordBatch(ds.self, batches[len(batches)-1], false, now) != nil {
 		return // at worst, they are debited twice
 	}
 	ds.debitMissing(p, now, elsewhere)
@@ -237,10 +237,20 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 // debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
 // of the debts that there is no room for.
 func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
-	if last, found := ds.recordedNumber(batch.partition, node, now); found && batch.notAfter(last) {
+	switch last, lacksRoom, found := ds.recordedNumber(batch.partition, node, now); {
+	case found && lacksRoom && batch.batchNumber == last:
+		// The answer may have been lost. The debts that had no room have no counters. If another one has none any more, a second
+		// debit costs quota, but makes none.
+		for i := range batch.entries {
+			if used, _ := ds.table.Usage(now, batch.entries[i].key, &batch.entries[i].limit); used == 0 {
+				noRoom = append(noRoom, i)
+			}
+		}
+		return noRoom, nil
+	case found && batch.notAfter(last):
 		return nil, nil
 	}
-	if err := ds.recordBatch(node, batch, now); err != nil {
+	if err := ds.recordBatch(node, batch, false, now); err != nil {
 		return nil, err
 	}
 	for i := range batch.entries {
@@ -249,7 +259,10 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 			noRoom = append(noRoom, i)
 		}
 	}
-	return noRoom, nil
+	if len(noRoom) > 0 {
+		err = ds.recordBatch(node, batch, true, now) // replaces the note, which needs no room
+	}
+	return noRoom, err
 }
 
 // batchNumberKey returns the key of the note that holds node's last batch number in p.
@@ -260,25 +273,29 @@ func batchNumberKey(p int, node ring.NodeID) counters.Key {
 
 const batchNumberSeed = 0x6465627473 // hashes notes apart from subjects
 
-// recordedNumber returns the number of node's last batch that the counters of p include, and whether there is one.
-func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant) (last batchNumber, found bool) {
+// recordedNumber returns the number of node's last batch that the counters of p include, whether some of its debts had no
+// room, and whether there is one.
+func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant) (last batchNumber, lacksRoom, found bool) {
 	n := counters.Note{Key: batchNumberKey(p, node)}
 	found = ds.table.ReadNote(now, &n)
-	return batchNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, found
+	return batchNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, n.Detail > 0, found
 }
 
 // noteSlack is how long after its expiry a debt may still be reported.
 const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
-// recordBatch records that the counters of a batch's partition include node's batches up to this one. The note lasts until
-// the batch is no longer reported.
-func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, now algorithms.Instant) error {
-	until := int64(0)
+// recordBatch records that the counters of a batch's partition include node's batches up to this one, and whether some of its
+// debts had no room. The note lasts until the batch is no longer reported.
+func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, lacksRoom bool, now algorithms.Instant) error {
+	until, detail := int64(0), int64(0)
+	if lacksRoom {
+		detail = 1
+	}
 	for i := range batch.entries {
 		until = max(until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
 	return ds.table.SetNote(now, &counters.Note{
-		Key: batchNumberKey(batch.partition, node), Count: int64(batch.n), At: int64(batch.bootIndex),
+		Key: batchNumberKey(batch.partition, node), Count: int64(batch.n), At: int64(batch.bootIndex), Detail: detail,
 	}, until)
 }
 

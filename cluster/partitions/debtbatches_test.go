@@ -268,6 +268,33 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
+// An owner has no room for a debt, and its answer is lost. When the batch is reported again, the answer is the same. If there was
+// room for all, none is debited again, even if its cost was given back meanwhile.
+func TestNoRoomForADebtTwice(t *testing.T) {
+	for room, want := range map[int64]int{2: 1, 3: 0} { // one is for the batch's number
+		config := DefaultConfig()
+		config.Table = counters.New(room)
+		defer config.Table.Close()
+		owner := newDebts(&config)
+		batch := &debtBatch{batchNumber: batchNumber{1, 1}, partition: keyOf(1).Partition()}
+		for i := range uint64(2) {
+			key, l := keyOf(1), algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour}
+			key.Counter += i
+			batch.entries = append(batch.entries, batchedDebt{key, owedCost{limit: l, taken: takeRecordNow(&l, now()), cost: 1}})
+		}
+		for range 2 {
+			if noRoom, err := owner.debit(idOf(1), batch, now()); err != nil || len(noRoom) != want {
+				t.Errorf("room for %d: have no room for %v, %v, want %d", room, noRoom, err, want)
+			}
+			if first := &batch.entries[0]; want == 0 {
+				if err := config.Table.Give(now(), first.key, &first.limit, first.taken, 1, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 // A complete copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
