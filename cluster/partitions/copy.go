@@ -113,7 +113,11 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	}
 	// The sender sends a complete copy again if some changes to the last one were not acknowledged. It does not clear the copy
 	// here: an outdated copy is better than none.
-	if again := pt.source == from && pt.lineage == s.lineage && pt.complete; s.flags&sectionBegins != 0 && !again {
+	switch again := pt.source == from && pt.lineage == s.lineage && pt.complete; {
+	case s.flags&sectionBegins == 0:
+	case again:
+		pt.stale = k.kindsOf(s.p)
+	default:
 		k.config.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
 		pt.source, pt.version, pt.complete = from, version{lineage: s.lineage}, false
@@ -140,8 +144,32 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
 		return
 	}
+	delete(pt.stale, rec.Key)
 	k.debts.noteOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
+}
+
+// kindsOf returns the counters of p that are here, and their kinds.
+func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
+	kinds := map[counters.Key]algorithms.Kind{}
+	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
+		for i := range records {
+			kinds[records[i].Key] = records[i].Kind
+		}
+		return nil
+	})
+	return kinds
+}
+
+// resetStale resets the counters that a copy sent again did not bring: the sender has none of them any more, and this node may
+// have missed the change that reset them. The caller holds mu.
+func (k *Keeper) resetStale(pt *partState) {
+	now := k.config.Now()
+	for key, kind := range pt.stale {
+		k.debts.noteOverwritten(key)
+		k.config.Table.Put(now, counters.Record{Key: key, Kind: kind})
+	}
+	pt.stale = nil
 }
 
 // endPush updates the copy's version after a section. It returns false if sections of a complete copy are missing, so that the
@@ -158,6 +186,7 @@ func (k *Keeper) endPush(s section) bool {
 	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
 		return false
 	case s.flags&sectionEnds != 0:
+		k.resetStale(pt)
 		pt.version, pt.complete = s.version, true
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round

@@ -295,14 +295,21 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 	}
 }
 
-// A complete copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
+// A complete copy that arrives with a gap is sent again, and resets no counters before it is whole. Changes after a gap don't make
+// a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
-		p := ringPartition(f.keysOf(a, b, 1)[0])
+		i := f.keysOf(a, b, 1)[0]
+		p := ringPartition(i)
 		k := b.keeper
+		b.table.TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
+		used := func() int64 {
+			n, _ := b.table.Usage(k.config.Now(), keyOf(i), &limit)
+			return n
+		}
 		k.mu.Lock()
 		at := k.parts[p].version
 		k.mu.Unlock()
@@ -331,10 +338,16 @@ func TestCopiesWithHoles(t *testing.T) {
 		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
 			t.Errorf("have %+v after a copy with a gap", now())
 		}
+		if used() != 5 {
+			t.Errorf("have %d used after a copy with a gap, want 5", used())
+		}
 		part(at.round+9, sectionCopy|sectionBegins, 0)
 		part(at.round+9, sectionCopy, 0)
 		if !part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+9 {
 			t.Errorf("have %+v after a copy", now())
+		}
+		if used() != 0 {
+			t.Errorf("have %d used after a copy without the counter, want 0", used())
 		}
 	})
 }

@@ -175,6 +175,9 @@ type partState struct {
 	pusherBoot   uint64      // boot of the process that pushed last
 	lastPush     uint64      // number of its last push
 	sectionCount uint64      // sections received so far of a copy in progress
+	// stale holds the counters here that a copy in progress, which was sent again, has not brought yet. It is nil while there is
+	// none, and unless the phase is away or handedOver.
+	stale map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
 }
@@ -376,6 +379,9 @@ func (k *Keeper) setPhase(p int, next phase) {
 	}
 	if next != recovering {
 		pt.search = nil
+	}
+	if next != away && next != handedOver {
+		pt.stale = nil
 	}
 	k.enterPhase(p, next)
 	if next == owning {

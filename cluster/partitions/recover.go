@@ -251,7 +251,7 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	case k.adopted.Load() != state:
 		return false
 	case pt.phase == away && owner != k.config.Self && state.From.Standby(p) != k.config.Self:
-		pt.source, pt.complete = ring.NodeID{}, false
+		pt.source, pt.complete, pt.stale = ring.NodeID{}, false, nil
 		k.config.Table.Drop(p)
 		k.debts.noteDropped(p)
 	}

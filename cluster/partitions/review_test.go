@@ -69,6 +69,45 @@ func TestG5_ACopyTargetThatWasAwayGetsACompleteCopy(t *testing.T) {
 	})
 }
 
+// A standby that answers nothing for some seconds misses the reset of a counter. The complete copy that it gets afterwards lacks the
+// counter, so the standby resets it as well, and keeps the others.
+func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		key := keyOf(f.keysOf(a, b, 1)[0])
+		other := key
+		other.Counter++
+		for _, k := range []counters.Key{key, other} {
+			if v := a.table.Take(now(), []counters.Op{{Key: k, Limit: &limit, Cost: 5}}); v != counters.Admitted {
+				t.Fatal(v)
+			}
+		}
+		time.Sleep(300 * time.Millisecond)
+		b.muted.Store(true)
+		if err := a.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}); err != nil {
+			t.Fatal(err)
+		}
+		_ = a.table.Changed(func([]counters.Record) error { return nil }) // a checkpoint
+		time.Sleep(2 * pushTimeout)
+		a.table.Sweep(now(), 1)
+		b.muted.Store(false)
+		time.Sleep(3 * time.Second)
+		if used, _ := b.table.Usage(now(), key, &limit); used != 0 {
+			t.Errorf("the standby has %d used, want 0", used)
+		}
+		f.leave(a)
+		f.settle()
+		if used := f.used(key); used != 0 {
+			t.Errorf("the next owner has %d used, want 0", used)
+		}
+		if used := f.used(other); used != 5 {
+			t.Errorf("the next owner has %d used of the other counter, want 5", used)
+		}
+	})
+}
+
 // settleWithLag is settle while one node applies states late.
 func (f *fleet) settleWithLag(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
 
