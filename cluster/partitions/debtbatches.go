@@ -197,12 +197,13 @@ func (ds *debts) debitedElsewhere(p int, now algorithms.Instant) map[counters.Ke
 			break
 		}
 		for i := range batch.entries {
-			d := ds.debtOf(batch.entries[i].key)
-			if d == nil {
+			e := &batch.entries[i]
+			d := ds.debtOf(e.key)
+			if d == nil || !d.sameWindow(e.taken) {
 				continue
 			}
-			cost := min(batch.entries[i].cost, d.batchedCost)
-			debited[batch.entries[i].key] += cost
+			cost := min(e.cost, d.batchedCost)
+			debited[e.key] += cost
 			if !batch.included {
 				d.uncounted = max(0, d.uncounted-cost)
 			}

@@ -131,6 +131,31 @@ func TestARestoredBatchOfTheLastWindow(t *testing.T) {
 	}
 }
 
+// Another owner debited a debt of the last window. The debtor takes over, and debits all of the new window's debt.
+func TestADebitOfTheLastWindow(t *testing.T) {
+	config := DefaultConfig()
+	config.Table = newTable()
+	defer config.Table.Close()
+	ds := newDebts(&config)
+	at, key := now(), keyOf(1)
+	taken := takeRecordNow(&limit, at)
+	last := taken
+	last.Window--
+	ds.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 5}, last, 5, true)
+	ds.batchAll(key.Partition())
+	batch := ds.batches[key.Partition()][0]
+	batch.reported = true
+	if _, err := ds.debit(ds.self, batch, at); err != nil {
+		t.Fatal(err)
+	}
+	ds.addDebt(&counters.Op{Key: key, Limit: &limit, Cost: 10}, taken, 10, true)
+	ds.batchAll(key.Partition())
+	ds.debitOwnDebts(key.Partition(), at)
+	if used, _ := config.Table.Usage(at, key, &limit); used != 10 {
+		t.Errorf("have %d used, want 10", used)
+	}
+}
+
 // A debtor that is killed after it has reported debts, but before it has written them to disk again, causes no second
 // debit, whether the owner got the debts in a report or with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
