@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/usage"
@@ -35,17 +36,23 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
+// isLastMember reports whether there is no other node to hand usage over to. Once it has left, this node is none of
+// the members itself.
+func (n *Node) isLastMember() bool {
+	return !slices.ContainsFunc(n.countingMembers(), func(one usage.Member) bool { return one.ID != n.id })
+}
+
 // handOverUsage hands the usage counted here over to another node, before this node leaves for good.
 func (n *Node) handOverUsage(ctx context.Context) error {
-	if n.usage == nil || len(n.countingMembers()) < 2 {
-		return nil // no other node to hand over to
+	if n.usage == nil || n.isLastMember() {
+		return nil
 	}
 	return n.usage.HandOver(ctx)
 }
 
 // handOverLateUsage hands over the usage counted since handOverUsage, when a node that has left for good stops.
 func (n *Node) handOverLateUsage(ctx context.Context) error {
-	if n.usage == nil || !n.leftForGood.Load() {
+	if n.usage == nil || !n.leftForGood.Load() || n.isLastMember() {
 		return nil
 	}
 	if err := n.usage.HandOver(ctx); err != nil {

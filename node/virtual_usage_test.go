@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -151,3 +152,45 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 
 // writeTime bounds how much of a bill a kill may lose: a second and a little more.
 const writeTime = 1100 * time.Millisecond
+
+// The nodes of a cluster leave for good, one after the other. The last one has nobody to hand usage over to, which is no error.
+func TestUsageOfTheLastNodeToLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestNetwork(t).newCluster("default", "default", 0)
+		p.months = 13
+		p.startNodes(2, billedRules)
+		p.awaitWhole()
+		check := func(v *testNode) {
+			t.Helper()
+			if ok, err := v.check("year", "k", &limiter.Answer{}); err != nil || !ok {
+				t.Fatalf("check: %v, %v", ok, err)
+			}
+		}
+		leave := func(v *testNode) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
+			defer cancel()
+			check(v)
+			if err := v.node.leave(ctx, true); err != nil {
+				t.Fatal(err)
+			}
+			if len(p.nodes) > 1 {
+				check(v) // the node still answers
+			}
+			time.Sleep(time.Second)
+			if err := v.node.handOverLateUsage(ctx); err != nil {
+				t.Error(err)
+			}
+			v.endProcess(false)
+			p.nodes = slices.DeleteFunc(p.nodes, func(other *testNode) bool { return other == v })
+		}
+		leave(p.followers()[0])
+		p.awaitWhole()
+		if rows, missing := p.nodes[0].month(); rows["k"] != 2 || len(missing) > 0 {
+			t.Errorf("have %v, and %v are missing", rows, missing)
+		}
+		leave(p.nodes[0])
+		p.stopNodes()
+	})
+}
