@@ -49,7 +49,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	}
 	next := *d
 	next.source, next.asJSON = "", false
-	next.positions, next.defaultPositions = nil, nil
+	next.positions = nil
 	e := &edit{before: d, doc: &next, change: c}
 	var body *yaml.Node
 	if !c.Delete {

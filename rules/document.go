@@ -49,8 +49,6 @@ type Document struct {
 	days      bool   // some duration was written in days
 	size      int    // upper bound of the length of the document's renderings, in bytes
 	positions positions
-	// defaultPositions is where the keys of the defaults are.
-	defaultPositions positions
 }
 
 // positions records the positions of keys in the text.

@@ -19,7 +19,7 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 	d := &decoder{}
-	doc := &Document{source: string(src), positions: positions{}, defaultPositions: positions{}}
+	doc := &Document{source: string(src), positions: positions{}}
 	doc.asJSON = json.Valid(src)
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
@@ -57,7 +57,7 @@ var (
 			}
 		}, func(*Document) *yaml.Node { return integer(1) }},
 		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
-			defaultsFields.read(d, n, &doc.Defaults, doc.defaultPositions)
+			defaultsFields.read(d, n, &doc.Defaults, nil)
 		}, func(doc *Document) *yaml.Node { return nilIfEmpty(defaultsFields.node(&doc.Defaults)) }},
 		of("default", wordCodec("allow", "deny"), func(doc *Document) *string { return &doc.Default }),
 		field[Document]{"headers", func(d *decoder, n *yaml.Node, doc *Document) {

@@ -241,8 +241,6 @@ tiers:
   small: {limits: [{limit: 1, per: day}]}
 `)
 	checkErrors(t, Errors(doc.Warnings()), []string{
-		"1:44 defaults.consistency|with a cluster",
-		"8:5 rules[0].consistency|with a cluster",
 		"16:9 rules[2].limits[0]|too small to divide among the regions in whole units: these refuse everything: ap",
 		"18:9 rules[2].limits[2]|these refuse everything: eu, ap",
 		"20:38 rules[4].usage|a shadow rule is not counted",

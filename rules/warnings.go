@@ -4,15 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-
-	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists settings that d has but this release ignores, so that none is ignored silently, and global limits of
-// which some region gets nothing. Errors have positions only if d is unchanged since it was parsed.
+// Warnings lists settings of d that have no effect, so that none is ignored silently, and global limits of which some region
+// gets nothing. Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
-	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.defaultPositions[key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		d.warnShares(&w, r, path+".limits", r.Limits)
@@ -21,7 +18,6 @@ func (d *Document) Warnings() []Error {
 				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
 			}
 		}
-		r.warn(&w, path, r.position)
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
@@ -52,12 +48,5 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 		if len(none) > 0 {
 			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small to divide among the regions in whole units: these refuse everything: %s", shorten(strings.Join(none, ", ")))
 		}
-	}
-}
-
-// warn checks the settings that both defaults and rules may have.
-func (s *Settings) warn(w *collector, path string, place func(key string) yaml.Pos) {
-	if s.Consistency == "local" {
-		w.add(place("consistency"), path+".consistency", "consistency: local takes effect with a cluster")
 	}
 }

@@ -117,7 +117,7 @@ func TestInvalidRules(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	_, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules + "    consistency: local\n"})
+	_, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules + "    usage: monthly\n    shadow: true\n"})
 	if !strings.HasPrefix(body, `{"version":2,"warnings":[{"line":6,`) {
 		t.Errorf("have %s", body)
 	}

@@ -187,7 +187,7 @@ func acquire(r *http.Request, writes chan struct{}) (release func(), err error) 
 // Written is the answer to a write of rules.
 type Written struct {
 	Version  int64         `json:"version"`
-	Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules is not in force
+	Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules has no effect
 }
 
 // answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.

@@ -134,7 +134,7 @@ func TestReplayMistakes(t *testing.T) {
 		{"two from standard input", []string{"--rules", "-", "-"}, 2, "once"},
 		{"top below 0", []string{"--rules", rules, log, "--top=-1"}, 2, "--top"},
 		{"no counters", []string{"--rules", rules, log, "--max-counters", "0"}, 2, "--max-counters"},
-		{"a feature not in force", []string{"--rules", file(t, "local.yaml", strings.Replace(minuteRule, "key: [ip],", "key: [ip], consistency: local,", 1)), log}, 0, "consistency"},
+		{"a setting without effect", []string{"--rules", file(t, "unbilled.yaml", strings.Replace(minuteRule, "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1)), log}, 0, "usage"},
 	} {
 		code, _, stderr := tool(t, "", append([]string{"replay"}, test.args...)...)
 		if code != test.code || !strings.Contains(stderr, test.stderr) {

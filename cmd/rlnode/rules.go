@@ -60,8 +60,7 @@ type validateCmd struct {
 
 // Help implements kong.HelpProvider.
 func (validateCmd) Help() string {
-	return `Prints every mistake, as file:line:column: message. Warnings about parts that have no effect in this version go to
-standard error.
+	return `Prints every mistake, as file:line:column: message. Warnings about parts that have no effect go to standard error.
 
 Examples:
 

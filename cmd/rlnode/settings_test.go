@@ -223,7 +223,7 @@ func TestValidate(t *testing.T) {
 		{"", []string{bad}, 1, []string{bad + ":3:", bad + ":4:", "limit", "colour"}, ""},
 		{yearRules(5), []string{"-"}, 0, []string{"<stdin>: valid"}, ""},
 		{"rules: [}", []string{"-"}, 1, []string{"<stdin>:1:"}, ""},
-		{strings.Replace(yearRules(5), "key: [ip],", "key: [ip], consistency: local,", 1), []string{"-"}, 0, []string{"valid"}, "<stdin>:3:"},
+		{strings.Replace(yearRules(5), "key: [ip],", "key: [ip], shadow: true, usage: monthly,", 1), []string{"-"}, 0, []string{"valid"}, "<stdin>:3:"},
 		{"", []string{"/nowhere.yaml"}, 1, nil, "/nowhere.yaml"},
 		{"", nil, 2, nil, "<file>"},
 	} {
