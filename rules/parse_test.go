@@ -248,6 +248,26 @@ tiers:
 	})
 }
 
+func TestDocument_Warnings_maxDelay(t *testing.T) {
+	doc := mustParse(t, `defaults: {max_delay: 9s}
+rules:
+  - {name: idle, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}]}
+  - {name: refuse, key: [ip], max_delay: 5s, on_limit: refuse, limits: [{limit: 1, per: 1m}]}
+  - {name: delay, key: [ip], max_delay: 5s, on_limit: delay, limits: [{limit: 1, per: 1m}]}
+  - {name: leaky, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}, {limit: 9, per: 1m, algorithm: leaky-bucket}]}
+  - {name: leaky-tier, key: [tenant], max_delay: 5s, tiered: true}
+  - {name: leaky-subject, key: [tenant], max_delay: 5s, limits: [{limit: 1, per: 1m}]}
+tiers: {one: {limits: [{limit: 9, per: 1m, algorithm: leaky-bucket}]}}
+subjects: {tenant: {acme: {limits: {leaky-subject: [{limit: 9, per: 1m, algorithm: leaky-bucket}]}}}}
+`)
+	checkErrors(t, Errors(doc.Warnings()), []string{
+		"3:29 rules[0].max_delay|without on_limit: delay",
+		"4:31 rules[1].max_delay|without on_limit: delay",
+	})
+	doc = mustParse(t, "defaults: {on_limit: delay}\nrules: [{name: a, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}]}]\n")
+	checkErrors(t, Errors(doc.Warnings()), nil)
+}
+
 func TestParse_bounds(t *testing.T) {
 	if _, err := Parse(make([]byte, MaxDocument+1)); err == nil || !strings.Contains(err.Error(), "8 MiB") {
 		t.Errorf("too large: have %v", err)

@@ -3,7 +3,10 @@ package rules
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 // Warnings lists settings of d that have no effect, so that none is ignored silently, and global limits of which some region
@@ -18,6 +21,9 @@ func (d *Document) Warnings() []Error {
 				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
 			}
 		}
+		if r.MaxDelay.Duration > 0 && cmp.Or(r.OnLimit, d.Defaults.OnLimit) != "delay" && !d.mayBeLeaky(r) {
+			w.add(r.position("max_delay"), path+".max_delay", "it has no effect without on_limit: delay")
+		}
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
@@ -29,6 +35,30 @@ func (d *Document) Warnings() []Error {
 	}
 	w.sort()
 	return w.errs
+}
+
+// mayBeLeaky reports whether some subject of r has a leaky bucket. It delays checks by itself, and max_delay bounds how long a
+// check with `wait: true` is held.
+func (d *Document) mayBeLeaky(r *RuleSpec) bool {
+	leaky := func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket }
+	if slices.ContainsFunc(r.Limits, leaky) {
+		return true
+	}
+	for _, t := range d.Tiers {
+		if r.Tiered && slices.ContainsFunc(t.Limits, leaky) {
+			return true
+		}
+	}
+	for _, g := range d.Subjects {
+		for _, s := range g.Subjects {
+			for _, o := range s.Overrides {
+				if o.Rule == r.Name && slices.ContainsFunc(o.Limits, leaky) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // warnShares looks for limits that are too small to divide among the regions that a rule lists.
