@@ -196,6 +196,10 @@ func (c Config) complete() (*settings, error) {
 	s.checkPlanes(m)
 	s.checkCluster(m)
 	s.checkSecrets(m)
+	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // also not NaN
+		m.add("TraceRatio", "%v is not in 0…1", c.TraceRatio)
+		s.TraceRatio = 0 // so that tracing does not report it, too
+	}
 	if c.OTLPEndpoint != "" {
 		if err := s.tracing().Validate(); err != nil {
 			m.add("OTLPEndpoint", "%w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -550,7 +551,9 @@ func TestMistakes(t *testing.T) {
 		{Config{APIToken: "a b", AdminHosts: []string{"a:b"}}, []string{"APIToken: ", "AdminHosts: "}},
 		{Config{Region: strings.Repeat("x", 65), Zone: "a\x00"}, []string{"Region: ", "Zone: "}},
 		{Config{GossipKey: []byte("short")}, []string{"GossipKey: it has 5 bytes", "TLSCert"}},
-		{Config{OTLPEndpoint: "nowhere", TraceRatio: 2}, []string{"OTLPEndpoint: "}},
+		{Config{OTLPEndpoint: "nowhere", TraceRatio: 2}, []string{"OTLPEndpoint: ", "TraceRatio: 2 is not in 0…1"}},
+		{Config{TraceRatio: -0.5}, []string{"TraceRatio: -0.5 is not in 0…1"}},
+		{Config{TraceRatio: math.NaN()}, []string{"TraceRatio: NaN is not in 0…1"}},
 		{Config{OnError: 7}, []string{"OnError: "}},
 		{Config{Rules: []byte("version: 1\nrules: [{name: a}]")}, []string{"Rules: ", "2"}},
 	} {
