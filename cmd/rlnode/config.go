@@ -132,6 +132,9 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 		case yaml.Null, yaml.Map, yaml.List:
 			return nil, fail(key.Pos, "%q needs a single value", key.Text)
 		}
+		if value.Text == "" && isSecret("--"+key.Text) { // see checkSecretsGiven
+			return nil, fail(key.Pos, "%q must not be empty", key.Text)
+		}
 		values[key.Text] = configValue{value.Text, key.Pos.Line}
 	}
 	return values, nil

@@ -12,6 +12,9 @@ import (
 
 // Run runs a node until a signal arrives.
 func (c *serveCmd) Run(env *environment) error {
+	if err := checkSecretsGiven(env.args); err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
 	if err := c.complete(); err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}

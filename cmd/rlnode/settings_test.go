@@ -84,6 +84,7 @@ func TestConfigFileMistakes(t *testing.T) {
 		{"name: [a, b]", "single value"},
 		{"name: {a: b}", "single value"},
 		{"name:", "single value"},
+		{"name: x\nadmin-token: ''", `:2:1: "admin-token" must not be empty`},
 		{"name: a\nname: b", "name"},
 		{"- name", "want a mapping"},
 		{"name", "want a mapping"},

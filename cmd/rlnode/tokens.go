@@ -49,6 +49,31 @@ func (t *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
 	}
 }
 
+// isSecret reports whether a flag of serve has a secret, or the file of one.
+func isSecret(flag string) bool {
+	switch strings.TrimSuffix(flag, "-file") {
+	case "--api-token", "--admin-token", "--tokens", "--gossip-key", "--cluster-secret":
+		return true
+	}
+	return false
+}
+
+// checkSecretsGiven returns an error for each secret that is empty on the command line, such as "$UNSET" in a script: the
+// node would be open.
+func checkSecretsGiven(args []string) error {
+	var errs []error
+	for i, arg := range args {
+		flag, value, joined := strings.Cut(arg, "=")
+		if !joined && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if value == "" && isSecret(flag) {
+			errs = append(errs, fmt.Errorf("%s: it must not be empty", flag))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // warnSecrets logs which secrets are on the command line.
 func warnSecrets(log *slog.Logger, args []string) {
 	var found []string
