@@ -402,7 +402,8 @@ func (r *Request) validateAdjust(dec *Decoder) {
 func (r *Request) validateTarget(dec *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
-		dec.failValue(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
+		dec.failValue(api.MissingKey, "rule is missing: give rule and key, or key and limits; for all counters of a key, "+
+			"namespace and key (calls without one are in inline)")
 	case has(fieldNamespace|fieldLimits) && has(fieldRule):
 		dec.failValue(api.BadValue, "namespace and limits exclude rule")
 	case has(fieldNamespace | fieldLimits):

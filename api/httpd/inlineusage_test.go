@@ -33,8 +33,10 @@ func TestUsageAndReset(t *testing.T) {
 		{"usage", `{"namespace":"n","key":"u",` + limits + `}`, 200, `"used":0,"remaining":9,`},
 		{"usage", `{"namespace":"n","key":"u"}`, 200, `"limits":[]}`},
 
-		{"usage", `{}`, 400, `rule is missing: give rule and key, or namespace, key and limits`},
-		{"usage", `{"key":"u"}`, 400, `"missing-key"`},
+		{"usage", `{}`, 400, `rule is missing: give rule and key, or key and limits; for all counters of a key, namespace and key`},
+		{"usage", `{"key":"u"}`, 400, `(calls without one are in inline)`},
+		{"reset", `{"key":"u"}`, 400, `"missing-key"`},
+		{"usage", `{"namespace":"inline","key":"u"}`, 200, `{"namespace":"inline","key":"u","limits":[`},
 		{"usage", `{"rule":"a"}`, 400, `key is missing`},
 		{"usage", `{"namespace":"n"}`, 400, `key is missing`},
 		{"usage", `{"rule":"nope","key":"u"}`, 404, `"unknown-rule"`},

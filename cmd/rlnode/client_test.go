@@ -88,6 +88,7 @@ func TestClientCommands(t *testing.T) {
 		{"adjust --rule login --key adjusted", "", 2, []string{"--cost"}},
 		{"adjust --namespace shop --key a --cost 1", "", 2, []string{"--limit is missing"}},
 		{"reset", "", 2, []string{"no subject"}},
+		{"reset --key a", "", 2, []string{"--key needs --rule or --limit", "--namespace (calls without one are in inline)"}},
 		{"load db 0.5 --ttl 1h", "", 0, []string{"the load of db is 0.5 for 1h0m0s: no rule follows it"}},
 		{"load", "", 0, []string{"SOURCE", "db ", "0.5"}},
 		{"load db", "", 2, []string{"rlnode load db 0.9"}},

@@ -55,7 +55,8 @@ type subjectCmd struct {
 func (subjectCmd) Help() string {
 	return `Shows what a subject has used of each limit, and what is left. For a rule's subject it asks the admin plane, and also
 shows the owner, until when the subject is blocked, and what each region has of a limit that regions share. With --limit
-or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen.
+or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen. Calls that
+give no namespace are in --namespace inline.
 
 Examples:
 
@@ -191,7 +192,7 @@ type resetCmd struct{ changeFlags }
 // Help implements kong.HelpProvider.
 func (resetCmd) Help() string {
 	return `Forgets what a subject has used, and prints its usage after that. The token needs the scope adjust. With --namespace
-but without --limit, it resets all counters of the subject there.
+but without --limit, it resets all counters of the subject there. Calls that give no namespace are in --namespace inline.
 
 Examples:
 

@@ -11,7 +11,7 @@ type subjectFlags struct {
 	Rule      string   `placeholder:"RULE" help:"The rule; no other rule applies."`
 	Key       []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
 	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"Instead of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from."`
-	Namespace string   `placeholder:"NAME" help:"With limits that come with the call: keeps equal keys of different services apart (default inline)."`
+	Namespace string   `placeholder:"NAME" help:"With limits that come with the call: keeps equal keys of different services apart (with --limit, default inline)."`
 }
 
 // isInline reports whether the subject's limits come with the call.
@@ -28,7 +28,7 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	case f.Rule != "":
 		fields["rule"] = f.Rule
 	case !f.isInline() && len(f.Key) > 0:
-		return nil, usageError("--key needs --rule or --limit: a key belongs to a rule or has its own limits")
+		return nil, usageError("--key needs --rule or --limit; to show or reset all counters of a key, --namespace (calls without one are in inline)")
 	case !f.isInline():
 		return nil, usageError("no subject: give --rule and --key, or --limit and --key")
 	}
