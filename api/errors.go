@@ -191,7 +191,11 @@ func AsError(err error) *Error {
 func invalidRules(list rules.Errors) *Error {
 	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, Mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
-		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
+		first := list[0].Error()
+		if list[0].Line > 0 {
+			first = fmt.Sprintf("line %d, column %d: %s", list[0].Line, list[0].Column, list[0].Message)
+		}
+		e.Detail = fmt.Sprintf("%d mistake(s); the first: %s", len(list), first)
 	}
 	return e
 }

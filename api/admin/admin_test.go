@@ -145,7 +145,7 @@ func TestPieces(t *testing.T) {
 		{"PUT", subject, "{tier: gold}", 200, `"version":6`},
 		{"GET", subject, "", 200, "gold"},
 		{"GET", "/v1/subjects/tenant/a", "", 404, "not-found"},
-		{"DELETE", "/v1/tiers/gold", "", 422, "invalid-rules"},
+		{"DELETE", "/v1/tiers/gold", "", 422, "1 mistake(s); the first: subjects.tenant["},
 		{"DELETE", subject, "", 200, `"version":7`},
 		{"GET", subject, "", 404, "not-found"},
 		{"GET", "/v1/lists/deny", "", 200, "192.0.2.0/24"},

@@ -101,7 +101,8 @@ type Form struct {
 	fields  fields
 	names   string // the names of the fields, for messages
 	minCost int64
-	maxTTL  time.Duration // the upper bound of ttl_ms
+	minTTL  time.Duration // the bounds of ttl_ms
+	maxTTL  time.Duration
 	// validate checks the fields against each other and sets the fields of the Request that derive from them.
 	validate func(*Request, *Decoder)
 }
@@ -125,7 +126,7 @@ var (
 		fields: checkFields | fieldRequestID, names: tryNames + ", request_id", validate: (*Request).validatePlainCheck,
 	}
 	ReserveForm = &Form{
-		fields: checkFields | fieldTTL | fieldRequestID, maxTTL: limiter.MaxReservationTime,
+		fields: checkFields | fieldTTL | fieldRequestID, minTTL: time.Millisecond, maxTTL: limiter.MaxReservationTime,
 		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id, " + inlineNames, validate: (*Request).validateReserve,
 	}
 	SettleForm = &Form{
@@ -145,7 +146,8 @@ var (
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
 	}
 	LoadForm = &Form{
-		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", maxTTL: loads.MaxTTL, validate: (*Request).validateLoad,
+		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", minTTL: loads.MinTTL, maxTTL: loads.MaxTTL,
+		validate: (*Request).validateLoad,
 	}
 )
 
@@ -239,8 +241,8 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 		r.Detail = dec.readBool(name)
 	case fieldTTL:
 		ms, ok := dec.readInteger(0)
-		if !ok || ms < 1 || ms > f.maxTTL.Milliseconds() {
-			dec.failValue(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
+		if least, most := f.minTTL.Milliseconds(), f.maxTTL.Milliseconds(); !ok || ms < least || ms > most {
+			dec.failValue(api.BadValue, "ttl_ms must be a whole number from %d to %d", least, most)
 			return
 		}
 		r.TTL = time.Duration(ms) * time.Millisecond

@@ -54,6 +54,13 @@ func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
 func (dec *Decoder) startObject() bool {
 	switch {
 	case !utf8.Valid(dec.src):
+		for dec.pos < len(dec.src) { // find the byte
+			r, size := utf8.DecodeRune(dec.src[dec.pos:])
+			if r == utf8.RuneError && size == 1 {
+				break
+			}
+			dec.pos += size
+		}
 		dec.failSyntax("the body is not UTF-8")
 	case dec.skipSpace() == '{':
 		return true

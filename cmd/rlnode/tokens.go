@@ -105,6 +105,7 @@ func readToken(flag string, token *string, file string) error {
 		}
 	}
 	if len(*token) > maxToken || strings.ContainsFunc(*token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		*token = "" // so that node.Config does not report it, too
 		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
 	}
 	return nil

@@ -140,6 +140,7 @@ func TestTokenSettingsMistakes(t *testing.T) {
 		{[]string{"--tokens-file", file(t, "empty.yaml", "")}, "empty.yaml:1:1: tokens is missing"},
 		{[]string{"--tokens-file", file(t, "bad.yaml", "tokens:\n- {name: a, scopes: [chek], sha256: 00}\n")}, `bad.yaml:2:21: tokens[0].scopes: there is no scope "chek"`},
 		{[]string{"--admin-token", ""}, "--admin-token: it must not be empty"}, {[]string{"--api-token="}, "--api-token: it must not be empty"},
+		{[]string{"--api-token", "a b"}, "--api-token: a token is at most 4096 visible ASCII characters without spaces\n"},
 		{[]string{"--gossip-key", "", "--zone", "z"}, "--gossip-key: it must not be empty"}, {[]string{"--tokens-file", ""}, "--tokens-file: it must not be empty"},
 		{[]string{"--admin-token-file=", "--cluster-secret-file", ""}, "--admin-token-file: it must not be empty\n--cluster-secret-file: it must not be empty\n"},
 		{[]string{"--admin-host", "http://node1"}, "--admin-host: "}, {[]string{"--admin-host", "node1:8081"}, "--admin-host: "}, {[]string{"--admin-host", "a,,b"}, "--admin-host: "},
@@ -147,7 +148,7 @@ func TestTokenSettingsMistakes(t *testing.T) {
 		var out, errs strings.Builder
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // in case a node does start
 		defer cancel()
-		if code := run(ctx, append([]string{"serve", "--bind", "127.0.0.1", "--data-dir", t.TempDir()}, test.args...), strings.NewReader(""), &out, &errs); code != 2 || !strings.Contains(errs.String(), test.want) {
+		if code := run(ctx, append([]string{"serve", "--bind", "127.0.0.1", "--data-dir", t.TempDir()}, test.args...), strings.NewReader(""), &out, &errs); code != 2 || strings.Count(errs.String(), test.want) != 1 {
 			t.Errorf("%v: have %d, %q, want %q", test.args, code, errs.String(), test.want)
 		}
 	}
