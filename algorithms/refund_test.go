@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A bucket from which one cost at a time is refunded always holds at least as much as if only the real cost had been taken.
+// A bucket from which one cost at a time is refunded always owes at least as much as if only the real cost had been taken, to
+// the part of a unit, but for what drains in a nanosecond.
 func TestRefundOfBuckets(t *testing.T) {
 	for seed := range uint64(300) {
 		chance := rand.New(rand.NewPCG(seed, 1))
@@ -42,10 +43,44 @@ func TestRefundOfBuckets(t *testing.T) {
 			step()
 			s = l.Refund(s, TakeRecord{}, fresh-time.Duration(now.Steady-taken), now, reserved-used)
 			ideal = l.Advance(ideal, now)
-			if s.Count < ideal.Count-1 {
-				t.Fatalf("seed %d: have %d owed, want at least %d", seed, s.Count, ideal.Count)
+			have, want := l.Advance(s, next(now)), l.Advance(ideal, next(now))
+			if have.Count < want.Count || have.Count == want.Count && have.Part < want.Part {
+				t.Fatalf("seed %d: have %+v, want at least %+v", seed, have, want)
 			}
 		}
+	}
+}
+
+// next returns the instant a nanosecond after now.
+func next(now Instant) Instant { return Instant{Steady: now.Steady + 1, Wall: now.Wall + 1} }
+
+// Refunding all of a cost leaves what it would have been without it, to the part of a unit. So the next cost fits at once.
+func TestRefundOfBucketsKeepsParts(t *testing.T) {
+	for seed := range uint64(1000) {
+		chance := rand.New(rand.NewPCG(seed, 2))
+		l := &Limit{Kind: LeakyBucket, Amount: 1 + chance.Int64N(50), Burst: 1 + chance.Int64N(20), Window: 24 * time.Hour}
+		if seed%2 == 0 {
+			l.Amount, l.Burst = MaxAmount-chance.Int64N(50), 1+chance.Int64N(100_000) // 104 units a nanosecond
+		}
+		now := At(time.Unix(1_800_000_000, 0))
+		without := l.Force(State{}, TakeRecord{}, now, chance.Int64N(2*l.Burst))
+		now.Steady += chance.Int64N(int64(l.Window)/l.Amount + 1)
+		cost := 1 + chance.Int64N(l.Burst)
+		s := l.Force(without, TakeRecord{}, now, cost)
+		rest := l.Describe(s, now, cost, true).ResetAfter
+		passed := chance.Int64N(int64(rest) + 1)
+		now.Steady += passed
+		s = l.Refund(s, TakeRecord{}, rest-time.Duration(passed), now, cost)
+		if have, want := l.Advance(s, next(now)), l.Advance(without, next(now)); have.Count != want.Count || have.Part != want.Part {
+			t.Fatalf("seed %d: have %+v, want %+v", seed, have, want)
+		}
+	}
+	l := &Limit{Kind: TokenBucket, Amount: 1, Burst: 1, Window: 24 * time.Hour}
+	now := At(time.Unix(1_800_000_000, 0))
+	s, _ := l.Take(State{}, now, 1)
+	now.Steady += int64(time.Millisecond)
+	if s = l.Refund(s, TakeRecord{}, 24*time.Hour-time.Millisecond, now, 1); !s.Fresh() {
+		t.Errorf("have %+v owed, want nothing", s)
 	}
 }
 
