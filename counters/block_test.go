@@ -55,6 +55,32 @@ func TestBlockIsACounter(t *testing.T) {
 	}
 }
 
+// If a block in force is made longer, a count keeps it for as long as a check would.
+func TestCountKeepsALongerBlock(t *testing.T) {
+	for _, mode := range []Mode{CheckMode, CountMode} {
+		table := New(100)
+		table.Take(epoch, withBlock(1, 1))
+		table.Take(epoch, withBlock(1, 1))
+		longer := *blockLimit
+		longer.Window *= 2
+		ask := func(at time.Duration) Verdict {
+			ops := withBlock(1, 0)
+			ops[1].Limit, ops[0].Mode, ops[1].Mode = &longer, mode, mode
+			v := table.Take(after(at), ops)
+			if ops[1].Decision.Allowed {
+				t.Errorf("mode %d: no block after %s", mode, at)
+			}
+			return v
+		}
+		if v := ask(time.Minute); v == Admitted != (mode == CountMode) {
+			t.Errorf("mode %d: have %v", mode, v)
+		}
+		table.Sweep(after(90*time.Minute), 1000)
+		ask(90 * time.Minute)
+		table.Close()
+	}
+}
+
 // A flood of new subjects never evicts a block. Without room for the block or its subject, no block begins.
 func TestBlockInAFullTable(t *testing.T) {
 	table := New(8)

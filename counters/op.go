@@ -57,7 +57,7 @@ type Op struct {
 	Mode   Mode
 	// Block marks the op that enforces a rule's block. The block begins when another op with the same Key.Subject refuses,
 	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
-	// it lasts, it refuses every check, whatever the cost.
+	// it lasts, it refuses every check, whatever the cost, but not a count.
 	Block bool
 
 	// Set by Take and Peek.

@@ -169,7 +169,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.location.found() && op.Mode != CountMode { // counts are stored by commit only
+		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) { // commit stores counts
 			s.protectRefused(now, op)
 		}
 		blocks = blocks || op.Block

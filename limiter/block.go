@@ -18,10 +18,10 @@ func countHitOps(h *rules.Hit) int {
 	return len(h.Limits)
 }
 
-// addBlock appends a hit's block, after the hit's limits.
-func (a *Answer) addBlock(h *rules.Hit) {
+// addBlock appends a hit's block, after the hit's limits. It has their mode, so that it does not make a count fail.
+func (a *Answer) addBlock(h *rules.Hit, mode counters.Mode) {
 	a.scratch.hasBlocks = true
-	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
+	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Mode: mode, Block: true}
 	a.scratch.ops = append(a.scratch.ops, op)
 	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
 }

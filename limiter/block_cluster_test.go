@@ -182,6 +182,52 @@ func TestBlockAlone(t *testing.T) {
 	})
 }
 
+// Counts take their cost during a block and begin it, wherever they are decided.
+func TestCountsAreNotBlockedAnywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, blockRules)
+		key := w.keyOf("login", w.nodes[0], w.nodes[1])
+		count := byKey("login", key)
+		count.Mode, count.Costs = counters.CountMode, []UnitCost{{"requests", 2}}
+		for i, n := range w.nodes {
+			if a := n.check(count); a.Allowed != (i == 0) || a.Counted == a.Allowed || a.Limits[0].Blocked == a.Allowed {
+				t.Errorf("node %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, a.Limits)
+			}
+		}
+		w.expectBlockedEverywhere("counted over the limit", "login", key, blockLength)
+		count.RequestID = "x"
+		for range 2 {
+			if a := w.nodes[1].check(count); a.Allowed || !a.Counted || !a.Limits[0].Blocked {
+				t.Errorf("with an id: have %v, counted %v, %+v", a.Allowed, a.Counted, a.Limits)
+			}
+		}
+		if used := w.nodes[1].used("login", key); used != 8 {
+			t.Errorf("have %d used, want 8", used)
+		}
+		w.setCut(w.nodes[1], w.nodes[0], true)
+		w.setCut(w.nodes[2], w.nodes[0], true)
+		count.RequestID = ""
+		for _, want := range []DecidedBy{ByStandby, ByFallback} {
+			for i, n := range w.nodes[1:] {
+				key := w.keyOf("login", w.nodes[0], w.nodes[2-i])
+				if want == ByStandby {
+					key = w.keyOf("login", w.nodes[0], w.nodes[1])
+				}
+				count.Key = []string{key}
+				for range 2 {
+					if a := n.check(count); !a.Allowed && !a.Counted || a.DecidedBy != want {
+						t.Errorf("node %d: refused by %s, want %s: %+v", i+1, a.DecidedBy, want, a.Limits)
+					}
+				}
+				if a := n.check(byKey("login", key)); a.Allowed || !a.Limits[0].Blocked {
+					t.Errorf("%s on node %d: have %+v after the counts", want, i+1, a.Limits)
+				}
+			}
+			w.setCut(w.nodes[1], w.nodes[2], true)
+		}
+	})
+}
+
 // If a copy's refusal stops a cut-off node, the block begins on that node, even if the copy is read-only.
 func TestBlockByACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

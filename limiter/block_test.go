@@ -135,6 +135,38 @@ func TestBlockKeepsOnWhenItsLengthChanges(t *testing.T) {
 	blocked{after: 6 * time.Minute, cost: 1, allowed: true}.ask(t, l, "r")
 }
 
+// A count takes its cost during a block, too. One that goes over begins the block.
+func TestCountsAreNotBlocked(t *testing.T) {
+	l := open(t, "rules: [{name: r, key: [k], limits: [{limit: 5, per: 1h, algorithm: fixed-window}], block: 10m}]")
+	for i, step := range []struct {
+		after            time.Duration
+		mode             counters.Mode
+		cost, used       int64
+		allowed, counted bool
+		retry            time.Duration
+	}{
+		{mode: counters.CountMode, cost: 4, used: 4, allowed: true},
+		{mode: counters.CountMode, cost: 4, used: 8, counted: true, retry: time.Hour},
+		{after: time.Minute, mode: counters.CountMode, cost: 1, used: 9, counted: true, retry: 59 * time.Minute},
+		{after: time.Minute, mode: counters.CountMode, cost: 0, used: 9, counted: true, retry: 9 * time.Minute},
+		{after: time.Minute, cost: 0, used: 9, retry: 9 * time.Minute},
+		{after: 10 * time.Minute, cost: 0, used: 9, allowed: true},
+		{after: 10 * time.Minute, cost: 1, used: 9, retry: 50 * time.Minute},
+		{after: 11 * time.Minute, mode: counters.CountMode, cost: 0, used: 9, counted: true, retry: 9 * time.Minute},
+	} {
+		q := byKey("r", "k")
+		q.Mode, q.Costs = step.mode, []UnitCost{{"requests", step.cost}}
+		a := check(t, l, after(step.after), q)
+		if la := a.Limits[0]; a.Allowed != step.allowed || a.Counted != step.counted || la.RetryAfter != step.retry || la.Blocked == a.Allowed {
+			t.Errorf("step %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, la)
+		}
+		u, _ := l.table.Usage(after(step.after), a.scratch.ops[0].Key, a.scratch.ops[0].Limit)
+		if u != step.used {
+			t.Errorf("step %d: have %d used, want %d", i, u, step.used)
+		}
+	}
+}
+
 // Usage reports a block, Reset lifts it, and Adjust neither triggers nor lifts one. A caller can count failed attempts only.
 func TestBlockInUsage(t *testing.T) {
 	l := open(t, loginRules)

@@ -236,7 +236,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 			op.Shadow, op.Mode = h.Rule.Shadow, mode
 		}
 		if h.Block != nil {
-			a.addBlock(h)
+			a.addBlock(h, mode)
 		}
 	}
 	if len(q.Subjects) > 0 {
