@@ -49,7 +49,7 @@ func (a *Answer) foldBlocks() {
 	s.ops, a.Limits, s.hasBlocks = ops, limits, false
 }
 
-// blockOps makes ops, all of one subject, refuse for at least as long as block does.
+// blockOps makes ops, all of one subject, refuse for at least as long as block does. What is used stays.
 func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	for j := range ops {
 		d := &ops[j].Decision
@@ -57,7 +57,7 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 		if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > retry) {
 			retry = d.RetryAfter
 		}
-		*d = algorithms.Decision{RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.ResetAfter)}
+		*d = algorithms.Decision{Used: d.Used, RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.ResetAfter)}
 	}
 }
 

@@ -157,7 +157,8 @@ func TestCountsAreNotBlocked(t *testing.T) {
 		q := byKey("r", "k")
 		q.Mode, q.Costs = step.mode, []UnitCost{{"requests", step.cost}}
 		a := check(t, l, after(step.after), q)
-		if la := a.Limits[0]; a.Allowed != step.allowed || a.Counted != step.counted || la.RetryAfter != step.retry || la.Blocked == a.Allowed {
+		la := a.Limits[0]
+		if a.Allowed != step.allowed || a.Counted != step.counted || la.RetryAfter != step.retry || la.Blocked == a.Allowed || la.Used != step.used {
 			t.Errorf("step %d: have %v, counted %v, %+v", i, a.Allowed, a.Counted, la)
 		}
 		u, _ := l.table.Usage(after(step.after), a.scratch.ops[0].Key, a.scratch.ops[0].Limit)
