@@ -47,10 +47,18 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		return append(b, ") can never allow it: the cost is above its capacity."...)
 	case t.Full:
 		b = append(b, "); retry in "...)
+	case a.DecidedBy == ByFallback && t.isUncounted():
+		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny; retry in "...)
 	default:
 		b = append(b, ") is used up; retry in "...)
 	}
 	return appendSeconds(b, t.RetryAfter)
+}
+
+// isUncounted reports whether `on_partition: deny` refused the check, rather than a counter. It is valid for an answer with
+// ByFallback, which may also have limits that an owner decided. A counter that refuses for a while is not fresh.
+func (la *LimitAnswer) isUncounted() bool {
+	return la.Rule.OnPartition == rules.RefuseUncounted && la.RetryAfter == uncountedRetry && la.ResetAfter == 0
 }
 
 // appendBlocked appends the sentence for a blocked subject.

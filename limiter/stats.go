@@ -200,11 +200,12 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 	}
 }
 
-// countPriorChecks returns how many checks of this cost the refusing limit already holds.
+// countPriorChecks returns how many checks of this cost the counter that refused already holds. If it counts only a share, or
+// if there is none, that is less than the limit.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
-			return (la.Limit.Capacity() - la.Remaining) / max(1, ops[i].Cost)
+			return min(la.Used, la.Limit.Capacity()) / max(1, ops[i].Cost)
 		}
 	}
 	return 0

@@ -26,7 +26,7 @@ type TopSubject struct {
 	Rule    string
 	Key     []string
 	Refused int64
-	// Checks counts checks since then, plus as many earlier ones as it took to use up the limit. It is at least Refused.
+	// Checks counts checks since then, plus as many earlier ones as it took to use what was used then. It is at least Refused.
 	Checks int64
 	// Recent counts the refusals of the last five minutes, to within half a minute. Top returns it as 0.
 	Recent int64

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 )
 
 func TestTop(t *testing.T) {
@@ -28,6 +29,31 @@ func TestTop(t *testing.T) {
 	if top = l.Top(1); top[0].Checks != 12 || top[0].Refused != 9 {
 		t.Errorf("have %+v", top[0])
 	}
+}
+
+// Checks includes only what the counter that refused held: at most a node's share, and nothing with on_partition: deny.
+func TestTopOfShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: local, key: [k], consistency: local, limits: [{limit: 12, per: 1440h, algorithm: fixed-window}]}
+  - {name: deny, key: [k], on_partition: deny, limits: [{limit: 10, per: 1440h, algorithm: fixed-window}]}`)
+		n, key := w.nodes[2], w.keyOf("deny", w.nodes[0], w.nodes[1])
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[1], true)
+		var a *Answer
+		for range 14 {
+			n.check(byKey("local", "x"))
+			a = n.check(byKey("deny", key))
+		}
+		if have := string(a.AppendReason(nil)); have != `Limit "deny" of rule "deny" (10 requests per 1440h) can't be counted: its owner can't be reached, and on_partition is deny; retry in 1 s.` {
+			t.Error(have)
+		}
+		for _, s := range n.Top(2) {
+			if want := map[string]int64{"local": 10, "deny": 14}[s.Rule]; s.Checks != 14 || s.Refused != want {
+				t.Errorf("have %+v, want %d of 14 refused", s, want)
+			}
+		}
+	})
 }
 
 // On a Zipf stream, top finds the subjects refused most, in order, in bounded memory.
