@@ -186,6 +186,18 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	return d
 }
 
+// MoreAfter returns how long until more remains than after a check that Peek decided as d. It returns zero if nothing is used, if
+// the check was refused, or if more is used than the limit allows. A Take that makes the log coarser may add up to its grain.
+func (log *Log) MoreAfter(l *Limit, now Instant, d *Decision) time.Duration {
+	switch {
+	case !d.Allowed || d.Used == 0 || d.Used > l.Amount:
+		return 0
+	case log.Len() > 0:
+		return timeToLeave(log.entries[log.head], l, now)
+	}
+	return timeToLeave(Entry{At: log.advancedTo}, l, now) // the check's own hit
+}
+
 // TakeRecord describes the last Take, for a later Give.
 func (log *Log) TakeRecord() TakeRecord { return TakeRecord{Steady: log.lastTaken} }
 

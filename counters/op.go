@@ -65,7 +65,7 @@ type Op struct {
 	// Full: the limit did not refuse, but the table has no room for another counter.
 	Full bool
 
-	state    algorithms.State // after the check, while it is being decided
+	state    algorithms.State // after the check, while it is being decided; for a log, At is what MoreAfter returns
 	location location
 }
 
@@ -90,9 +90,12 @@ func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
 }
 
-// MoreAfter returns how long until op's limit, a sliding window, has more left than after the check; zero if nothing is used.
-// It is valid only for the Take or Peek that admitted the whole check.
+// MoreAfter returns how long until op's limit, a sliding window or a log, has more left than after the check; zero if nothing is
+// used, or if a log has a queue or a debt. It is valid only for the Take or Peek that admitted the whole check.
 func (op *Op) MoreAfter(now algorithms.Instant) time.Duration {
+	if op.Limit.Kind == algorithms.SlidingLog {
+		return time.Duration(op.state.At)
+	}
 	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 

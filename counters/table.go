@@ -309,13 +309,16 @@ func (t *Table) resolve(now algorithms.Instant, ops []Op) bool {
 // decideLog is decideOp for a log. Only commit changes the log.
 func (t *Table) decideLog(s *shard, now algorithms.Instant, op *Op) {
 	op.location = location{index: -1, log: s.log(op.Key)}
+	var fresh algorithms.Log
+	log := &fresh
 	if op.location.log != nil {
-		before := op.location.log.log.Len()
-		op.Decision = op.location.log.log.Peek(op.Limit, now, op.Cost)
-		t.logEntries[op.Key.class()].Add(int64(op.location.log.log.Len() - before))
-	} else {
-		var fresh algorithms.Log
-		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
+		log = &op.location.log.log
+	}
+	before := log.Len()
+	op.Decision = log.Peek(op.Limit, now, op.Cost)
+	op.state.At = int64(log.MoreAfter(op.Limit, now, &op.Decision))
+	if log.Len() != before {
+		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
 	}
 }
 

@@ -128,8 +128,8 @@ func (a *Answer) Delay() (longest time.Duration) {
 }
 
 // MoreAfter returns how long it takes until more of the i-th limit is available than now; zero if nothing is used, or if this
-// node does not know. For a log it is known only after a refusal; for a sliding window also if this node admitted the check as
-// the owner.
+// node does not know. For a sliding window and a log it is known only after a refusal, or if this node admitted the check as the
+// owner.
 func (a *Answer) MoreAfter(i int) (more time.Duration) {
 	la := &a.Limits[i]
 	switch {
@@ -142,7 +142,7 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 		}
 		// The time in which one unit drains, rounded up.
 		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
-	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.decidedHere && a.Allowed:
+	case a.scratch.decidedHere && a.Allowed: // a sliding window or a log
 		more = a.scratch.ops[i].MoreAfter(a.Now)
 	}
 	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {

@@ -252,6 +252,8 @@ func (c *clusterCheck) takeHere(list []int) {
 		}
 	}
 	c.refused = c.refused || verdict == counters.Refused
+	// As in start, which decides no reservation.
+	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects) && c.now == c.answer.Now
 }
 
 // spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.

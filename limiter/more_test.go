@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestMoreAfter: MoreAfter is never wrong, whichever node decides the check. For a sliding window, only refusals and the
+// TestMoreAfter: MoreAfter is never wrong, whichever node decides the check. For a sliding window and a log, only refusals and the
 // owner's own admissions know it.
 func TestMoreAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -15,6 +15,7 @@ func TestMoreAfter(t *testing.T) {
   - {name: bucket, key: [k], limits: [{limit: 1000, per: 1000h, algorithm: token-bucket}]}
   - {name: fixed, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}
   - {name: log, key: [k], limits: [{limit: 1, per: 1h, algorithm: sliding-window-log}]}
+  - {name: log2, key: [k], limits: [{limit: 100, per: 1h, algorithm: sliding-window-log}]}
   - {name: local, key: [k], consistency: local, limits: [{limit: 1000, per: 1h}, {limit: 1000, per: 1000h, algorithm: token-bucket}]}`)
 		owner, other := w.nodes[0], w.nodes[1]
 		more := func(n *testNode, rule string, want DecidedBy) (all []time.Duration, allowed bool) {
@@ -54,8 +55,20 @@ func TestMoreAfter(t *testing.T) {
 			}
 		}
 		for i, allowed := range []bool{true, false} {
-			if have, ok := more(owner, "log", ByOwner); ok != allowed || (have[0] > 0) == allowed {
+			if have, ok := more(owner, "log", ByOwner); ok != allowed || have[0] != time.Hour {
 				t.Errorf("log, check %d: have %v, allowed %t", i, have, ok)
+			}
+		}
+		for _, rule := range []string{"sliding", "log2"} {
+			var a Answer
+			for _, id := range []string{"", "x"} {
+				q := byKey(rule, w.keyOf(rule, owner, nil))
+				q.RequestID = id
+				for n, known := range map[*testNode]bool{owner: true, other: false} {
+					if _, err := n.Reserve(&q, time.Minute, &a); err != nil || !a.Allowed || id == "" && (a.MoreAfter(0) > 0) != known {
+						t.Errorf("%s, reserved: have %v, allowed %t, %v", rule, a.MoreAfter(0), a.Allowed, err)
+					}
+				}
 			}
 		}
 	})

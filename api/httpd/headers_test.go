@@ -81,7 +81,7 @@ rules:
 	const year = 366 * 24 * 3600
 	policies, limits := rateFields(t, ask("kinds", ""))
 	for name, want := range map[string]string{
-		"bucket": "999999999999999 <nil> 60 6", "slow": "3 <nil> 3600 3600", "queue": "30 <nil> 60 2", "log": "20 <nil> 31622400 <nil>",
+		"bucket": "999999999999999 <nil> 60 6", "slow": "3 <nil> 3600 3600", "queue": "30 <nil> 60 2", "log": "20 <nil> 31622400 31622400",
 		"tpm": "999999999999999 tokens 60 <nil>", "odd": `100 a"%C3%A9 60 <nil>`,
 	} {
 		if have := fmt.Sprintf("%v %v %v %v", policies[name]["q"], policies[name]["qu"], policies[name]["w"], limits[name]["t"]); have != want {
