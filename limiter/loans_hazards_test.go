@@ -477,7 +477,8 @@ func testStaleAskers(t *testing.T) {
 	}
 }
 
-// Answers report the whole limit, and what is left of this region's share. A region without a share admits nothing.
+// Answers report the whole limit, and what is left of this region's share. A region without a share admits nothing; only what is
+// above the whole limit can never be admitted.
 func TestWholeLimits(t *testing.T) {
 	text := `rules:
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
@@ -489,6 +490,13 @@ func TestWholeLimits(t *testing.T) {
 				a := n.check(byKey(rule, fmt.Sprint("k", i)))
 				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.WholeCapacity != 900 || a.Limits[0].Remaining != 0 {
 					t.Errorf("ap: have %+v by %s", a.Limits[0], a.DecidedBy)
+				}
+				for cost, never := range map[int64]bool{900: false, 901: true} {
+					q := byKey(rule, fmt.Sprint("k", i))
+					q.Costs = []UnitCost{{"requests", cost}}
+					if a := n.check(q); a.Allowed || (a.Limits[0].RetryAfter == algorithms.Never) != never {
+						t.Errorf("ap: have %+v for a cost of %d", a.Limits[0], cost)
+					}
 				}
 			}
 			for _, n := range e.all["eu"].nodes {
