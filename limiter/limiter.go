@@ -454,7 +454,7 @@ func (a *Answer) conclude() {
 		// Copy field by field: copying the whole struct right after these writes would stall the processor.
 		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
 		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.Used, op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
-		if whole := la.Limit.WholeCapacity; !la.Allowed && la.Limit.Capacity() == 0 && whole > 0 && op.Cost > whole {
+		if !la.Allowed && la.Limit.Capacity() == 0 && la.Limit.WholeCapacity > 0 && op.Cost > la.Limit.WholeCapacity {
 			la.RetryAfter = algorithms.Never // this region has no share now, and none would be enough
 		}
 		if a.Allowed && op.Mode == counters.CountMode && !la.Allowed && !la.Rule.Shadow {
