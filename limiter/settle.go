@@ -205,7 +205,9 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}
 	}
-	rs.charge(debts)
+	if len(debts) > 0 {
+		rs.charge(debts)
+	}
 }
 
 // correctBill bills the difference between the real and the reserved costs.
