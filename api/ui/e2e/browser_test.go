@@ -277,21 +277,21 @@ func (b *browser) page(method string, params, result any) {
 // open loads an address.
 func (b *browser) open(url string) {
 	b.t.Helper()
-	b.load("Page.navigate", map[string]any{"url": url})
+	b.load(func() { b.page("Page.navigate", map[string]any{"url": url}, nil) })
 }
 
 // reload loads the page anew.
 func (b *browser) reload() {
 	b.t.Helper()
-	b.load("Page.reload", nil)
+	b.load(func() { b.page("Page.reload", nil, nil) })
 }
 
-// load waits until the page before is gone and the next one is there. An expression that is evaluated when the page goes
-// fails.
-func (b *browser) load(method string, params any) {
+// load does what replaces the page, and waits until that page is gone and the next one is there. An expression that is evaluated
+// when the page goes fails.
+func (b *browser) load(replace func()) {
 	b.t.Helper()
 	b.eval(`window.before = true`)
-	b.page(method, params, nil)
+	replace()
 	eventually(b.t, "the page is loaded", func() bool {
 		var r struct{ Result struct{ Value any } }
 		text, err := chromium.command(b.session, "Runtime.evaluate", map[string]any{

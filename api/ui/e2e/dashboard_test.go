@@ -121,7 +121,7 @@ func showsStarting(t *testing.T, s *site) {
 		s.cluster.awaitReady(i)
 	}
 	s.until("nothing is wrong any more", `document.getElementById('notices').innerText === ''`)
-	s.click("#token-forget")
+	s.load(func() { s.click("#token-forget") }) // it loads the page anew
 	s.calm(t, "status of 401")
 }
 
