@@ -136,7 +136,7 @@ func (rs *reservations) settleLocal(s *settleRequest, now algorithms.Instant) {
 		switch subj := &s.subjects[i]; {
 		case subj.lineage != localLineage || subj.isOfProcess(rs.limiter) && i == 0:
 		case subj.isOfProcess(rs.limiter):
-			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now)) // a full table has evicted the cost
+			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now)) // without room for the note, the estimate stays charged
 		default:
 			rs.countDropped(s, subj)
 		}
