@@ -120,7 +120,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			if isUncounted(&op, aloneOp) {
 				continue
 			}
-			if c.peek || !aloneOp.Decision.Allowed {
+			if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
 				op.Cost = 0
 			}
 			c.gatheredOps = append(c.gatheredOps, op)

@@ -245,7 +245,7 @@ func (n *testNode) DecideAlone(now algorithms.Instant, ops []counters.Op) counte
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	for i := range ops {
-		if op := &ops[i]; v == counters.Admitted && op.Decision.Allowed {
+		if op := &ops[i]; v == counters.Admitted && op.Took() {
 			n.w.owed[op.Key] += op.Cost
 		}
 	}
