@@ -226,6 +226,7 @@ func (c *change) voidLeases(l *Limiter) {
 	}
 	if reset {
 		l.membership.leases.granted.Forget(subject)
+		l.membership.leases.resets.add(l.membership.Boottime(), subject)
 	}
 	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }

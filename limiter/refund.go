@@ -137,6 +137,9 @@ func (r *refund) give(l *Limiter) {
 		return
 	}
 	now, sameProcess := l.clock.Now(), r.incarnation == l.incarnation
+	if r.grant != 0 && !sameProcess && m.leases.resets.has(m.Boottime(), r.subject) {
+		return
+	}
 	giveOne := func(i int, cost int64) {
 		op := &r.ops[i]
 		taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}

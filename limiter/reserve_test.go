@@ -533,6 +533,38 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 	}
 }
 
+// After a reset, nothing of a grant comes back, even if the node that made it has handed the subject over.
+func TestResetAfterAHandOver(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			nextWindow(time.Hour)
+			w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
+			owner, holder := w.nodes[0], w.nodes[1]
+			key := w.keyOf("r", owner, nil)
+			for range 20 {
+				holder.check(byKey("r", key))
+				time.Sleep(5 * time.Millisecond)
+			}
+			if moved {
+				owner = w.nodes[2]
+				w.handOver(w.partition("r", key), owner)
+			}
+			if _, err := owner.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
+				t.Fatal(err)
+			}
+			q := byKey("r", key)
+			q.Costs = []UnitCost{{rules.Requests, 1000}}
+			if a := owner.check(q); !a.Allowed {
+				t.Fatalf("after the reset: %+v", a.Limits)
+			}
+			time.Sleep(2 * resetMemory)
+			if used := owner.used("r", key); used != 1000 {
+				t.Errorf("moved %v: have %d used, want 1000", moved, used)
+			}
+		})
+	}
+}
+
 // A subject of a rule with `consistency: local` has no owner, so it can't be the home. Other subjects get their cost back.
 func TestReservationByALocalRuleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
