@@ -11,7 +11,7 @@ import (
 func TestRouteAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
-		keeper, p := f.nodes[0].keeper, 0
+		keeper, p := f.nodes[0].keeper.Load(), 0
 		synctest.Wait() // no other goroutine runs while no time passes
 		if n := testing.AllocsPerRun(1000, func() {
 			p = (p + 1) % ring.Partitions

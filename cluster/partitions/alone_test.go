@@ -14,7 +14,7 @@ import (
 func decideAlone(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-	if v := n.keeper.DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
+	if v := n.keeper.Load().DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
 		t.Fatalf("%s alone: %v, %+v", n.ip, v, ops[0].Decision)
 	}
 }
@@ -53,7 +53,7 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 			t.Errorf("not reported: have %d used", f.used(keyOf(keys[0])))
 		}
 		time.Sleep(5 * time.Second)
-		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 3) {
+		if n := c.keeper.Load().Stats().Debts; n != 0 || !f.usedIs(keys, 3) {
 			t.Errorf("have %d debts left, %d used", n, f.used(keyOf(keys[0])))
 		}
 	})
@@ -84,7 +84,7 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 			f.net.Rejoin(a.ip)
 			a.authority.Store(true)
 			time.Sleep(3 * time.Second)
-			if n := a.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 2) {
+			if n := a.keeper.Load().Stats().Debts; n != 0 || !f.usedIs(keys, 2) {
 				t.Errorf("ended %v: have %d debts left, %d used, want 2", ended, n, f.used(keyOf(keys[0])))
 			}
 		})
@@ -104,7 +104,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		f.net.Isolate(b.ip)
 		time.Sleep(400 * time.Millisecond)
-		c.table.Put(now(), counters.Record{ // from a checkpoint
+		c.table.Load().Put(now(), counters.Record{ // from a checkpoint
 			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
 			FreshAt: time.Now().Add(time.Hour).Unix(),
 		})
@@ -114,7 +114,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 			}
 			decideAlone(t, n, i, counters.Refused)
 			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
-			if v := n.keeper.DecideAlone(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
+			if v := n.keeper.Load().DecideAlone(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
 				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
 			}
 		}
@@ -134,15 +134,15 @@ func TestForgiven(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		op := counters.Op{Key: keyOf(i), Limit: &bucket, Cost: 5}
 		for range 3 {
-			c.keeper.DecideAlone(now(), []counters.Op{op})
+			c.keeper.Load().DecideAlone(now(), []counters.Op{op})
 		}
-		c.keeper.ForgiveDebt(now(), &op)
+		c.keeper.Load().ForgiveDebt(now(), &op)
 		f.net.Heal(a.ip, c.ip)
 		time.Sleep(4 * time.Second)
-		if used, _ := a.table.Usage(now(), keyOf(i), &bucket); used != 10 {
+		if used, _ := a.table.Load().Usage(now(), keyOf(i), &bucket); used != 10 {
 			t.Errorf("have %d used, want 10", used)
 		}
-		if n := c.keeper.Stats().Debts; n != 0 {
+		if n := c.keeper.Load().Stats().Debts; n != 0 {
 			t.Errorf("have %d debts left", n)
 		}
 	})
@@ -157,18 +157,18 @@ func TestDebtsAreBounded(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		short := limit
 		short.Window = 5 * time.Second
-		c.keeper.mu.Lock()
+		c.keeper.Load().mu.Lock()
 		for i := range maxFallbackDebts {
-			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takeRecordNow(&short, now()), 1, true)
+			c.keeper.Load().debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takeRecordNow(&short, now()), 1, true)
 		}
-		c.keeper.mu.Unlock()
+		c.keeper.Load().mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
 		decideAlone(t, c, i, counters.Admitted)
-		if st := c.keeper.Stats(); st.Debts != maxFallbackDebts || st.Dropped != 1 {
+		if st := c.keeper.Load().Stats(); st.Debts != maxFallbackDebts || st.Dropped != 1 {
 			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
 		}
 		time.Sleep(21 * time.Second)
-		if st := c.keeper.Stats(); st.Debts != 0 {
+		if st := c.keeper.Load().Stats(); st.Debts != 0 {
 			t.Errorf("have %d debts", st.Debts)
 		}
 	})
@@ -236,19 +236,19 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 		keys := f.keysOf(a, b, 10)
 		f.net.Isolate(c.ip)
 		time.Sleep(400 * time.Millisecond)
-		before := c.keeper.DebtsChanged()
+		before := c.keeper.Load().DebtsChanged()
 		for _, i := range keys {
 			decideAlone(t, c, i, counters.Admitted)
 		}
-		if c.keeper.DebtsChanged() == before {
+		if c.keeper.Load().DebtsChanged() == before {
 			t.Error("DebtsChanged has not changed")
 		}
-		text := c.keeper.AppendDebts(nil)
+		text := c.keeper.Load().AppendDebts(nil)
 		c.kill()
 		time.Sleep(50 * time.Millisecond)
 		c.restart()
 		for range 2 {
-			if n, err := c.keeper.RestoreDebts(text); err != nil || n != 0 && n != len(keys) {
+			if n, err := c.keeper.Load().RestoreDebts(text); err != nil || n != 0 && n != len(keys) {
 				t.Errorf("have %d, %v", n, err)
 			}
 		}
@@ -256,7 +256,7 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 		f.bring(c)
 		f.settle()
 		time.Sleep(5 * time.Second)
-		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+		if n := c.keeper.Load().Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
 			t.Errorf("have %d debts left, %d used", n, f.used(keyOf(keys[0])))
 		}
 	})

@@ -24,7 +24,7 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return by, by.keeper.Confirm(ctx, ring.PartitionOf(keyOf(key).Subject))
+	return by, by.keeper.Load().Confirm(ctx, ring.PartitionOf(keyOf(key).Subject))
 }
 
 // A confirmation pushes the change at once, and the standby has it.
@@ -43,18 +43,18 @@ func TestConfirmIsQuick(t *testing.T) {
 					return
 				}
 				p := ring.PartitionOf(keyOf(i).Subject)
-				standby := f.byID(by.keeper.Route(p).Standby)
-				if used, _ := standby.table.Usage(now(), keyOf(i), &limit); used != 1 {
+				standby := f.byID(by.keeper.Load().Route(p).Standby)
+				if used, _ := standby.table.Load().Usage(now(), keyOf(i), &limit); used != 1 {
 					t.Errorf("key %d: the standby has %d, want 1", i, used)
 				}
 			})
 		}
 		wg.Wait()
 		for _, n := range f.all() {
-			if n.keeper.mu.Lock(); len(n.keeper.confirms) != 0 {
-				t.Errorf("%d still wait", len(n.keeper.confirms))
+			if n.keeper.Load().mu.Lock(); len(n.keeper.Load().confirms) != 0 {
+				t.Errorf("%d still wait", len(n.keeper.Load().confirms))
 			}
-			n.keeper.mu.Unlock()
+			n.keeper.Load().mu.Unlock()
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestConfirmAlone(t *testing.T) {
 		f.bring(n)
 		f.ring(n)
 		f.settle()
-		if !n.keeper.CanConfirm(1) {
+		if !n.keeper.Load().CanConfirm(1) {
 			t.Error("a node with a disk is not backed")
 		}
 		var wg sync.WaitGroup
@@ -169,7 +169,7 @@ func TestConfirmAlone(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 		defer cancel()
-		if err := n.keeper.Confirm(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		if err := n.keeper.Load().Confirm(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("have %v, want a deadline error", err)
 		}
 	})
@@ -183,20 +183,20 @@ func TestNotConfirmed(t *testing.T) {
 		time.Sleep(time.Second)
 		n := f.nodes[0]
 		p := 0
-		for n.keeper.Route(p).Place != Here {
+		for n.keeper.Load().Route(p).Place != Here {
 			p++
 		}
-		if !n.keeper.CanConfirm(p) {
+		if !n.keeper.Load().CanConfirm(p) {
 			t.Error("not backed despite a standby")
 		}
-		if err := f.nodes[1].keeper.Confirm(context.Background(), p); !errors.Is(err, ErrNotOwner) {
+		if err := f.nodes[1].keeper.Load().Confirm(context.Background(), p); !errors.Is(err, ErrNotOwner) {
 			t.Errorf("have %v, want ErrNotOwner", err)
 		}
-		f.byID(n.keeper.Route(p).Standby).kill()
-		f.eventually("the standby is missed", func() bool { return !n.keeper.CanConfirm(p) })
+		f.byID(n.keeper.Load().Route(p).Standby).kill()
+		f.eventually("the standby is missed", func() bool { return !n.keeper.Load().CanConfirm(p) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if err := n.keeper.Confirm(ctx, p); !errors.Is(err, ErrUnconfirmed) {
+		if err := n.keeper.Load().Confirm(ctx, p); !errors.Is(err, ErrUnconfirmed) {
 			t.Errorf("have %v, want ErrUnconfirmed", err)
 		}
 	})
@@ -207,8 +207,8 @@ func TestNotConfirmed(t *testing.T) {
 		f.bring(n)
 		f.ring(n)
 		f.settle()
-		if err := n.keeper.Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.CanConfirm(1) {
-			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.CanConfirm(1))
+		if err := n.keeper.Load().Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.Load().CanConfirm(1) {
+			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.Load().CanConfirm(1))
 		}
 	})
 }

@@ -27,7 +27,7 @@ func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
 	f.net.Isolate(c.ip)
 	f.net.DelayBetween(a.ip, c.ip, 0)
-	if n := c.keeper.Stats().Debts; n != len(keys) {
+	if n := c.keeper.Load().Stats().Debts; n != len(keys) {
 		t.Fatalf("have %d debts, want %d", n, len(keys))
 	}
 	time.Sleep(500 * time.Millisecond) // time for copies
@@ -37,7 +37,7 @@ func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 // checkDebitedOnce checks that the debts are acknowledged and were debited once.
 func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
 	t.Helper()
-	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Stats().Debts == 0 })
+	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Load().Stats().Debts == 0 })
 	time.Sleep(300 * time.Millisecond)
 	for _, i := range keys {
 		if used := f.used(keyOf(i)); used != 1 {
@@ -52,9 +52,9 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	for name, next := range map[string]func(f *fleet, a, c *node){
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
-			c.keeper.mu.Lock()
-			c.keeper.pending[pendingCall{a.id, MethodDebts}] = true // c reports no more debts to a
-			c.keeper.mu.Unlock()
+			c.keeper.Load().mu.Lock()
+			c.keeper.Load().pending[pendingCall{a.id, MethodDebts}] = true // c reports no more debts to a
+			c.keeper.Load().mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
 			f.settle()
@@ -94,10 +94,10 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, _, c, keys := loseAcknowledgement(t)
 		defer f.closeAll()
-		written := c.keeper.AppendDebts(nil)
+		written := c.keeper.Load().AppendDebts(nil)
 		c.kill()
 		c.restart()
-		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+		if n, err := c.keeper.Load().RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
 		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the batch
@@ -171,8 +171,8 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 				for _, i := range keys {
 					actAsStandby(t, teller, i)
 				}
-				written := teller.keeper.AppendDebts(nil)
-				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
+				written := teller.keeper.Load().AppendDebts(nil)
+				if changed := teller.keeper.Load().DebtsChanged(); len(teller.keeper.Load().AppendDebts(nil)) != len(written) || teller.keeper.Load().DebtsChanged() != changed {
 					t.Error("AppendDebts changed DebtsChanged")
 				}
 				if pulled {
@@ -187,7 +187,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 				f.checkDebitedOnce(t, teller, keys)
 				teller.kill()
 				teller.restart()
-				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+				if n, err := teller.keeper.Load().RestoreDebts(written); n != len(keys) || err != nil {
 					t.Fatalf("have %d restored, %v", n, err)
 				}
 				f.bring(teller)
@@ -214,12 +214,12 @@ func TestD8_DebtsOnDiskThatWereNotToldYet(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		actAsStandby(t, b, i)
 		decideAlone(t, b, j, counters.Admitted)
-		written := b.keeper.AppendDebts(nil)
+		written := b.keeper.Load().AppendDebts(nil)
 		f.net.Rejoin(a.ip)
-		f.eventually("a debt is acknowledged", func() bool { return b.keeper.Stats().Debts < 2 })
+		f.eventually("a debt is acknowledged", func() bool { return b.keeper.Load().Stats().Debts < 2 })
 		b.kill()
 		b.restart()
-		if n, err := b.keeper.RestoreDebts(written); n != 2 || err != nil {
+		if n, err := b.keeper.Load().RestoreDebts(written); n != 2 || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
 		f.bring(b)
@@ -286,7 +286,7 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 		time.Sleep(2100 * time.Millisecond)
 		f.bring(a)
 		f.settle()
-		f.eventually("all debts are acknowledged", func() bool { return b.keeper.Stats().Debts == 0 })
+		f.eventually("all debts are acknowledged", func() bool { return b.keeper.Load().Stats().Debts == 0 })
 		if !f.usedIs(keys, 4) {
 			t.Errorf("key %d: have %d used, want 4", keys[0], f.used(keyOf(keys[0])))
 		}
@@ -329,10 +329,10 @@ func TestCopiesWithHoles(t *testing.T) {
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
 		p := ringPartition(i)
-		k := b.keeper
-		b.table.TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
+		k := b.keeper.Load()
+		b.table.Load().TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
 		used := func() int64 {
-			n, _ := b.table.Usage(k.config.Now(), keyOf(i), &limit)
+			n, _ := b.table.Load().Usage(k.config.Now(), keyOf(i), &limit)
 			return n
 		}
 		k.mu.Lock()
@@ -394,7 +394,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 				break
 			}
 		}
-		f.eventually("the partition is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handedOver })
+		f.eventually("the partition is handed over", func() bool { return phase(a.keeper.Load().phases[p].Load()) == handedOver })
 		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -402,7 +402,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
 		// Reset the counter, so that the newest copy has less than the older one.
-		if err := d.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
+		if err := d.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(300 * time.Millisecond)
@@ -426,7 +426,7 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 		short := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
 		other := keyOf(i)
 		other.Counter++
-		k := c.keeper
+		k := c.keeper.Load()
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
 			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takeRecordNow(l, now()), 3, false)
@@ -448,7 +448,7 @@ func TestBatchesForgetWhatIsOver(t *testing.T) {
 		if used := f.used(keyOf(i)); used != 3 {
 			t.Errorf("have %d used, want 3", used)
 		}
-		if used, _ := a.table.Usage(now(), other, &short); used != 0 {
+		if used, _ := a.table.Load().Usage(now(), other, &short); used != 0 {
 			t.Errorf("have %d used of expired entries", used)
 		}
 	})
@@ -472,10 +472,10 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 		f.net.Isolate(f.nodes[2].ip) // so that no third node forwards
 		f.net.CutOneWay(b.ip, a.ip)
 		f.eventually("the copies have arrived", func() bool {
-			b.keeper.mu.Lock()
-			defer b.keeper.mu.Unlock()
+			b.keeper.Load().mu.Lock()
+			defer b.keeper.Load().mu.Unlock()
 			for _, i := range keys {
-				if d := b.keeper.debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
+				if d := b.keeper.Load().debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
 					return false
 				}
 			}
@@ -496,7 +496,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
-		p, k := ringPartition(i), b.keeper
+		p, k := ringPartition(i), b.keeper.Load()
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for n := range int64(3) {
@@ -507,7 +507,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 				t.Errorf("have %+v after %d copies", d, n+1)
 			}
 			k.mu.Unlock()
-			if used, _ := b.table.Usage(now(), keyOf(i), &limit); used != n+1 {
+			if used, _ := b.table.Load().Usage(now(), keyOf(i), &limit); used != n+1 {
 				t.Errorf("the copy has %d used after %d copies", used, n+1)
 			}
 		}

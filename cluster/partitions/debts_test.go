@@ -16,7 +16,7 @@ import (
 func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
-		k := f.nodes[1].keeper
+		k := f.nodes[1].keeper.Load()
 		k.mu.Lock()
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
@@ -50,16 +50,16 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 			}
 		}
 		time.Sleep(300 * time.Millisecond)
-		b.keeper.mu.Lock()
-		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the report is in flight when a is killed
-		b.keeper.mu.Unlock()
+		b.keeper.Load().mu.Lock()
+		b.keeper.Load().pending[pendingCall{a.id, MethodDebts}] = true // the report is in flight when a is killed
+		b.keeper.Load().mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
 		a.kill()
 		time.Sleep(50 * time.Millisecond)
-		b.keeper.mu.Lock()
-		delete(b.keeper.pending, pendingCall{a.id, MethodDebts})
-		b.keeper.mu.Unlock()
+		b.keeper.Load().mu.Lock()
+		delete(b.keeper.Load().pending, pendingCall{a.id, MethodDebts})
+		b.keeper.Load().mu.Unlock()
 		a.restart()
 		time.Sleep(2100 * time.Millisecond)
 		f.bring(a)
@@ -92,7 +92,7 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 				decideAlone(t, c, i, counters.Admitted)
 			}
 			f.net.Heal(a.ip, c.ip)
-			f.eventually("the debts are acknowledged", func() bool { return c.keeper.Stats().Debts == 0 })
+			f.eventually("the debts are acknowledged", func() bool { return c.keeper.Load().Stats().Debts == 0 })
 			a.kill()
 			f.end(a)
 			time.Sleep(time.Second)
@@ -117,7 +117,7 @@ func TestG5_DebtsThatASilentStandbyLacks(t *testing.T) {
 		f.net.Rejoin(c.ip)
 		f.eventually("the debt is debited", func() bool { return f.used(keyOf(i)) == 1 })
 		time.Sleep(2 * standbyWait)
-		if n := c.keeper.Stats().Debts; n != 1 {
+		if n := c.keeper.Load().Stats().Debts; n != 1 {
 			t.Errorf("have %d debts left, want 1", n)
 		}
 		a.kill()
@@ -144,7 +144,7 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		time.Sleep(3 * time.Second)
-		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+		if n := c.keeper.Load().Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
 			t.Errorf("have %d debts left, %d used, want 1", n, f.used(keyOf(keys[0])))
 		}
 	})
@@ -166,12 +166,12 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // an acknowledgement takes twice as long
-		f.eventually("the debts are reported", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
+		f.eventually("the debts are reported", func() bool { return a.keeper.Load().debtsWaiting.Load() > 0 })
 		f.net.Isolate(b.ip) // a's pushes do not arrive
 		f.end(a)
 		f.net.Rejoin(b.ip)
 		time.Sleep(5 * time.Second)
-		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+		if n := c.keeper.Load().Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
 			t.Errorf("have %d debts left, %d used, want 1", n, f.used(keyOf(keys[0])))
 		}
 	})
@@ -199,7 +199,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 					t.Fatal(by.ip, ok, err)
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if v := a.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
+				if v := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
 					t.Fatalf("the node acts for an owner that can be reached: %v", v)
 				}
 			}
@@ -216,7 +216,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 			} else {
 				f.net.Rejoin(d.ip)
 			}
-			f.eventually("all debts are debited", func() bool { return a.keeper.Stats().Debts == 0 })
+			f.eventually("all debts are debited", func() bool { return a.keeper.Load().Stats().Debts == 0 })
 			if !f.usedIs(keys, 2) {
 				t.Errorf("key %d: have %d used, want 2", keys[0], f.used(keyOf(keys[0])))
 			}

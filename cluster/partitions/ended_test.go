@@ -35,7 +35,7 @@ func TestTheEndedAreAsked(t *testing.T) {
 		f.end(a)
 		f.eventually("all partitions have owners", func() bool {
 			for p := range ring.Partitions {
-				if !b.table.IsOpen(p) && !d.table.IsOpen(p) {
+				if !b.table.Load().IsOpen(p) && !d.table.Load().IsOpen(p) {
 					return false
 				}
 			}
@@ -91,13 +91,13 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 						}
 					}
 				}
-				b.table = newTable()
+				b.table.Store(newTable())
 				before := f.state.To
 				starts(f, a, b)
 				f.bring(b)
 				f.eventually("all partitions have owners", func() bool {
 					for p := range ring.Partitions {
-						if !b.table.IsOpen(p) && !c.table.IsOpen(p) {
+						if !b.table.Load().IsOpen(p) && !c.table.Load().IsOpen(p) {
 							return false
 						}
 					}
@@ -139,17 +139,17 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		turn := f.state
 		time.Sleep(time.Second)
 		f.end(b)
-		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Subject); return c.table.IsOpen(p) || d.table.IsOpen(p) })
+		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Subject); return c.table.Load().IsOpen(p) || d.table.Load().IsOpen(p) })
 		const hits = 7
 		for range hits {
-			if v := b.keeper.DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
+			if v := b.keeper.Load().DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
 				t.Fatal(v)
 			}
 		}
-		b.keeper.Adopt(turn)
-		b.keeper.Adopt(f.state)
+		b.keeper.Load().Adopt(turn)
+		b.keeper.Load().Adopt(f.state)
 		f.agree(agreement.RegisterProcess{Node: b.id, Boot: b.boot})
-		b.keeper.Adopt(f.state)
+		b.keeper.Load().Adopt(f.state)
 		b.authority.Store(true)
 		f.eventually("the debts are reported", func() bool { return f.used(keyOf(i)) == hits })
 	})

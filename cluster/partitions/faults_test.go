@@ -146,9 +146,9 @@ func (f *fleet) living() (list []*node) {
 
 // restart starts a killed node again, without counters: its checkpoint is lost, too.
 func (n *node) restart() {
-	n.table.Close()
+	n.table.Load().Close()
 	n.fleet.mu.Lock()
-	n.table = newTable()
+	n.table.Store(newTable())
 	n.fleet.mu.Unlock()
 	n.boots++
 	n.start(n.boots)

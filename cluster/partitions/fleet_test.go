@@ -45,9 +45,9 @@ type node struct {
 	ip        string
 	boot      uint64
 	boots     uint64
-	table     *counters.Table
+	table     atomic.Pointer[counters.Table]
 	peers     *peer.Peers
-	keeper    *Keeper
+	keeper    atomic.Pointer[Keeper] // that of the last start
 	authority atomic.Bool
 	alive     atomic.Bool
 	muted     atomic.Bool  // it can be reached but answers no calls
@@ -83,7 +83,8 @@ func (f *fleet) all() []*node {
 // add starts a node that no other node knows yet.
 func (f *fleet) add() *node {
 	i := len(f.nodes)
-	n := &node{fleet: f, id: idOf(i), ip: fmt.Sprintf("10.0.0.%d", i+1), table: newTable(), boots: 1}
+	n := &node{fleet: f, id: idOf(i), ip: fmt.Sprintf("10.0.0.%d", i+1), boots: 1}
+	n.table.Store(newTable())
 	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
 	f.mu.Unlock()
@@ -112,7 +113,7 @@ func (n *node) start(boot uint64) {
 		if n.muted.Load() {
 			c.CopyBody()
 		} else {
-			n.keeper.enqueue(c)
+			n.keeper.Load().enqueue(c)
 		}
 	}
 	for m := MethodPush; m <= MethodDebts; m++ {
@@ -125,12 +126,14 @@ func (n *node) start(boot uint64) {
 		}
 	}
 	config := DefaultConfig()
-	config.Self, config.Boot, config.Table, config.Now, config.Calls = n.id, n.boot, n.table, now, n.peers
+	config.Self, config.Boot, config.Table, config.Now, config.Calls = n.id, n.boot, n.table.Load(), now, n.peers
 	config.Save = f.save
 	config.Authority, config.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
-	if n.keeper, err = Open(config); err != nil {
+	keeper, err := Open(config)
+	if err != nil {
 		f.t.Fatal(err)
 	}
+	n.keeper.Store(keeper)
 	n.peers.Start()
 	n.peers.SetNodes(known)
 	n.alive.Store(true)
@@ -146,7 +149,7 @@ func (n *node) listen() {
 		select {
 		case s := <-n.states:
 			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
-			n.keeper.Adopt(n.newestAfterLag(s))
+			n.keeper.Load().Adopt(n.newestAfterLag(s))
 		case <-n.stop:
 			return
 		}
@@ -187,7 +190,7 @@ func (n *node) close() {
 	close(n.stop)
 	n.done.Wait()
 	_ = n.peers.Close()
-	_ = n.keeper.Close()
+	_ = n.keeper.Load().Close()
 	n.stop = nil
 }
 
@@ -244,7 +247,7 @@ func (f *fleet) waitSettled() {
 	f.eventually("the epoch is settled", func() bool {
 		for _, n := range f.all() {
 			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
-				(n.keeper.AdoptedRevision() < f.state.Revision || n.keeper.SettledEpoch() < f.state.Epoch) {
+				(n.keeper.Load().AdoptedRevision() < f.state.Revision || n.keeper.Load().SettledEpoch() < f.state.Epoch) {
 				return false
 			}
 		}
@@ -310,7 +313,7 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 			f.mu.Lock()
 			for _, n := range f.nodes {
 				if n.alive.Load() && n.authority.Load() {
-					nodes = append(nodes, living{n, n.table})
+					nodes = append(nodes, living{n, n.table.Load()})
 					now = append(now, n.announced())
 				}
 			}
@@ -330,7 +333,7 @@ func (f *fleet) checkPhases() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.nodes {
-		if err := n.keeper.phasesDisagree(); err != nil {
+		if err := n.keeper.Load().phasesDisagree(); err != nil {
 			f.t.Errorf("%s: %v", n.ip, err)
 		}
 	}
@@ -366,7 +369,7 @@ func (k *Keeper) phasesDisagree() error {
 }
 
 func (n *node) announced() announced {
-	k := n.keeper
+	k := n.keeper.Load()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return announced{k, k.changed, n.authority.Load()}
@@ -405,10 +408,10 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 	for range 2000 {
 		n := at
 		for range 4 {
-			r := n.keeper.Route(p)
+			r := n.keeper.Load().Route(p)
 			if r.Place == Here {
 				ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
-				if v := n.table.Take(now(), ops); v != counters.Shut && n.authority.Load() {
+				if v := n.table.Load().Take(now(), ops); v != counters.Shut && n.authority.Load() {
 					return n, v == counters.Admitted, nil
 				}
 				break
@@ -437,8 +440,8 @@ func (f *fleet) byID(id ring.NodeID) *node {
 func (f *fleet) used(key counters.Key) int64 {
 	p := ring.PartitionOf(key.Subject)
 	for _, n := range f.all() {
-		if n.alive.Load() && n.table.IsOpen(p) && n.authority.Load() {
-			used, _ := n.table.Usage(now(), key, &limit)
+		if n.alive.Load() && n.table.Load().IsOpen(p) && n.authority.Load() {
+			used, _ := n.table.Load().Usage(now(), key, &limit)
 			return used
 		}
 	}

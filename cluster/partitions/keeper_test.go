@@ -57,7 +57,7 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 			t.Error("no check was admitted")
 		}
 		for _, n := range f.nodes {
-			t.Logf("%s: %+v", n.ip, n.keeper.Stats())
+			t.Logf("%s: %+v", n.ip, n.keeper.Load().Stats())
 			n.close()
 		}
 	})
@@ -69,7 +69,7 @@ func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		time.Sleep(time.Second)
-		k := f.nodes[0].keeper
+		k := f.nodes[0].keeper.Load()
 		p := 0
 		for k.adopted.Load().From.Owner(p) != k.config.Self {
 			p++

@@ -25,7 +25,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 			for _, w := range want {
 				ids = append(ids, w.id)
 			}
-			if have := n.keeper.Lagging(); !slices.Equal(have, ids) {
+			if have := n.keeper.Load().Lagging(); !slices.Equal(have, ids) {
 				t.Errorf("%s: have %v, want %v", n.ip, have, ids)
 			}
 		}
@@ -80,7 +80,7 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 		began := time.Now()
 		f.eventually("the owner has all its partitions", func() bool {
 			for p := range ring.Partitions {
-				if f.state.To.Owner(p) == a.id && !a.table.IsOpen(p) {
+				if f.state.To.Owner(p) == a.id && !a.table.Load().IsOpen(p) {
 					return false
 				}
 			}
@@ -106,15 +106,15 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		f.agree(agreement.RegisterProcess{Node: idOf(7), Boot: 7})
-		f.eventually("the other nodes know", func() bool { return b.keeper.AdoptedRevision() == f.state.Revision })
+		f.eventually("the other nodes know", func() bool { return b.keeper.Load().AdoptedRevision() == f.state.Revision })
 		for range 100 {
-			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
+			b.peers.Go(a.id, MethodDebts, b.keeper.Load().appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
 		}
 		a.authority.Store(false)
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), copyInfoTimeout)
 		defer cancel()
-		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
+		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.Load().appendHeader(nil, 0), true), []int{1}))
 		if took := time.Since(began); err != nil || took > 2*catchUpTimeout {
 			t.Errorf("answered after %v: %v", took, err)
 		}

@@ -11,7 +11,7 @@ import (
 
 // collectable counts the counters with changes that were not yet collected for copy targets.
 func (n *node) collectable(t *testing.T) (count int) {
-	err := n.table.Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
+	err := n.table.Load().Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
 		count += len(records)
 		return nil
 	})
@@ -56,7 +56,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 			if have := f.used(keyOf(i)); have != taken {
 				t.Errorf("key %d: have %d used, want %d", i, have, taken)
 			}
-			if !a.table.IsOpen(keyOf(i).Partition()) {
+			if !a.table.Load().IsOpen(keyOf(i).Partition()) {
 				moved++
 			}
 		}
@@ -84,27 +84,27 @@ func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
-		f.eventually("all copies are there", func() bool { return !a.keeper.LacksCopies() && !b.keeper.LacksCopies() })
+		f.eventually("all copies are there", func() bool { return !a.keeper.Load().LacksCopies() && !b.keeper.Load().LacksCopies() })
 		f.net.Delay(30 * time.Millisecond) // slow down the copies
 		b.kill()
 		b.restart()
 		f.bring(b)
-		f.eventually("it lacks copies", func() bool { return b.keeper.LacksCopies() })
+		f.eventually("it lacks copies", func() bool { return b.keeper.Load().LacksCopies() })
 		f.eventually("its copies are there", func() bool {
-			return b.keeper.AdoptedRevision() == f.state.Revision && !b.keeper.IsRecovering() && !b.keeper.LacksCopies()
+			return b.keeper.Load().AdoptedRevision() == f.state.Revision && !b.keeper.Load().IsRecovering() && !b.keeper.Load().LacksCopies()
 		})
 		for p := range ring.Partitions {
-			if f.state.From.Standby(p) == b.id && !b.keeper.holdsCopy(p) {
+			if f.state.From.Standby(p) == b.id && !b.keeper.Load().holdsCopy(p) {
 				t.Fatalf("partition %d: no complete copy", p)
 			}
 		}
 		b.kill()
 		b.restart()
 		f.bring(b)
-		f.eventually("it lacks copies again", func() bool { return b.keeper.LacksCopies() })
+		f.eventually("it lacks copies again", func() bool { return b.keeper.Load().LacksCopies() })
 		a.kill()
 		f.nodes[2].kill()
-		f.eventually("no owner can send copies", func() bool { return !b.keeper.LacksCopies() })
+		f.eventually("no owner can send copies", func() bool { return !b.keeper.Load().LacksCopies() })
 		b.close()
 	})
 }

@@ -156,7 +156,7 @@ func (s *storm) strike() {
 		s.agree(agreement.Ended{Node: n.id, Generation: s.state.Generation(n.id)})
 		s.nap(1500)
 		s.calm()
-		s.eventually("the node applies its end", func() bool { return n.keeper.AdoptedRevision() >= s.state.LastEnded })
+		s.eventually("the node applies its end", func() bool { return n.keeper.Load().AdoptedRevision() >= s.state.LastEnded })
 		n.authority.Store(true)
 	case 1: // its authority runs out and comes back
 		s.net.Freeze(n.ip)

@@ -80,21 +80,21 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		other := key
 		other.Counter++
 		for _, k := range []counters.Key{key, other} {
-			if v := a.table.Take(now(), []counters.Op{{Key: k, Limit: &limit, Cost: 5}}); v != counters.Admitted {
+			if v := a.table.Load().Take(now(), []counters.Op{{Key: k, Limit: &limit, Cost: 5}}); v != counters.Admitted {
 				t.Fatal(v)
 			}
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.muted.Store(true)
-		if err := a.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}); err != nil {
+		if err := a.table.Load().Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}); err != nil {
 			t.Fatal(err)
 		}
-		_ = a.table.Changed(func([]counters.Record) error { return nil }) // a checkpoint
+		_ = a.table.Load().Changed(func([]counters.Record) error { return nil }) // a checkpoint
 		time.Sleep(2 * pushTimeout)
-		a.table.Sweep(now(), 1)
+		a.table.Load().Sweep(now(), 1)
 		b.muted.Store(false)
 		time.Sleep(3 * time.Second)
-		if used, _ := b.table.Usage(now(), key, &limit); used != 0 {
+		if used, _ := b.table.Load().Usage(now(), key, &limit); used != 0 {
 			t.Errorf("the standby has %d used, want 0", used)
 		}
 		f.leave(a)
@@ -129,7 +129,7 @@ func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 		f.settle()
 		time.Sleep(time.Second)
 		for _, n := range f.living() {
-			if st := n.keeper.Stats(); st.Behind > 0 {
+			if st := n.keeper.Load().Stats(); st.Behind > 0 {
 				t.Errorf("%s: %+v", n.ip, st)
 			}
 		}
@@ -147,7 +147,7 @@ func actAsStandby(t *testing.T, n *node, i int) {
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	share := limit
 	share.Amount /= 3
-	if v := n.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
+	if v := n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
 		t.Fatalf("%s acts: %v", n.ip, v)
 	}
 }
@@ -217,7 +217,7 @@ func TestDebtsAreToldOnce(t *testing.T) {
 		for _, i := range keys {
 			actAsStandby(t, b, i)
 		}
-		a.table.Shut(ringPartition(keys[0])) // as while its partition is in doubt
+		a.table.Load().Shut(ringPartition(keys[0])) // as while its partition is in doubt
 		f.net.Rejoin(a.ip)
 		time.Sleep(5 * time.Second)
 		for _, i := range keys[1:] {
@@ -241,12 +241,12 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 		acted := 0
 		for i := range 2000 {
 			p := ringPartition(i)
-			if from, to := f.state.Owner(p); from != a.id || to != d.id || !d.table.IsOpen(p) {
+			if from, to := f.state.Owner(p); from != a.id || to != d.id || !d.table.Load().IsOpen(p) {
 				continue
 			}
 			for _, n := range []*node{b, c} {
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if n.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
+				if n.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
 					acted++
 				}
 			}

@@ -14,15 +14,15 @@ func TestRouteGoesByTheGate(t *testing.T) {
 		f := newThreeNodes(t)
 		n := f.nodes[0]
 		for p := range ring.Partitions {
-			if n.keeper.Route(p).Place != Here {
+			if n.keeper.Load().Route(p).Place != Here {
 				continue
 			}
-			n.table.Shut(p)
-			if place := n.keeper.Route(p).Place; place != Frozen {
+			n.table.Load().Shut(p)
+			if place := n.keeper.Load().Route(p).Place; place != Frozen {
 				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
 			}
-			n.table.Open(p)
-			if place := n.keeper.Route(p).Place; place != Here {
+			n.table.Load().Open(p)
+			if place := n.keeper.Load().Route(p).Place; place != Here {
 				t.Errorf("partition %d, open: have place %d, want here", p, place)
 			}
 			break
