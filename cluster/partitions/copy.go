@@ -120,7 +120,7 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
-		pt.source, pt.version, pt.complete = from, version{lineage: s.lineage}, false
+		pt.source, pt.version, pt.complete, pt.stale = from, version{lineage: s.lineage}, false, nil
 	}
 	if pt.source != from || pt.lineage != s.lineage {
 		return false

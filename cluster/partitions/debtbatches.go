@@ -238,8 +238,9 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 // debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
 // of the debts that there is no room for.
 func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
-	switch last, lacksRoom, found := ds.recordedNumber(batch.partition, node, now); {
-	case found && lacksRoom && batch.batchNumber == last:
+	last, lacksRoom, found := ds.recordedNumber(batch.partition, node, now)
+	switch {
+	case found && lacksRoom && batch.notAfter(last):
 		// The answer may have been lost. The debts that had no room have no counters. If another one has none any more, a second
 		// debit costs quota, but makes none.
 		for i := range batch.entries {
@@ -251,7 +252,8 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 	case found && batch.notAfter(last):
 		return nil, nil
 	}
-	if err := ds.recordBatch(node, batch, false, now); err != nil {
+	lacksRoom = found && lacksRoom // an earlier batch may be reported again, too
+	if err := ds.recordBatch(node, batch, lacksRoom, now); err != nil {
 		return nil, err
 	}
 	for i := range batch.entries {
@@ -260,7 +262,7 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 			noRoom = append(noRoom, i)
 		}
 	}
-	if len(noRoom) > 0 {
+	if len(noRoom) > 0 && !lacksRoom {
 		err = ds.recordBatch(node, batch, true, now) // replaces the note, which needs no room
 	}
 	return noRoom, err

@@ -293,8 +293,8 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
-// An owner has no room for a debt, and its answer is lost. When the batch is reported again, the answer is the same. If there was
-// room for all, none is debited again, even if its cost was given back meanwhile.
+// An owner has no room for a debt, and its answer is lost. When the batch is reported again, the answer is the same, even if a later
+// batch came in between. If there was room for all, none is debited again, even if its cost was given back meanwhile.
 func TestNoRoomForADebtTwice(t *testing.T) {
 	for room, want := range map[int64]int{2: 1, 3: 0} { // one is for the batch's number
 		config := DefaultConfig()
@@ -310,6 +310,10 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 		for range 2 {
 			if noRoom, err := owner.debit(idOf(1), batch, now()); err != nil || len(noRoom) != want {
 				t.Errorf("room for %d: have no room for %v, %v, want %d", room, noRoom, err, want)
+			}
+			later := &debtBatch{batchNumber: batchNumber{1, 2}, partition: batch.partition, entries: batch.entries[:1]}
+			if noRoom, err := owner.debit(idOf(1), later, now()); want > 0 && (err != nil || len(noRoom) > 0) {
+				t.Errorf("later: have no room for %v, %v", noRoom, err)
 			}
 			if first := &batch.entries[0]; want == 0 {
 				if err := config.Table.Give(now(), first.key, &first.limit, first.taken, 1, nil); err != nil {

@@ -139,7 +139,10 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		turn := f.state
 		time.Sleep(time.Second)
 		f.end(b)
-		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Subject); return c.table.Load().IsOpen(p) || d.table.Load().IsOpen(p) })
+		f.eventually("another node continues", func() bool {
+			p := ring.PartitionOf(keyOf(i).Subject)
+			return c.table.Load().IsOpen(p) || d.table.Load().IsOpen(p)
+		})
 		const hits = 7
 		for range hits {
 			if v := b.keeper.Load().DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
