@@ -9,8 +9,8 @@ import (
 
 // Errors of changes to single counters.
 var (
-	// ErrShut means that the gate of the counter's partition is shut, or was since the cost to put back was taken. Nothing was
-	// changed.
+	// ErrShut means that the gate of the counter's partition is shut, or that the cost to put back was taken in another lineage.
+	// Nothing was changed.
 	ErrShut = errors.New("the partition is shut")
 	// ErrFull means that the table has no room for another counter.
 	ErrFull = errors.New("there is no room for another counter")

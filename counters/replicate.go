@@ -20,8 +20,8 @@ const (
 // new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
 // its error, and those records and all later ones still count as changed.
 //
-// The answers of wanted must not change during the call. Calls of Replicate, ReplicatePartition and Copy must not overlap: a
-// change made during a Copy could be lost, or overtake it.
+// The answers of wanted must not change during the call. Calls of Replicate and ReplicatePartition must not overlap each other,
+// nor a Copy that is sent: a change made during it could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	dispositionOf := func(p int) disposition {

@@ -91,9 +91,9 @@ func (c *change) Code(w *wire.Coder) {
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 }
 
-// apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to an owner that already
-// carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestIDReused or
-// ErrTooManyRequestIDs.
+// apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to
+// an owner that already carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull,
+// ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
 	if c.local && l.membership != nil {
 		return c.applyLocal(l)

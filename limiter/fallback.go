@@ -81,7 +81,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		return false
 	}
 	share, ok := localcache.ScaleLimit(op.Limit, nodes, rank)
-	if !ok {
+	if !ok && op.Mode != counters.CountMode { // a count takes its cost all the same
 		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 		return false
 	}

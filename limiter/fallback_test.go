@@ -58,24 +58,26 @@ rules:
 	})
 }
 
-// What counts take beyond the share is owed, too.
+// What counts take beyond the share is owed, too, even if there is no share.
 func TestG4_CountsBeyondTheShareAreOwed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")
-		n := w.nodes[1]
-		w.setCut(n, w.nodes[0], true)
-		w.setCut(n, w.nodes[2], true)
-		q := byKey("r", w.keyOf("r", w.nodes[0], w.nodes[2]))
-		q.Mode = counters.CountMode
-		for i := range 20 {
-			if a := n.check(q); a.Allowed != (i < 3) || a.Counted == a.Allowed || a.DecidedBy != ByFallback {
-				t.Errorf("count %d: have %+v", i, a)
+	for limit, share := range map[string]int{"9": 3, "1": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: "+limit+", per: 1440h}]}")
+			n := w.nodes[1]
+			w.setCut(n, w.nodes[0], true)
+			w.setCut(n, w.nodes[2], true)
+			q := byKey("r", w.keyOf("r", w.nodes[0], w.nodes[2]))
+			q.Mode = counters.CountMode
+			for i := range 20 {
+				if a := n.check(q); a.Allowed != (i < share) || a.Counted == a.Allowed || a.DecidedBy != ByFallback {
+					t.Errorf("limit %s, count %d: have %+v", limit, i, a)
+				}
 			}
-		}
-		if have := w.totalDebt(); have != 20 {
-			t.Errorf("have %d owed, want 20", have)
-		}
-	})
+			if have := w.totalDebt(); have != 20 {
+				t.Errorf("limit %s: have %d owed, want 20", limit, have)
+			}
+		})
+	}
 }
 
 // G4: if the node's copy is at its limit, it refuses, and the share stays as it was.

@@ -63,8 +63,8 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 // resetMemory is how long a grant may come back after a reset: its life, and the time that the return takes.
 const resetMemory = localcache.MaxTTL + time.Second
 
-// resets remembers the subjects that were reset here lately. What an earlier owner granted of them must not come back: it was
-// taken from counters that are fresh now. The ledger of this node has only its own grants.
+// resets remembers the subjects that were reset lately, here or elsewhere. What another process granted of them before must not
+// come back: it was taken from counters that are fresh now. The ledger of this node has only its own grants.
 type resets struct {
 	mu    sync.Mutex
 	until map[uint64]time.Duration // by Key.Subject; at most maxNotices, beyond which all are forgotten; guarded by mu

@@ -504,38 +504,61 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			}
 			want("reset", 0, 10)
 			_, _ = other.Reset(&q)
-			settle := func(by *testNode, id string, used int64, wantRemaining int64) {
+			settle := func(by *testNode, id string, used int64, wantRepeated bool, wantRemaining int64) {
 				t.Helper()
-				for i := range 2 {
+				for range 2 {
 					s, err := by.Settle(id, []UnitCost{{rules.Requests, used}})
-					if err != nil || s.Repeated != (i > 0) || s.Remaining != wantRemaining {
+					if err != nil || s.Repeated != wantRepeated || s.Remaining != wantRemaining {
 						t.Errorf("%s: have %+v, %v, want %d remaining", algorithm, s, err, wantRemaining)
 					}
+					wantRepeated = true
 				}
 			}
-			w.setCut(n, other, true) // a local rule needs no other node
-			settle(n, n.reserve(cost(5), time.Minute), 2, 8)
+			settle(n, n.reserve(cost(5), time.Minute), 2, false, 8)
 			want("settled", 2, 0)
-			settle(n, n.reserve(cost(5), time.Minute), 6, 2)
+			settle(n, n.reserve(cost(5), time.Minute), 6, false, 2)
 			want("settled with more", 8, 0)
-			w.setCut(n, other, false)
 			id := n.reserve(cost(2), time.Minute)
-			settle(other, id, 0, -1)
+			settle(other, id, 0, false, -1)
 			want("settled by a node that did not make it", 10, 0)
-			settle(n, id, 0, 2)
+			settle(n, id, 1, true, 2)
 			want("and then by the one that did", 8, 0)
 			_, _ = n.Reset(&q)
 			both := Query{Attributes: []rules.Attribute{{Name: "a", Value: key}, {Name: "b", Value: w.keyOf("g", other, nil)}}, Costs: cost(2).Costs}
-			settle(n, n.reserve(both, time.Minute), 1, 999)
-			settle(n, n.reserve(both, time.Minute), 3, 996)
+			settle(n, n.reserve(both, time.Minute), 1, false, 999)
+			settle(n, n.reserve(both, time.Minute), 3, false, 996)
 			want("settled beside another rule", 4, 0)
+			both.Attributes[1].Value = w.keyOf("g", n, nil) // so n is the home
+			settle(other, n.reserve(both, time.Minute), 1, false, 999)
+			want("settled beside another rule through another node", 5, 0)
 		})
 	}
 }
 
-// After a reset, nothing of a grant comes back, even if the node that made it has handed the subject over.
-func TestResetAfterAHandOver(t *testing.T) {
-	for _, moved := range []bool{false, true} {
+// A reservation by local rules alone is billed once, whichever nodes settle it.
+func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 2, "rules:\n  - {name: l, key: [a], consistency: local, usage: monthly, limits: [{limit: 100, per: 1h, unit: tokens}]}")
+		bill := newFakeMeter()
+		for _, n := range w.nodes {
+			n.UseMeter(bill)
+		}
+		for i, n := range w.nodes {
+			id := n.reserve(tokens("l", "x", 10), time.Minute)
+			for _, by := range []*testNode{n, w.nodes[1-i], n} {
+				by.settleTokens(id, 4)
+			}
+		}
+		if have := bill.cost["l[x] tokens"]; have != 8 {
+			t.Errorf("have %d billed, want 8", have)
+		}
+	})
+}
+
+// After a reset, nothing of a grant comes back, even if the subject is handed over before it or after it.
+func TestResetAndHandOver(t *testing.T) {
+	for _, moved := range []string{"never", "before", "after"} {
 		synctest.Test(t, func(t *testing.T) {
 			nextWindow(time.Hour)
 			w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
@@ -545,12 +568,16 @@ func TestResetAfterAHandOver(t *testing.T) {
 				holder.check(byKey("r", key))
 				time.Sleep(5 * time.Millisecond)
 			}
-			if moved {
+			if moved == "before" {
 				owner = w.nodes[2]
 				w.handOver(w.partition("r", key), owner)
 			}
 			if _, err := owner.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
 				t.Fatal(err)
+			}
+			if moved == "after" {
+				owner = w.nodes[2]
+				w.handOver(w.partition("r", key), owner)
 			}
 			q := byKey("r", key)
 			q.Costs = []UnitCost{{rules.Requests, 1000}}
@@ -559,7 +586,7 @@ func TestResetAfterAHandOver(t *testing.T) {
 			}
 			time.Sleep(2 * resetMemory)
 			if used := owner.used("r", key); used != 1000 {
-				t.Errorf("moved %v: have %d used, want 1000", moved, used)
+				t.Errorf("moved %s: have %d used, want 1000", moved, used)
 			}
 		})
 	}

@@ -115,6 +115,9 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
 			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
+			if !f.refusalsOnly {
+				m.leases.resets.add(m.Boottime(), f.subject)
+			}
 		}
 	case MethodBorrow:
 		var n subjectRef

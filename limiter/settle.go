@@ -83,9 +83,6 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
-	if home := s.home(); home.isOfProcess(rs.limiter) {
-		return rs.settleLocalHome(s)
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
@@ -97,48 +94,30 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		out = &Settlement{}
 		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
 	}})
-	if err == nil && s.hops == 0 {
-		rs.settleLocal(s, rs.limiter.clock.Now())
+	if err == nil {
+		rs.settleLocal(s, out)
 	}
 	return out, err
 }
 
-// isOfProcess reports whether s is a subject of a `consistency: local` rule, and this process made the reservation.
-func (s *reservedSubject) isOfProcess(l *Limiter) bool {
-	return s.lineage == localLineage && s.incarnation == l.incarnation
-}
-
-// settleLocalHome settles s, whose home is a subject of a `consistency: local` rule that this process debited.
-func (rs *reservations) settleLocalHome(s *settleRequest) (*Settlement, error) {
-	now := rs.limiter.clock.Now()
-	c := s.changes(rs.limiter, s.home(), now)
-	repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
-	switch {
-	case err != nil:
-		return nil, err
-	case !done:
-		rs.unknown.Add(1)
-		return nil, ErrUnknownReservation
-	case repeated:
-		rs.repeated.Add(1)
-		return s.settlement(c, true), nil
+// settleLocal settles those of s's subjects that `consistency: local` rules debited, as the home has settled s. Only the process
+// that made the reservation can do so; its notes in the fallback counters prevent a second time.
+func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
+	actual := *s
+	if actual.costs = out.Costs; len(out.Costs) == 0 {
+		return // it named none of the reservation's units
 	}
-	rs.settled.Add(1)
-	rs.settleRest(s, now, false) // without a lineage, the other subjects get nothing back
-	rs.settleLocal(s, now)
-	return s.settlement(c, false), nil
-}
-
-// settleLocal settles those of s's subjects that `consistency: local` rules debited, except for a home. Only the process that
-// made the reservation can do so.
-func (rs *reservations) settleLocal(s *settleRequest, now algorithms.Instant) {
 	for i := range s.subjects {
-		switch subj := &s.subjects[i]; {
-		case subj.lineage != localLineage || subj.isOfProcess(rs.limiter) && i == 0:
-		case subj.isOfProcess(rs.limiter):
-			_, _, _ = rs.limiter.membership.Fallback.Settle(now, s.changes(rs.limiter, subj, now)) // without room for the note, the estimate stays charged
-		default:
-			rs.countDropped(s, subj)
+		subj := &s.subjects[i]
+		if subj.lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+			continue
+		}
+		now := rs.limiter.clock.Now()
+		c := actual.changes(rs.limiter, subj, now)
+		if _, done, err := rs.limiter.membership.Fallback.Settle(now, c); err != nil || !done {
+			rs.countDropped(&actual, subj)
+		} else if i == 0 {
+			out.Remaining = c.Tightest // the home's owner does not know it
 		}
 	}
 }
@@ -157,6 +136,9 @@ func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	c := s.changes(rs.limiter, s.home(), now)
+	if s.home().lineage == localLineage { // its counters are not here; see settleLocal
+		c.Changes, c.SameLineage = nil, func() bool { return false }
+	}
 	repeated, done, err := rs.limiter.table.Settle(now, c)
 	if err != nil {
 		return nil, err
@@ -272,13 +254,10 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		}
 		c.Notes = append(c.Notes, n)
 	}
-	if !subj.isOfProcess(l) {
+	if subj.lineage != localLineage {
 		// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 		// nothing is given back, here or elsewhere.
 		c.SameLineage = func() bool { return l.sameLineage(subj.subject, subj.lineage) }
-		if subj.lineage == localLineage {
-			return c // this node does not have the counters
-		}
 	}
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
@@ -369,14 +348,12 @@ func (rs *reservations) charge(debts []*change) {
 func (m *membership) keepCharging(l *Limiter, debt *change) {
 	ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
 	defer cancel()
-	for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTimeout) {
-		if debt.apply(l) == nil {
-			return
-		}
+	for pause := retryPause; debt.apply(l) != nil; pause = min(2*pause, checkTimeout) {
 		select {
 		case <-ctx.Done():
+			m.counts.debtsDropped.Add(int64(len(debt.ops)))
+			return
 		case <-time.After(pause):
 		}
 	}
-	m.counts.debtsDropped.Add(int64(len(debt.ops)))
 }

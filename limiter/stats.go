@@ -200,8 +200,8 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 	}
 }
 
-// countPriorChecks returns how many checks of this cost the counter that refused already holds. If it counts only a share, or
-// if there is none, that is less than the limit.
+// countPriorChecks returns how many checks of this cost the counter that refused already holds: fewer than the limit allows, if
+// the node only has a share of it, and none if no counter refused.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {

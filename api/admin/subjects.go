@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const (
@@ -92,7 +93,10 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 }
 
 func (s *Server) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
-	owner, _, _ := s.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
+	owner := s.doors.Node // decides `consistency: local` by itself
+	if u.Rule.Consistency != rules.Local {
+		owner, _, _ = s.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
+	}
 	b := codec.AppendSubject(nil, u)
 	b = append(b, `,"owner":`...)
 	b = codec.AppendString(b, owner)
