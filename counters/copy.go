@@ -140,11 +140,11 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 // Drop removes every counter of p without reporting it to any reader but by Drops. It also releases memory that is hardly used
 // any more.
 func (t *Table) Drop(p int) {
-	shards, any := t.shardsOf(p), false
+	shards, found := t.shardsOf(p), false
 	for i := range shards {
-		any = t.dropFrom(&shards[i], p) || any
+		found = t.dropFrom(&shards[i], p) || found
 	}
-	if any {
+	if found {
 		t.drops.Add(1)
 	}
 }
@@ -154,25 +154,25 @@ func (t *Table) Drop(p int) {
 func (t *Table) Drops() int64 { return t.drops.Load() }
 
 // dropFrom removes p's counters from s and reports whether there were any.
-func (t *Table) dropFrom(s *shard, p int) (any bool) {
+func (t *Table) dropFrom(s *shard, p int) (found bool) {
 	s.forEach(func(sub *subtable) {
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
 					s.remove(sub.locationAt(i, slot))
-					any = true
+					found = true
 				}
 			}
 		}
 		for k := range sub.logs {
 			if k.Partition() == p {
 				t.dropLog(s, k)
-				any = true
+				found = true
 			}
 		}
 		sub.shrink()
 	})
 	t.returnSpare(s)
-	return any
+	return found
 }

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// MaxMemo bounds a memo's answer, in bytes. The answer of a reservation with the most limits and the longest names fits.
+	// MaxMemo bounds a memo's answer, in bytes. The answer of a reservation of 256 limits fits, unless names are very long.
 	MaxMemo = 64 << 10
 	// ContentHashBits is the number of bits of a request's hash that a memo keeps.
 	ContentHashBits = 48

@@ -32,6 +32,14 @@ func (n *testNode) reserve(q Query, ttl time.Duration) string {
 	return id
 }
 
+// lease asks n about a subject until it has a lease.
+func (n *testNode) lease(rule, key string) {
+	for range 20 {
+		n.check(byKey(rule, key))
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // settleTokens settles a reservation on n.
 func (n *testNode) settleTokens(id string, tokens int64) *Settlement {
 	n.w.t.Helper()
@@ -436,10 +444,7 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
 		owner, holder := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
-		for range 20 {
-			holder.check(byKey("r", key))
-			time.Sleep(5 * time.Millisecond)
-		}
+		holder.lease("r", key)
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{key}})
 		if err != nil {
 			t.Fatal(err)
@@ -564,10 +569,7 @@ func TestResetAndHandOver(t *testing.T) {
 			w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}")
 			owner, holder := w.nodes[0], w.nodes[1]
 			key := w.keyOf("r", owner, nil)
-			for range 20 {
-				holder.check(byKey("r", key))
-				time.Sleep(5 * time.Millisecond)
-			}
+			holder.lease("r", key)
 			if moved == "before" {
 				owner = w.nodes[2]
 				w.handOver(w.partition("r", key), owner)

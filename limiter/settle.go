@@ -143,7 +143,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	if err != nil {
 		return nil, err
 	}
-	if done && !repeated { // even if authority has lapsed meanwhile: whoever repeats it finds it done
+	if done && !repeated { // even if authority has lapsed: a caller who repeats it finds it done
 		rs.settled.Add(1)
 		rs.settleRest(s, now, c.Refundable)
 	}

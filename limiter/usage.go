@@ -96,11 +96,10 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 // coversAllCounters reports whether u stands for all counters of an inline subject that came without limits.
 func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
-// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For a rule with `consistency:
-// local`, it reports what this node knows. For limits that regions
-// divide, it reports the usage of this region's share, and asks the other regions for theirs, for up to half a second. For an
-// inline subject without limits, it reports the counters whose limits this node keeps, and counts the others in Unknown,
-// because a counter does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
+// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For a local rule, it reports what
+// this node has counted. For limits that regions divide, it reports the usage of this region's share, and asks the other regions
+// for theirs, for up to half a second. For an inline subject without limits, it reports the counters whose limits this node keeps,
+// and counts the others in Unknown, because a counter does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Warnings lists settings of d that have no effect, so that none is ignored silently, and global limits of which some region
-// gets nothing. Errors have positions only if d is unchanged since it was parsed.
+// Warnings lists the settings of d that have no effect, and the global limits of which some region gets nothing. Errors have
+// positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
 	for i, r := range d.Rules {
