@@ -25,8 +25,8 @@ const (
 	frozenTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxBackground bounds the goroutines that spawn has started: for messages from other nodes that must wait, loans, refunds
-	// and retries. Further messages are refused.
+	// maxBackground bounds the goroutines that spawn has started: for messages from other nodes that must wait, loans and
+	// retries. Further messages are refused.
 	maxBackground = 4096
 	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
 	maxAttempts = 64
@@ -157,6 +157,7 @@ type membership struct {
 	counts       counts
 	leases       leases
 	loans        loans // between regions
+	refunds      waitingRefunds
 
 	backgroundSlots chan struct{} // holds an element for each goroutine of spawn
 	ctx             context.Context
@@ -164,7 +165,7 @@ type membership struct {
 	mu              sync.Mutex // guards closed; once that is set, spawn starts nothing more
 	closed          bool
 	background      sync.WaitGroup // the goroutines of spawn
-	maintenance     sync.WaitGroup // the goroutine of leases.maintain
+	maintenance     sync.WaitGroup // the goroutines of leases.maintain and retryRefunds
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -184,7 +185,9 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	l.membership = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
+	m.refunds.wake = make(chan struct{}, 1)
 	m.maintenance.Go(m.leases.maintain)
+	m.maintenance.Go(l.retryRefunds)
 	return l, nil
 }
 

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // fold combines the subjects into one answer once all are decided or one is refused. The answer's DecidedBy is the weakest of
@@ -70,15 +69,22 @@ func (c *clusterCheck) rollBack() {
 	}
 }
 
-// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
+// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in. If they have
+// just been handed over, the cost follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	sameLineage := func() bool { return l.membership.Ownership.Lineage(ring.PartitionOf(s.subject)) == s.lineage }
+	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, lineage: s.lineage, steady: s.decidedAt.Steady}}
+	sameLineage := func() bool { return l.sameLineage(s.subject, s.lineage) }
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			// If this fails, the cost is lost.
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takeRecordAt(op, s.decidedAt), op.Cost, sameLineage)
+			taken := takeRecordAt(op, s.decidedAt)
+			if l.table.Give(l.clock.Now(), op.Key, op.Limit, taken, op.Cost, sameLineage) != nil {
+				back.ops, back.when = append(back.ops, *op), append(back.when, taken.Window)
+			}
 		}
+	}
+	if len(back.ops) > 0 {
+		l.sendRefunds([]refund{back})
 	}
 }

@@ -22,7 +22,7 @@ type counts struct {
 	forwardTimeSum                                                                atomic.Int64
 	coalesced, failed, standbyDecisions, served, forwarded, givenBack, turnedAway atomic.Int64
 	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned   atomic.Int64
-	debtsDropped                                                                  atomic.Int64
+	debtsDropped, lost                                                            atomic.Int64
 	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed              atomic.Int64
 	fallback                                                                      [4]atomic.Int64
 }
@@ -85,6 +85,7 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("lease_granted_total", "Grants that this owner has made.", &f.granted)
 	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
 	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
+	count("lease_lost_total", "Limits for which a lease's unspent quota was not returned: the counters it came from are gone, or their owner could not be reached.", &f.lost)
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
 	count("loans_total", loans, &f.borrowed, "direction", "borrowed")

@@ -1,13 +1,17 @@
 package limiter
 
 import (
-	"context"
+	"cmp"
+	"errors"
 	"math"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -52,8 +56,9 @@ func (d *debit) code(c *wire.Coder) {
 type refund struct {
 	debit
 	hops  int
-	grant uint64 // ID of a lease's grant; zero unless from a lease
-	made  int64  // wall time at which the reservation was made; zero unless from a reservation
+	grant uint64        // ID of a lease's grant; zero unless from a lease
+	made  int64         // wall time at which the reservation was made; zero unless from a reservation
+	until time.Duration // on the lease clock: this node keeps it no longer; zero if it has not had to wait here
 }
 
 // maxRefunds bounds the refunds in one message.
@@ -73,12 +78,14 @@ func (r *refundList) Code(c *wire.Coder) {
 	})
 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated
-// refund would create quota. A lost refund only loses quota.
-func (l *Limiter) sendRefunds(list []refund) {
+// sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried again for
+// refundTimeout. It sends each only once, because a repeated refund would create quota. A lost refund only loses quota.
+func (l *Limiter) sendRefunds(list []refund) { l.keepRefunds(l.tryRefunds(list)) }
+
+// tryRefunds gives the refunds in list back or sends them to their owners. It returns those that must wait.
+func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 	m := l.membership
 	byOwner := map[ring.NodeID][]refund{}
-	var frozen []refund
 	for i := range list {
 		item := &list[i]
 		r := partitions.Route{Place: partitions.Here}
@@ -86,95 +93,152 @@ func (l *Limiter) sendRefunds(list []refund) {
 			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 		switch {
-		case r.Place == partitions.Here:
-			item.give(l)
-		case item.hops > maxHops:
-			l.reservations.countLostReservation(item)
-		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
+		case item.until != 0 && m.leases.resets.has(m.Boottime(), item.subject):
+			l.countLost(item)
+		case r.Place == partitions.Here && (m == nil || m.Authority()):
+			if item.give(l); len(item.ops) > 0 {
+				waiting = append(waiting, *item)
+			}
+		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self && item.hops <= maxHops:
 			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
-		case r.Place == partitions.Frozen:
-			item.hops++
-			frozen = append(frozen, *item)
 		default:
-			l.reservations.countLostReservation(item)
+			waiting = append(waiting, *item)
 		}
 	}
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxRefunds) {
-			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil {
-				for i := range some {
-					l.reservations.countLostReservation(&some[i])
-				}
+			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil { // it has sent nothing
+				waiting = append(waiting, some...)
 			}
 		}
 	}
-	if len(frozen) == 0 {
+	return waiting
+}
+
+const (
+	// refundTimeout bounds how long a node keeps a refund that waits.
+	refundTimeout = 2 * time.Second
+	// maxWaitingRefunds bounds the refunds that wait on a node.
+	maxWaitingRefunds = 16384
+)
+
+// waitingRefunds holds refunds that wait: for a partition that is being handed over, for authority, for an owner that can't be
+// reached, or, after too many hops, for the token to arrive here.
+type waitingRefunds struct {
+	mu   sync.Mutex
+	list []refund      // at most maxWaitingRefunds; guarded by mu
+	wake chan struct{} // capacity 1: list is no longer empty
+}
+
+// keepRefunds keeps the refunds in list, to try them again. It drops those that have waited too long or find no room.
+func (l *Limiter) keepRefunds(list []refund) {
+	if len(list) == 0 {
 		return
 	}
-	if m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
-		defer cancel()
-		for i := range frozen {
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(frozen[i].subject))
+	m := l.membership
+	w, now := &m.refunds, m.Boottime()
+	defer wake.Signal(w.wake)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range list {
+		item := &list[i]
+		if item.until = cmp.Or(item.until, now+refundTimeout); now >= item.until || len(w.list) >= maxWaitingRefunds {
+			l.countLost(item)
+			continue
 		}
-		l.sendRefunds(frozen)
-	}) {
-		return
+		w.list = append(w.list, *item)
 	}
-	for i := range frozen {
-		l.reservations.countLostReservation(&frozen[i])
+}
+
+// takeAll removes and returns the refunds that wait.
+func (w *waitingRefunds) takeAll() []refund {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.list
+	w.list = nil
+	return list
+}
+
+// retryRefunds tries the waiting refunds again and again, until the limiter is closed.
+func (l *Limiter) retryRefunds() {
+	m := l.membership
+	for m.ctx.Err() == nil {
+		select {
+		case <-m.refunds.wake:
+		case <-m.ctx.Done():
+		}
+		for list := m.refunds.takeAll(); len(list) > 0; list = m.refunds.takeAll() {
+			select {
+			case <-time.After(maxRetryPause):
+				l.keepRefunds(l.tryRefunds(list))
+			case <-m.ctx.Done():
+				for _, lost := range l.tryRefunds(list) {
+					l.countLost(&lost)
+				}
+			}
+		}
 	}
 }
 
 // give gives r back to this node's counters, if they still have the lineage it was taken in: a grant of this process as far as
 // the ledger allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log
 // takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
+// Only those ops stay in r that must wait, because their gate has just been shut.
 func (r *refund) give(l *Limiter) {
 	m := l.membership
-	sameLineage := func() bool { return l.sameLineage(r.subject, r.lineage) }
-	if !sameLineage() || m != nil && !m.Authority() {
-		l.reservations.countLostReservation(r)
+	all := *r
+	r.ops, r.when = nil, nil
+	sameLineage := func() bool { return l.sameLineage(all.subject, all.lineage) }
+	now, sameProcess := l.clock.Now(), all.incarnation == l.incarnation
+	if !sameLineage() || all.grant != 0 && !sameProcess && m.leases.resets.has(m.Boottime(), all.subject) {
+		l.countLost(&all)
 		return
 	}
-	now, sameProcess := l.clock.Now(), r.incarnation == l.incarnation
-	if r.grant != 0 && !sameProcess && m.leases.resets.has(m.Boottime(), r.subject) {
-		return
-	}
-	giveOne := func(i int, cost int64) {
-		op := &r.ops[i]
-		taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-		if r.made != 0 {
-			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost, sameLineage) != nil {
-				l.reservations.dropped.Add(1) // the subject was handed over a moment ago
+	giveOne := func(i int, cost int64) bool {
+		op := &all.ops[i]
+		taken := algorithms.TakeRecord{Steady: all.steady, Window: all.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		var err error
+		if all.made != 0 {
+			err = l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&all.debit, i, all.made, now), cost, sameLineage)
+		} else {
+			if all.grant != 0 {
+				taken.Steady = now.Steady
+			} else if op.Limit.Kind == algorithms.SlidingLog {
+				taken.Steady += all.when[i] // see takeRecordAt
 			}
-			return
+			err = l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage)
 		}
-		if r.grant != 0 {
-			taken.Steady = now.Steady
-		} else if op.Limit.Kind == algorithms.SlidingLog {
-			taken.Steady += r.when[i] // see takeRecordAt
-		}
-		if l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage) == nil && r.grant != 0 {
+		switch {
+		case err == nil && all.grant != 0:
 			m.counts.returned.Add(1)
+		case errors.Is(err, counters.ErrShut):
+			r.ops, r.when = append(r.ops, *op), append(r.when, all.when[i])
+			return false
+		case err != nil && all.made != 0:
+			l.reservations.dropped.Add(1)
 		}
+		return true
 	}
-	if r.grant != 0 && sameProcess {
-		m.leases.granted.Return(m.Boottime(), r.lineage, r.grant, r.ops, func(op *counters.Op) int64 {
+	if all.grant != 0 && sameProcess {
+		m.leases.granted.Return(m.Boottime(), all.lineage, all.grant, all.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
 		}, giveOne)
 		return
 	}
-	for i := range r.ops {
-		if op := &r.ops[i]; op.Cost > 0 && (sameProcess || r.made != 0 || op.Limit.Kind.Windowed()) {
+	for i := range all.ops {
+		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || op.Limit.Kind.Windowed()) {
 			giveOne(i, op.Cost)
 		}
 	}
 }
 
-// countLostReservation counts lost's ops as dropped if it is a reservation's.
-func (rs *reservations) countLostReservation(lost *refund) {
-	if lost.made != 0 {
-		rs.dropped.Add(int64(len(lost.ops)))
+// countLost counts the ops of a refund that is dropped.
+func (l *Limiter) countLost(lost *refund) {
+	switch n := int64(len(lost.ops)); {
+	case lost.made != 0:
+		l.reservations.dropped.Add(n)
+	case lost.grant != 0:
+		l.membership.counts.lost.Add(n)
 	}
 }

@@ -670,31 +670,3 @@ func TestSettlementDoesNotWaitForTheSlow(t *testing.T) {
 		}
 	})
 }
-
-// A refund that must wait for a hand-off counts as dropped if too many goroutines are waiting already.
-func TestRefundWithoutRoomToWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
-		n := w.nodes[0]
-		key := w.keyOf("r", n, nil)
-		p := w.partition("r", key)
-		var a Answer
-		q := byKey("r", key)
-		if _, err := n.Reserve(&q, time.Minute, &a); err != nil {
-			t.Fatal(err)
-		}
-		op := a.scratch.ops[0]
-		back := refund{debit: debit{subject: op.Key.Subject, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
-		w.change(func() { w.place[p].frozen = true })
-		for len(n.membership.backgroundSlots) < cap(n.membership.backgroundSlots) {
-			n.membership.backgroundSlots <- struct{}{}
-		}
-		n.sendRefunds([]refund{back})
-		if have := n.reservations.dropped.Load(); have != 1 {
-			t.Errorf("have %d dropped, want 1", have)
-		}
-		for len(n.membership.backgroundSlots) > 0 {
-			<-n.membership.backgroundSlots
-		}
-	})
-}

@@ -182,7 +182,7 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 		switch {
 		case len(back.ops) == 0:
 		case subj.lineage == 0:
-			rs.countLostReservation(back)
+			rs.limiter.countLost(back)
 		default:
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}

@@ -279,6 +279,9 @@ func (n *testNode) Reachable(to ring.NodeID) bool {
 
 // Send implements Peers.
 func (n *testNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
+	if !n.Reachable(to) {
+		return peer.ErrUnreachable
+	}
 	n.Go(to, m, body, time.Second, func([]byte, error) {})
 	return nil
 }

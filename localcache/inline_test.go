@@ -150,7 +150,7 @@ func TestABucketOfSeveralSetsStaysWithinItsBurst(t *testing.T) {
 	grant(1, 1900, 2000)
 	l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
 	ops, have := []counters.Op{{Key: counters.Key{Subject: 7, Counter: counters.InlineCounter(0)}, Limit: l, Cost: 100}}, int64(0)
-	b.Return(1, 1, first, ops, func(*counters.Op) int64 { return 150 }, func(_ int, cost int64) { have += cost })
+	b.Return(1, 1, first, ops, func(*counters.Op) int64 { return 150 }, func(_ int, cost int64) bool { have += cost; return true })
 	if have != 49 {
 		t.Errorf("have %d", have)
 	}

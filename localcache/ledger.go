@@ -235,10 +235,10 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *le
 	}
 }
 
-// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns a
-// limit's usage. If the grant is no longer outstanding, Return does nothing.
+// Return takes back a grant of this process, once. It calls give for each op with the cost to put back, and takes back later what
+// give can't put back now. used returns a limit's usage. If the grant is no longer outstanding, Return does nothing.
 func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []counters.Op,
-	used func(op *counters.Op) int64, give func(i int, cost int64)) {
+	used func(op *counters.Op) int64, give func(i int, cost int64) bool) {
 	sh, s := ll.lock(ops[0].Key.Subject)
 	defer sh.mu.Unlock()
 	if s == nil {
@@ -254,6 +254,7 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 	if now >= g.until {
 		return
 	}
+	kept := false
 	for i := range ops {
 		part := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
 		if part < 0 {
@@ -266,10 +267,18 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 			// Usage is rounded up, hence the −1.
 			cost = min(cost, used(&ops[i])-1-spendable)
 		}
-		if cost > 0 {
-			g.parts[part].unreturned -= cost
-			give(i, cost)
+		if cost <= 0 {
+			continue
 		}
+		if give(i, cost) {
+			g.parts[part].unreturned -= cost
+		} else {
+			kept = true
+		}
+	}
+	if kept {
+		s.grants = append(s.grants, g)
+		ll.outstanding.Add(1)
 	}
 }
 

@@ -49,7 +49,7 @@ func debitAlways([]counters.Op) bool { return true }
 // giveBack returns how much of a grant the owner takes back.
 func (ll *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Subject: 7}, Limit: l, Cost: cost}}
-	ll.Return(now, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
+	ll.Return(now, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) bool { given += cost; return true })
 	return given
 }
 
@@ -80,6 +80,12 @@ func TestReturn(t *testing.T) {
 	b.Forget(7)
 	if have := b.giveBack(1, 1, id, 5, 900, &fixed); have != 0 {
 		t.Errorf("of counters that were changed: %d", have)
+	}
+	id = grant()
+	shut := func(int, int64) bool { return false }
+	b.Return(1, 1, id, []counters.Op{{Key: counters.Key{Subject: 7}, Limit: &fixed, Cost: 5}}, nil, shut)
+	if have := b.giveBack(1, 1, id, 5, 900, &fixed); have != 5 {
+		t.Errorf("of counters that were shut the first time: %d", have)
 	}
 	b.Sweep(time.Hour)
 	if b.Outstanding() != 0 {

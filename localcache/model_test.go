@@ -191,12 +191,13 @@ func (nw *network) returnEnded(h int) {
 				n, _ := nw.table.Usage(now, op.Key, op.Limit)
 				return n
 			}
-			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
+			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) bool {
 				op := &e.Ops[i]
 				taken := algorithms.TakeRecord{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost, nil); err != nil {
 					nw.t.Error(err)
 				}
+				return true
 			})
 		})
 	}
@@ -419,7 +420,7 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 	op.Cost = amounts[0]
 	size, back := amounts[0], int64(0)
-	b.Return(2, 1, id, []counters.Op{op, op, op}, func(*counters.Op) int64 { return 1000 }, func(_ int, cost int64) { back += cost })
+	b.Return(2, 1, id, []counters.Op{op, op, op}, func(*counters.Op) int64 { return 1000 }, func(_ int, cost int64) bool { back += cost; return true })
 	if back > size {
 		t.Errorf("%d came back of %d", back, size)
 	}
