@@ -130,7 +130,8 @@ type waitingRefunds struct {
 	wake chan struct{} // capacity 1: list is no longer empty
 }
 
-// keepRefunds keeps the refunds in list, to try them again. It drops those that have waited too long or find no room.
+// keepRefunds keeps the refunds in list, to try them again. It drops those that have waited too long or find no room, and all
+// once the limiter is closed.
 func (l *Limiter) keepRefunds(list []refund) {
 	if len(list) == 0 {
 		return
@@ -142,7 +143,7 @@ func (l *Limiter) keepRefunds(list []refund) {
 	defer w.mu.Unlock()
 	for i := range list {
 		item := &list[i]
-		if item.until = cmp.Or(item.until, now+refundTimeout); now >= item.until || len(w.list) >= maxWaitingRefunds {
+		if item.until = cmp.Or(item.until, now+refundTimeout); now >= item.until || len(w.list) >= maxWaitingRefunds || m.ctx.Err() != nil {
 			l.countLost(item)
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -114,10 +115,24 @@ func (c *conn) run(ctx context.Context) error {
 func (c *conn) breakOff(err error) {
 	if first := c.failCalls(err, true); first {
 		c.queue.close()
-		if errors.Is(err, errSilent) || errors.Is(err, errStuck) {
+		switch {
+		case errors.Is(err, errSilent), errors.Is(err, errStuck):
 			c.socket.discard()
+		case c.isCaller && errors.Is(err, io.EOF):
+			c.awaitWriter()
 		}
 		c.socket.Close()
+	}
+}
+
+// restTime bounds how long what is queued may still be sent to a remote that has closed its side.
+const restTime = 100 * time.Millisecond
+
+// awaitWriter lets the writer send what is queued. A remote that closes still handles one-way messages.
+func (c *conn) awaitWriter() {
+	wake.Signal(c.queue.wake)
+	for end := time.Now().Add(restTime); !c.queue.isEmpty() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -275,9 +290,10 @@ func (c *conn) read() error {
 	}
 }
 
-// serve passes a message to its handler.
+// serve passes a message to its handler. While Close lets the connections end, it drops calls, which then fail at their callers.
+// One-way messages are still handled, because nobody would learn that they were dropped.
 func (c *conn) serve(m message) error {
-	if c.peers.finishing.Load() {
+	if m.kind == messageCall && c.peers.finishing.Load() {
 		return nil
 	}
 	if Method(m.methodOrCode) == methodReceivesFrom && c.socket.kind == kindPeer {

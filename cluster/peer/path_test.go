@@ -456,3 +456,32 @@ func TestCloseAnswersFirst(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseHandlesWhatWasSent: when a node closes, it still handles one-way messages that were sent before the sender could know,
+// and what it sends because of them arrives.
+func TestCloseHandlesWhatWasSent(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		a, b, c := w.node(1), w.node(2), w.node(3)
+		w.net.DelayBetween(a.ip, b.ip, 20*time.Millisecond)
+		a.knows(b)
+		b.knows(a, c)
+		w.connected(a, b)
+		w.connected(b, c)
+		b.handlers[Near][methodCount] = func(call *Call) { _ = b.Send(c.id, methodCount, call.Body) }
+		sent := 0
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for a.Send(b.id, methodCount, nil) == nil {
+				sent++
+				time.Sleep(time.Millisecond)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
+		b.close(t)
+		sending.Wait()
+		time.Sleep(time.Second)
+		if have := c.counted(); have != sent {
+			t.Errorf("%d of %d messages have arrived", have, sent)
+		}
+	})
+}

@@ -79,7 +79,7 @@ type Peers struct {
 	links          atomic.Pointer[map[ring.NodeID]*link] // immutable
 	relayedTunnels atomic.Int64                          // tunnels that this node relays; at most maxRelayed
 	relayedBytes   atomic.Int64                          // bytes relayed in tunnels
-	finishing      atomic.Bool                           // Close has begun: incoming messages are not served any more
+	finishing      atomic.Bool                           // Close has begun: incoming calls are not served any more
 	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
 
 	mu      sync.Mutex // guards the fields below
@@ -139,8 +139,8 @@ func (p *Peers) Close() error {
 const finishTime = time.Second
 
 // finish lets handlers end, sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask
-// again, and the cost would be counted twice. Messages that arrive in this phase are not served. Each caller closes its connection
-// once it has read everything.
+// again, and the cost would be counted twice. Calls that arrive in this phase are not served. Each caller closes its connection
+// once it has read everything. What handlers then have sent to other nodes goes out, too.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	for deadline := time.Now().Add(finishTime); time.Now().Before(deadline); {
@@ -148,6 +148,7 @@ func (p *Peers) finish() {
 		p.mu.Lock()
 		for c := range p.conns {
 			if c.isCaller {
+				serving = serving || c.isReachable() && !c.queue.isEmpty()
 				continue
 			}
 			serving = true

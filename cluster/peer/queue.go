@@ -90,9 +90,9 @@ func (q *queue) isEmpty() bool {
 	return q.waiting.count+q.writing.count == 0
 }
 
-// close drops the waiting messages and makes put fail.
+// close makes put fail.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed, q.waiting = true, batch{}
+	q.closed = true
 }
