@@ -50,16 +50,17 @@ type silenceLimits struct{ unreachable, closed time.Duration }
 // conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
 // serves.
 type conn struct {
-	peers    *Peers
-	remote   Identity
-	done     chan struct{} // closed when run has ended
-	socket   *socket
-	isCaller bool          // this end calls
-	handlers *handlers     // handlers for the other end's messages
-	limits   silenceLimits // limits of silence
-	queue    *queue
-	direct   rawconn.TryWriter // the connection, if it can be written to without waiting; nil otherwise
-	link     *link             // set on the direct connection that a link has dialled; nil otherwise
+	peers      *Peers
+	remote     Identity
+	done       chan struct{} // closed when run has ended
+	writerDone chan struct{} // closed when write has ended
+	socket     *socket
+	isCaller   bool          // this end calls
+	handlers   *handlers     // handlers for the other end's messages
+	limits     silenceLimits // limits of silence
+	queue      *queue
+	direct     rawconn.TryWriter // the connection, if it can be written to without waiting; nil otherwise
+	link       *link             // set on the direct connection that a link has dialled; nil otherwise
 
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	silent       atomic.Bool  // the connection is silent or broken
@@ -82,7 +83,7 @@ type conn struct {
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	n := &conn{
-		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}),
+		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}), writerDone: make(chan struct{}),
 		queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
 	}
 	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
@@ -100,12 +101,14 @@ func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
 	ended, end := context.WithCancel(context.Background())
-	var writer sync.WaitGroup
-	writer.Go(func() { c.breakOff(c.write(ended)) })
+	go func() {
+		defer close(c.writerDone)
+		c.breakOff(c.write(ended))
+	}()
 	c.peers.watch(c)
 	c.breakOff(c.read())
 	end()
-	writer.Wait()
+	<-c.writerDone
 	c.callbacks.Wait()
 	c.peers.unwatch(c)
 	return c.endReason()
@@ -132,7 +135,11 @@ const restTime = 100 * time.Millisecond
 func (c *conn) awaitWriter() {
 	wake.Signal(c.queue.wake)
 	for end := time.Now().Add(restTime); !c.queue.isEmpty() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+		select {
+		case <-c.writerDone: // the remote no longer reads
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 
