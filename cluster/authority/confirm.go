@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -55,7 +56,8 @@ func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 
 // Await waits until a majority of the voters has answered, in the given term, messages sent after the call to Await. self
 // counts without an answer if it is a voter: the caller must check afterwards that it still leads in the term. Await calls
-// voters after each answer, so that the set of voters is never from before the call. The error is the context's.
+// voters after each answer, so that the set of voters is never from before the call, and from time to time without one: a voter
+// that was removed answers no more. The error is the context's.
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
 	after := c.sent.Load()
 	for {
@@ -65,6 +67,7 @@ func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64
 		}
 		select {
 		case <-answerSignal:
+		case <-time.After(confirmInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -333,6 +334,27 @@ func TestAwaitReturns(t *testing.T) {
 		}
 		if err := c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters[:1] }); err != nil {
 			t.Errorf("have %v from the only voter", err)
+		}
+	})
+}
+
+// A confirmation that waits for a voter does not wait any longer once that one is removed: it answers no more.
+func TestAwaitedVoterIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		self, other := ring.NodeID{1}, ring.NodeID{2}
+		var removed atomic.Bool
+		voters := func() []ring.NodeID {
+			if removed.Load() {
+				return []ring.NodeID{self}
+			}
+			return []ring.NodeID{self, other}
+		}
+		time.AfterFunc(time.Second, func() { removed.Store(true) })
+		ctx, cancel := context.WithTimeout(t.Context(), proposeTimeout)
+		defer cancel()
+		began := time.Now()
+		if err := new(Confirmations).Await(ctx, self, 1, voters); err != nil || time.Since(began) < time.Second {
+			t.Errorf("have %v after %v", err, time.Since(began))
 		}
 	})
 }
