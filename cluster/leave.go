@@ -113,7 +113,6 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 		return nil
 	}
 	c.leavingCluster.Store(true)
-	c.tracker.transferLead(ctx)
 	if err := c.requestRemoval(ctx, removalRequest{Node: c.config.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
@@ -167,10 +166,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	}
 	switch {
 	case m.ID == c.config.Self.ID:
-		if r.Leaves {
-			return noBody{}, fmt.Errorf("%w: this node still leads", ErrLeaderUnavailable)
-		}
-		if r.Force {
+		if r.Leaves || r.Force { // the caller tries again; there may be an heir only then
 			c.tracker.transferLead(ctx)
 			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
 		}

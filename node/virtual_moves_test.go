@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -399,6 +400,48 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			if used := p.used("year", key); used != admitted {
 				t.Errorf("seed %d: have %d used, and %d were admitted", seed, used, admitted)
+			}
+			p.checkOwnership()
+			p.stopNodes()
+		})
+	}
+}
+
+// Nodes leave for good under load, one after the other, until one is left: followers, or always the leader. No check is decided
+// without its owner, and all are counted. Of six nodes, the sixth becomes a voter only when another one has left.
+func TestNodesLeaveInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		nodes int
+		leads bool
+	}{{2, false}, {6, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTestCluster(t, tt.nodes, hybridRules(1_000_000))
+			c := p.startLoad("year", 30, 4)
+			for len(p.nodes) > 1 {
+				list := p.followers()
+				if tt.leads {
+					list = slices.DeleteFunc(slices.Clone(p.nodes), func(v *testNode) bool { return slices.Contains(list, v) })
+				}
+				v := list[0]
+				ctx, cancel := context.WithTimeout(t.Context(), 2*leaveTimeout) // leaders in turn make the sixth wait
+				if err := v.node.leave(ctx, true); err != nil {
+					t.Errorf("of %d: %v", len(p.nodes), err)
+				}
+				cancel()
+				v.drain()
+				v.endProcess(false)
+				p.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(other *testNode) bool { return other == v })
+				time.Sleep(3 * time.Second)
+			}
+			if by := c.stopLoad(); c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+			}
+			time.Sleep(6 * time.Second) // until leases are returned
+			for i := range c.admitted {
+				if used, admitted := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != admitted {
+					t.Errorf("key %d: have %d used, and %d admitted", i, used, admitted)
+				}
 			}
 			p.checkOwnership()
 			p.stopNodes()

@@ -194,24 +194,3 @@ func TestUsageOfTheLastNodeToLeave(t *testing.T) {
 		p.stopNodes()
 	})
 }
-
-// One of two nodes leaves for good under load. Neither is without authority meanwhile.
-func TestOneOfTwoLeavesInOneProcess(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newTestCluster(t, 2, exactRules(1_000_000))
-		c := p.startLoad("year", 20, 4)
-		v := p.followers()[0]
-		ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
-		defer cancel()
-		if err := v.node.leave(ctx, true); err != nil {
-			t.Fatal(err)
-		}
-		v.drain()
-		time.Sleep(5 * time.Second)
-		if by := c.stopLoad(); c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
-			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
-		}
-		p.stopNodes()
-	})
-}
