@@ -52,7 +52,13 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 		if !debitFirst {
 			return true
 		}
-		return ls.limiter.table.Take(now, ops) == counters.Admitted
+		taken := ls.limiter.table.Take(now, ops) == counters.Admitted
+		for i := range ops {
+			if ops[i].Limit.Kind == algorithms.TokenBucket {
+				g.Windows[i] = int64(ops[i].Decision.ResetAfter) // see debit.when
+			}
+		}
+		return taken
 	})
 	if g.ID != 0 {
 		m.counts.granted.Add(1)

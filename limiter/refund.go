@@ -28,7 +28,7 @@ type debit struct {
 	steady      int64         // the time of the decision, on that node's steady clock
 	ops         []counters.Op // ops that took their cost
 	// when says, by op, when the cost was taken: the number of the window or, for a log, the time of the entry relative to
-	// steady. For a bucket or log of a reservation it is Decision.ResetAfter instead.
+	// steady. For a bucket or log of a reservation, and for a bucket of a grant, it is Decision.ResetAfter instead.
 	when []int64
 }
 
@@ -182,16 +182,17 @@ func (l *Limiter) retryRefunds() {
 }
 
 // give gives r back to this node's counters, if they still have the lineage it was taken in: a grant of this process as far as
-// the ledger allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log
-// takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
-// Only those ops stay in r that must wait, because their gate has just been shut.
+// the ledger allows, a reservation or another process's grant as far as it can't have drained since, and a window in full.
+// Otherwise a bucket or a log takes back only what this process debited: this node can't read another process's clock. Only those
+// ops stay in r that must wait, because their gate has just been shut.
 func (r *refund) give(l *Limiter) {
 	m := l.membership
 	all := *r
 	r.ops, r.when = nil, nil
 	sameLineage := func() bool { return l.sameLineage(all.subject, all.lineage) }
 	now, sameProcess := l.clock.Now(), all.incarnation == l.incarnation
-	if !sameLineage() || all.grant != 0 && !sameProcess && m.leases.resets.has(m.Boottime(), all.subject) {
+	isForeignGrant := all.grant != 0 && !sameProcess // of a window or a token bucket: nothing else is leased
+	if !sameLineage() || isForeignGrant && m.leases.resets.has(m.Boottime(), all.subject) {
 		l.countLost(&all)
 		return
 	}
@@ -199,9 +200,12 @@ func (r *refund) give(l *Limiter) {
 		op := &all.ops[i]
 		taken := algorithms.TakeRecord{Steady: all.steady, Window: all.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		var err error
-		if all.made != 0 {
+		switch {
+		case all.made != 0:
 			err = l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&all.debit, i, all.made, now), cost, sameLineage)
-		} else {
+		case isForeignGrant && op.Limit.Kind == algorithms.TokenBucket:
+			err = l.table.Refund(now, op.Key, op.Limit, taken, time.Duration(all.when[i])-resetMemory, cost, sameLineage)
+		default:
 			if all.grant != 0 {
 				taken.Steady = now.Steady
 			} else if op.Limit.Kind == algorithms.SlidingLog {
@@ -228,7 +232,7 @@ func (r *refund) give(l *Limiter) {
 		return
 	}
 	for i := range all.ops {
-		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || op.Limit.Kind.Windowed()) {
+		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || isForeignGrant || op.Limit.Kind.Windowed()) {
 			giveOne(i, op.Cost)
 		}
 	}

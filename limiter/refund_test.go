@@ -115,6 +115,29 @@ func TestRefundsWait(t *testing.T) {
 	}
 }
 
+// A bucket gets back what another process granted, but for what may have drained since: here 14 s of it, at most 3 tokens.
+func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 14h, algorithm: token-bucket}]}")
+		holder, owner, next := w.nodes[0], w.nodes[1], w.nodes[2]
+		key := w.keyOf("r", owner, nil)
+		q := byKey("r", key)
+		q.Costs = []UnitCost{{"requests", 100}}
+		holder.check(q)
+		for range 20 { // one of them is granted in advance
+			q.Costs[0].Cost = 1
+			holder.check(q)
+			time.Sleep(5 * time.Millisecond)
+		}
+		granted := owner.used("r", key) - 120
+		w.handOver(w.partition("r", key), next)
+		holder.UseLeases(false)
+		if left := next.used("r", key) - 120; granted < 10 || left > 4 {
+			t.Errorf("%d were granted in advance; %d have not come back", granted, left)
+		}
+	})
+}
+
 // What was taken before a reset does not come back after it, though it had to wait.
 func TestRefundsWaitDuringAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
