@@ -409,7 +409,7 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 
 // Nodes leave for good under load, one after the other, until one is left: followers, or always the leader. No check is decided
 // without its owner, and all are counted. Of six nodes, the sixth becomes a voter only when another one has left.
-func TestNodesLeaveInOneProcess(t *testing.T) {
+func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		nodes int
