@@ -69,8 +69,8 @@ func (c *clusterCheck) rollBack() {
 	}
 }
 
-// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in. If they have
-// just been handed over, the cost follows them.
+// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in. If they are
+// being handed over, it becomes a refund.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
 	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, lineage: s.lineage, steady: s.decidedAt.Steady}}

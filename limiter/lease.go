@@ -173,7 +173,7 @@ func (ls *leases) maintain() {
 	for {
 		at := m.Boottime()
 		ended = ls.held.TakeEnded(at, ended[:0])
-		ls.returnEnded(ended)
+		ls.returnEnded(at, ended)
 		ls.granted.Sweep(at)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
 		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minSearchPause), maxSweepPause))
@@ -198,11 +198,16 @@ const (
 	maxSweepPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of the ended grants.
-func (ls *leases) returnEnded(ended []localcache.EndedGrant) {
+// returnEnded gives back what is left of the ended grants, unless this process did not run for a while: nobody else knows how old
+// they are.
+func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
+		if at >= e.Until+returnTimeout {
+			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
+			continue
+		}
 		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
@@ -218,5 +223,5 @@ func (l *Limiter) UseLeases(yes bool) {
 	}
 	at := m.Boottime()
 	m.leases.held.Enable(at, yes)
-	m.leases.returnEnded(m.leases.held.TakeEnded(at, nil))
+	m.leases.returnEnded(at, m.leases.held.TakeEnded(at, nil))
 }

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"sync"
 	"time"
-
-	"github.com/rlnode/rlnode/localcache"
 )
 
 const (
@@ -60,9 +58,8 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	ls.forgetEverywhere(f)
 }
 
-// resetMemory is how long a grant may come back after a reset: its life, and the time that the return takes, which may wait on
-// each node that it reaches.
-const resetMemory = localcache.MaxTTL + time.Second + (maxHops+2)*refundTimeout
+// resetMemory is how long the rest of a grant may come back after a reset.
+const resetMemory = maxGrantAge
 
 // resets remembers the subjects that were reset lately, here or elsewhere. What another process granted of them before must not
 // come back: it was taken from counters that are fresh now. The ledger of this node has only its own grants.

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -79,7 +80,8 @@ func (r *refundList) Code(c *wire.Coder) {
 }
 
 // sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried again for
-// refundTimeout. It sends each only once, because a repeated refund would create quota. A lost refund only loses quota.
+// refundTimeout; the ledger may refuse the rest of a grant earlier. It sends each only once, because a repeated refund would
+// create quota. A lost refund only loses quota.
 func (l *Limiter) sendRefunds(list []refund) { l.keepRefunds(l.tryRefunds(list)) }
 
 // tryRefunds gives the refunds in list back or sends them to their owners. It returns those that must wait.
@@ -93,13 +95,13 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 		switch {
-		case item.until != 0 && m.leases.resets.has(m.Boottime(), item.subject):
+		case item.until != 0 && (m.Boottime() >= item.until || m.leases.resets.has(m.Boottime(), item.subject)):
 			l.countLost(item)
 		case r.Place == partitions.Here && (m == nil || m.Authority()):
 			if item.give(l); len(item.ops) > 0 {
 				waiting = append(waiting, *item)
 			}
-		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self && item.hops <= maxHops:
+		case r.Place == partitions.Elsewhere && r.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(r.Owner):
 			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
 		default:
 			waiting = append(waiting, *item)
@@ -120,6 +122,13 @@ const (
 	refundTimeout = 2 * time.Second
 	// maxWaitingRefunds bounds the refunds that wait on a node.
 	maxWaitingRefunds = 16384
+	// returnTimeout is how long after its end the rest of a grant may be on its way at the holder.
+	returnTimeout = time.Second
+	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time until its holder returns it, and one wait on each
+	// node that it reaches.
+	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
+	// maxDebitAge bounds the age of a check's cost that a bucket takes back, because what has drained since can't be told.
+	maxDebitAge = checkTimeout + frozenTimeout
 )
 
 // waitingRefunds holds refunds that wait: for a partition that is being handed over, for authority, for an owner that can't be
@@ -160,7 +169,7 @@ func (w *waitingRefunds) takeAll() []refund {
 	return list
 }
 
-// retryRefunds tries the waiting refunds again and again, until the limiter is closed.
+// retryRefunds tries the waiting refunds again and again, and for the last time when the limiter is closed.
 func (l *Limiter) retryRefunds() {
 	m := l.membership
 	for m.ctx.Err() == nil {
@@ -168,16 +177,11 @@ func (l *Limiter) retryRefunds() {
 		case <-m.refunds.wake:
 		case <-m.ctx.Done():
 		}
-		for list := m.refunds.takeAll(); len(list) > 0; list = m.refunds.takeAll() {
-			select {
-			case <-time.After(maxRetryPause):
-				l.keepRefunds(l.tryRefunds(list))
-			case <-m.ctx.Done():
-				for _, lost := range l.tryRefunds(list) {
-					l.countLost(&lost)
-				}
-			}
+		select {
+		case <-time.After(maxRetryPause):
+		case <-m.ctx.Done():
 		}
+		l.keepRefunds(l.tryRefunds(m.refunds.takeAll()))
 	}
 }
 
@@ -191,7 +195,8 @@ func (r *refund) give(l *Limiter) {
 	r.ops, r.when = nil, nil
 	sameLineage := func() bool { return l.sameLineage(all.subject, all.lineage) }
 	now, sameProcess := l.clock.Now(), all.incarnation == l.incarnation
-	isForeignGrant := all.grant != 0 && !sameProcess // of a window or a token bucket: nothing else is leased
+	isDebit := all.grant == 0 && all.made == 0
+	isForeignGrant := all.grant != 0 && !sameProcess
 	if !sameLineage() || isForeignGrant && m.leases.resets.has(m.Boottime(), all.subject) {
 		l.countLost(&all)
 		return
@@ -201,10 +206,17 @@ func (r *refund) give(l *Limiter) {
 		taken := algorithms.TakeRecord{Steady: all.steady, Window: all.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		var err error
 		switch {
+		case isDebit && op.Limit.Kind.Bucket() && now.Steady-all.steady > int64(maxDebitAge):
+			return true
 		case all.made != 0:
 			err = l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&all.debit, i, all.made, now), cost, sameLineage)
 		case isForeignGrant && op.Limit.Kind == algorithms.TokenBucket:
-			err = l.table.Refund(now, op.Key, op.Limit, taken, time.Duration(all.when[i])-resetMemory, cost, sameLineage)
+			rest := time.Duration(all.when[i]) - maxGrantAge
+			if rest <= 0 {
+				m.counts.lost.Add(1)
+				return true
+			}
+			err = l.table.Refund(now, op.Key, op.Limit, taken, rest, cost, sameLineage)
 		default:
 			if all.grant != 0 {
 				taken.Steady = now.Steady
@@ -225,14 +237,16 @@ func (r *refund) give(l *Limiter) {
 		return true
 	}
 	if all.grant != 0 && sameProcess {
-		m.leases.granted.Return(m.Boottime(), all.lineage, all.grant, all.ops, func(op *counters.Op) int64 {
+		if !m.leases.granted.Return(m.Boottime(), all.lineage, all.grant, all.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
-		}, giveOne)
+		}, giveOne) {
+			l.countLost(&all)
+		}
 		return
 	}
 	for i := range all.ops {
-		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || isForeignGrant || op.Limit.Kind.Windowed()) {
+		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || op.Limit.Kind.Windowed() || isForeignGrant && op.Limit.Kind.Leasable()) {
 			giveOne(i, op.Cost)
 		}
 	}

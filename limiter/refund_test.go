@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -168,6 +169,34 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 	})
 }
 
+// A bucket takes back no cost of a check that waited for longer than a check and one hand-over may take: some of it has drained.
+func TestABucketTakesBackNothingOld(t *testing.T) {
+	for _, wait := range []time.Duration{maxDebitAge - 100*time.Millisecond, maxDebitAge + 100*time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 100h, algorithm: token-bucket}]}]")
+			n := w.nodes[0]
+			q := byKey("r", w.keyOf("r", n, nil))
+			q.Costs = []UnitCost{{"requests", 50}}
+			a := n.check(q)
+			op := a.scratch.ops[0]
+			p := op.Key.Partition()
+			taken := debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), steady: a.Now.Steady, ops: []counters.Op{op}, when: []int64{0}}
+			w.change(func() { w.place[p].frozen = true })
+			n.sendRefunds([]refund{{debit: taken}})
+			time.Sleep(wait)
+			w.change(func() { w.place[p].frozen = false })
+			time.Sleep(100 * time.Millisecond)
+			want := int64(0)
+			if wait > maxDebitAge {
+				want = 50
+			}
+			if used := n.used("r", q.Key[0]); used != want {
+				t.Errorf("after %v: have %d used, want %d", wait, used, want)
+			}
+		})
+	}
+}
+
 // Refunds that can't be given back are dropped after a while, and at once if there is no room. Those of reservations are counted.
 func TestRefundsWaitNotForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -193,6 +222,26 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		if have := n.reservations.dropped.Load(); have != int64(len(list)) {
 			t.Errorf("have %d dropped, want %d", have, len(list))
+		}
+	})
+}
+
+// A holder that did not run for a while returns nothing: the owner could not tell how old it is.
+func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 1h, algorithm: fixed-window}]}")
+		holder, owner := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		holder.lease("r", key)
+		w.handOver(w.partition("r", key), w.nodes[2])
+		used := w.nodes[2].used("r", key)
+		held := holder.membership.leases.held
+		held.Enable(holder.membership.Boottime(), false)
+		late := holder.membership.Boottime() + localcache.MaxTTL + returnTimeout
+		holder.membership.leases.returnEnded(late, held.TakeEnded(late, nil))
+		if have := w.nodes[2].used("r", key); used <= 20 || have != used || holder.figure("lease_lost_total") == 0 {
+			t.Errorf("have %d used, want %d as before; %d lost", have, used, holder.figure("lease_lost_total"))
 		}
 	})
 }

@@ -22,7 +22,7 @@ const returnPause = 10 * time.Millisecond
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	g := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: g.id, due: now + returnPause}
+	out := EndedGrant{Source: le.source, Grant: g.id, Until: g.until, due: now + returnPause}
 	for i := range le.limits {
 		l := &le.limits[i]
 		if l.limit.Kind.Bucket() {

@@ -95,6 +95,7 @@ type Grant struct {
 type EndedGrant struct {
 	Source Source
 	Grant  uint64
+	Until  time.Duration // when its holder had to stop spending it
 	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
 
@@ -287,7 +288,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 	}
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
-			ls.returnUnused(sh, now, from, ops, &g)
+			ls.returnUnused(sh, sent, now, from, ops, &g)
 		}
 		return
 	}
@@ -318,7 +319,7 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, f
 	// Drop out-of-order grants: they may have been reported spent.
 	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {
 		le.lastGrant = max(le.lastGrant, g.ID)
-		ls.returnUnused(sh, now, from, ops, g)
+		ls.returnUnused(sh, sent, now, from, ops, g)
 		return
 	}
 	le.lastGrant = g.ID
@@ -331,8 +332,8 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, f
 }
 
 // returnUnused queues an unused grant in full for TakeEnded.
-func (ls *Leases) returnUnused(sh *leaseShard, now time.Duration, from Source, ops []counters.Op, g *Grant) {
-	out := EndedGrant{Source: from, Grant: g.ID, due: now}
+func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
+	out := EndedGrant{Source: from, Grant: g.ID, Until: sent + min(g.EndsIn, MaxTTL), due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
 		out.Window = append(out.Window, g.Windows[i])

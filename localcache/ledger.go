@@ -235,24 +235,25 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *le
 	}
 }
 
-// Return takes back a grant of this process, once. It calls give for each op with the cost to put back, and takes back later what
-// give can't put back now. used returns a limit's usage. If the grant is no longer outstanding, Return does nothing.
+// Return takes back a grant of this process, once. It calls give for each op with the cost to put back, and keeps the grant for
+// what give could not put back. used returns a limit's usage. If the grant is no longer outstanding, Return does nothing, and
+// returns false.
 func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []counters.Op,
-	used func(op *counters.Op) int64, give func(i int, cost int64) bool) {
+	used func(op *counters.Op) int64, give func(i int, cost int64) bool) (found bool) {
 	sh, s := ll.lock(ops[0].Key.Subject)
 	defer sh.mu.Unlock()
 	if s == nil {
-		return
+		return false
 	}
 	index := slices.IndexFunc(s.grants, func(g ledgerGrant) bool { return g.id == id && g.lineage == lineage })
 	if index < 0 {
-		return
+		return false
 	}
 	g := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
 	if now >= g.until {
-		return
+		return false
 	}
 	kept := false
 	for i := range ops {
@@ -280,6 +281,7 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 		s.grants = append(s.grants, g)
 		ll.outstanding.Add(1)
 	}
+	return true
 }
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the

@@ -20,7 +20,7 @@ import (
 const (
 	// tickInterval is how often the leader checks for work.
 	tickInterval = 50 * time.Millisecond
-	// confirmInterval is the minimum interval between two confirmations.
+	// confirmInterval is the minimum interval between two confirmations, and between two looks at the voters during one.
 	confirmInterval = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second

@@ -109,6 +109,7 @@ func (c *conn) run(ctx context.Context) error {
 	c.breakOff(c.read())
 	end()
 	<-c.writerDone
+	c.queue.drop()
 	c.callbacks.Wait()
 	c.peers.unwatch(c)
 	return c.endReason()

@@ -96,3 +96,10 @@ func (q *queue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 }
+
+// drop drops what was not sent, once the queue is closed.
+func (q *queue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = batch{}
+}
