@@ -58,9 +58,6 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	ls.forgetEverywhere(f)
 }
 
-// resetMemory is how long the rest of a grant may come back after a reset.
-const resetMemory = maxGrantAge
-
 // resets remembers the subjects that were reset lately, here or elsewhere. What another process granted of them before must not
 // come back: it was taken from counters that are fresh now. The ledger of this node has only its own grants.
 type resets struct {
@@ -75,7 +72,7 @@ func (r *resets) add(now time.Duration, subject uint64) {
 	if r.until == nil || len(r.until) >= maxNotices {
 		r.until = make(map[uint64]time.Duration)
 	}
-	r.until[subject] = now + resetMemory
+	r.until[subject] = now + maxGrantAge // until then, the rest of a grant may come back
 }
 
 func (r *resets) has(now time.Duration, subject uint64) bool {

@@ -172,7 +172,7 @@ func (w *waitingRefunds) takeAll() []refund {
 // retryRefunds tries the waiting refunds again and again, and for the last time when the limiter is closed.
 func (l *Limiter) retryRefunds() {
 	m := l.membership
-	for m.ctx.Err() == nil {
+	for closed := false; !closed; {
 		select {
 		case <-m.refunds.wake:
 		case <-m.ctx.Done():
@@ -181,6 +181,7 @@ func (l *Limiter) retryRefunds() {
 		case <-time.After(maxRetryPause):
 		case <-m.ctx.Done():
 		}
+		closed = m.ctx.Err() != nil // if so, nothing more is kept
 		l.keepRefunds(l.tryRefunds(m.refunds.takeAll()))
 	}
 }
@@ -193,46 +194,23 @@ func (r *refund) give(l *Limiter) {
 	m := l.membership
 	all := *r
 	r.ops, r.when = nil, nil
-	sameLineage := func() bool { return l.sameLineage(all.subject, all.lineage) }
 	now, sameProcess := l.clock.Now(), all.incarnation == l.incarnation
-	isDebit := all.grant == 0 && all.made == 0
 	isForeignGrant := all.grant != 0 && !sameProcess
-	if !sameLineage() || isForeignGrant && m.leases.resets.has(m.Boottime(), all.subject) {
+	if !l.sameLineage(all.subject, all.lineage) || isForeignGrant && m.leases.resets.has(m.Boottime(), all.subject) {
 		l.countLost(&all)
 		return
 	}
 	giveOne := func(i int, cost int64) bool {
-		op := &all.ops[i]
-		taken := algorithms.TakeRecord{Steady: all.steady, Window: all.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-		var err error
-		switch {
-		case isDebit && op.Limit.Kind.Bucket() && now.Steady-all.steady > int64(maxDebitAge):
-			return true
-		case all.made != 0:
-			err = l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&all.debit, i, all.made, now), cost, sameLineage)
-		case isForeignGrant && op.Limit.Kind == algorithms.TokenBucket:
-			rest := time.Duration(all.when[i]) - maxGrantAge
-			if rest <= 0 {
-				m.counts.lost.Add(1)
-				return true
-			}
-			err = l.table.Refund(now, op.Key, op.Limit, taken, rest, cost, sameLineage)
-		default:
-			if all.grant != 0 {
-				taken.Steady = now.Steady
-			} else if op.Limit.Kind == algorithms.SlidingLog {
-				taken.Steady += all.when[i] // see takeRecordAt
-			}
-			err = l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage)
-		}
-		switch {
-		case err == nil && all.grant != 0:
-			m.counts.returned.Add(1)
+		switch err := all.giveOp(l, now, i, cost); {
 		case errors.Is(err, counters.ErrShut):
-			r.ops, r.when = append(r.ops, *op), append(r.when, all.when[i])
+			r.ops, r.when = append(r.ops, all.ops[i]), append(r.when, all.when[i])
 			return false
-		case err != nil && all.made != 0:
-			l.reservations.dropped.Add(1)
+		case err != nil:
+			lost := all
+			lost.ops = all.ops[i : i+1]
+			l.countLost(&lost)
+		case all.grant != 0:
+			m.counts.returned.Add(1)
 		}
 		return true
 	}
@@ -250,6 +228,33 @@ func (r *refund) give(l *Limiter) {
 			giveOne(i, op.Cost)
 		}
 	}
+}
+
+// errTooOld means that a bucket can't tell how much of a cost has drained since it was taken.
+var errTooOld = errors.New("the cost may have drained")
+
+// giveOp puts cost back into the counter of r's i-th op. It fails with errTooOld, or as [counters.Table.Give] does.
+func (r *refund) giveOp(l *Limiter, now algorithms.Instant, i int, cost int64) error {
+	op := &r.ops[i]
+	sameLineage := func() bool { return l.sameLineage(r.subject, r.lineage) }
+	taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+	switch {
+	case r.made != 0:
+		return l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost, sameLineage)
+	case r.grant != 0 && r.incarnation != l.incarnation && op.Limit.Kind == algorithms.TokenBucket:
+		rest := time.Duration(r.when[i]) - maxGrantAge
+		if rest <= 0 {
+			return errTooOld
+		}
+		return l.table.Refund(now, op.Key, op.Limit, taken, rest, cost, sameLineage)
+	case r.grant != 0:
+		taken.Steady = now.Steady
+	case op.Limit.Kind.Bucket() && now.Steady-r.steady > int64(maxDebitAge):
+		return errTooOld
+	case op.Limit.Kind == algorithms.SlidingLog:
+		taken.Steady += r.when[i] // see takeRecordAt
+	}
+	return l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage)
 }
 
 // countLost counts the ops of a refund that is dropped.

@@ -245,3 +245,34 @@ func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 		}
 	})
 }
+
+// A refund is not tried once more after its time, as when the process did not run meanwhile. What waits when the limiter is closed,
+// and a grant that the ledger no longer knows, count as lost.
+func TestRefundsThatAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 1, `rules: [{name: r, key: [a], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}]`)
+		n := w.nodes[0]
+		q := byKey("r", w.keyOf("r", n, nil))
+		a := n.check(q)
+		op := a.scratch.ops[0]
+		p := op.Key.Partition()
+		taken := debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{takeRecordAt(&op, a.Now).Window}}
+		time.Sleep(time.Second)
+		if n.sendRefunds([]refund{{debit: taken, until: time.Second}}); n.used("r", q.Key[0]) != 1 {
+			t.Error("given back after its time")
+		}
+		n.sendRefunds([]refund{{debit: taken, grant: 7}})
+		w.change(func() { w.place[p].frozen = true })
+		n.sendRefunds([]refund{{debit: taken, grant: 8}})
+		if have := n.figure("lease_lost_total"); have != 1 {
+			t.Errorf("have %d lost, want the one that the ledger does not know", have)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if have := n.figure("lease_lost_total"); have != 2 {
+			t.Errorf("have %d lost, want the one that waited, too", have)
+		}
+	})
+}

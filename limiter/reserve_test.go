@@ -586,7 +586,7 @@ func TestResetAndHandOver(t *testing.T) {
 			if a := owner.check(q); !a.Allowed {
 				t.Fatalf("after the reset: %+v", a.Limits)
 			}
-			time.Sleep(2 * resetMemory)
+			time.Sleep(2 * maxGrantAge)
 			if used := owner.used("r", key); used != 1000 {
 				t.Errorf("moved %s: have %d used, want 1000", moved, used)
 			}
