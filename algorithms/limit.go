@@ -190,8 +190,7 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
-		room := l.Burst - s.Count - cost
-		return room > 0 || room == 0 && s.Part == 0
+		return l.bucketAllows(s, cost)
 	case FixedWindow:
 		return s.Count <= l.Amount+s.Part-cost && !s.isQueued()
 	case SlidingWindow:
@@ -200,6 +199,22 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 		return s.Count <= l.Amount-cost
 	}
 	return false
+}
+
+// TakeInto is Take, and describes the outcome in d. A token bucket that allows the cost, which is the usual case, takes a short
+// way.
+func (l *Limit) TakeInto(d *Decision, s State, now Instant, cost int64) (State, bool) {
+	if l.Kind == TokenBucket && l.MaxDelay == 0 && cost > 0 {
+		if s = l.drain(s, now.Steady); l.bucketAllows(s, cost) {
+			s.Count += cost
+			d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
+			l.describeLevel(d, s, now)
+			return s, true
+		}
+	}
+	s, allowed := l.Take(s, now, cost)
+	l.DescribeInto(d, s, now, cost, allowed)
+	return s, allowed
 }
 
 // TakeRecord describes a Take at now, for a later Give. s is the state that the Take returned.

@@ -43,6 +43,9 @@ func (l *dirtyList) addLog(k Key) {
 	}
 }
 
+// isDirty reports whether a slot is marked for all of by.
+func (g *group) isDirty(slot int, by readers) bool { return uint64(by)<<slot&^g.dirty == 0 }
+
 // markDirty marks a record as changed.
 func (s *shard) markDirty(loc location, by readers) {
 	g := loc.group()

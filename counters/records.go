@@ -40,6 +40,14 @@ type record struct {
 	state algorithms.State
 }
 
+// set puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a copy
+// on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
+	g.records[slot].state = state
+	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
+	g.freshAt[slot] = max(g.freshAt[slot], freshAt)
+}
+
 // kindFullness packs a counter's kind (3 bits) and fullness (5 bits).
 type kindFullness uint8
 

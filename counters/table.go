@@ -141,17 +141,16 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	if op.Mode != CheckMode || op.Cost == 0 || op.Limit.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
-	loc := s.find(op.Key)
-	if !loc.found() {
+	loc := s.subtableOf(op.Key).find(op.Key)
+	if loc.index < 0 {
 		return false
 	}
-	state, allowed := op.Limit.Take(loc.state(), now, op.Cost)
+	state, allowed := op.Limit.TakeInto(&op.Decision, loc.group().records[loc.slot()].state, now, op.Cost)
 	if !allowed {
 		return false
 	}
 	op.state, op.Full = state, false
-	op.Limit.DescribeInto(&op.Decision, state, now, op.Cost, true)
-	s.store(loc, op.Limit, state, fullnessAfterCheck(op.Limit, &op.Decision), freshAt(now, op.Limit, op.Decision.ResetAfter))
+	s.storeOp(loc, now, op)
 	return true
 }
 
@@ -345,11 +344,20 @@ func (t *Table) commit(now algorithms.Instant, op *Op) {
 			loc = s.insert(op.Key)
 		}
 	}
-	used := uint8(refusedFullness)
+	s.storeOp(loc, now, op)
+}
+
+// storeOp stores the state after a decided op that took its cost.
+func (s *shard) storeOp(loc location, now algorithms.Instant, op *Op) {
+	fullness := uint8(refusedFullness)
 	if op.Decision.Allowed {
-		used = fullnessAfterCheck(op.Limit, &op.Decision)
+		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
-	s.store(loc, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
+	g, slot := loc.group(), loc.slot()
+	g.set(slot, op.Limit.Kind, op.state, fullness, freshAt(now, op.Limit, op.Decision.ResetAfter))
+	if !g.isDirty(slot, allReaders) {
+		s.markDirty(loc, allReaders)
+	}
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
@@ -377,13 +385,9 @@ func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
 	}
 }
 
-// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a
-// copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+// store puts a counter's new state into its slot, and marks it as changed.
 func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
-	g := loc.group()
-	g.records[loc.slot()].state = state
-	g.kindFullnesses[loc.slot()] = packKindFullness(l.Kind, fullness)
-	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	loc.group().set(loc.slot(), l.Kind, state, fullness, freshAt)
 	s.markDirty(loc, allReaders)
 }
 
