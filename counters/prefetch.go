@@ -6,9 +6,12 @@ import (
 	"unsafe"
 )
 
-// groupsHint says where the groups of a subtable are, to callers that don't hold the shard. It packs the address, in cache
-// lines, and the number of groups. It may be out of date: only prefetches use it, and a prefetch can't fault. Zero means that
-// there are no groups.
+// groupsHint says where the groups of a shard that is not split are, to callers that don't hold it. It packs the address, in
+// cache lines, and the number of groups. It may be out of date: only prefetches use it, and a prefetch can't fault. Zero means
+// that there are no groups.
+//
+// The hints of all shards lie together, so that most of them stay in the processor's caches. A prefetch that had to wait for the
+// shard's own cache line would come late.
 type groupsHint struct{ word atomic.Uint64 }
 
 const (
@@ -38,8 +41,9 @@ func (t *Table) Prefetch(k Key) {
 	if t.gates.isShut(k.Partition()) {
 		return
 	}
-	if address := t.shardOf(k).single.hint.groupOf(k); address != 0 {
-		prefetchGroup(address)
+	n := t.shardIndex(k)
+	if group := t.hints[n].groupOf(k); group != 0 {
+		prefetch(&t.shards[n], group)
 	}
 }
 
@@ -49,5 +53,5 @@ func (t *Table) PrefetchPays() bool { return t.outgrewCaches.Load() }
 // cachedCounters is how many counters a processor's own caches hold, for PrefetchPays: some 3 MB.
 const cachedCounters = 1 << 16
 
-// prefetchGroup loads the whole group, because only its first line tells which slot holds the counter.
+// prefetch loads the whole group, because only its first line tells which slot holds the counter.
 var _ [0]struct{} = [groupBytes - 6*cacheLine]struct{}{}

@@ -1,8 +1,10 @@
 #include "textflag.h"
 
-// func prefetchGroup(address uintptr)
-TEXT ·prefetchGroup(SB), NOSPLIT, $0-8
-	MOVQ address+0(FP), AX
+// func prefetch(s *shard, group uintptr)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
+	MOVQ s+0(FP), BX
+	MOVQ group+8(FP), AX
+	PREFETCHT0 (BX)
 	PREFETCHT0 (AX)
 	PREFETCHT0 64(AX)
 	PREFETCHT0 128(AX)

@@ -1,8 +1,10 @@
 #include "textflag.h"
 
-// func prefetchGroup(address uintptr)
-TEXT ·prefetchGroup(SB), NOSPLIT, $0-8
-	MOVD address+0(FP), R0
+// func prefetch(s *shard, group uintptr)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
+	MOVD s+0(FP), R1
+	MOVD group+8(FP), R0
+	PRFM (R1), PLDL1KEEP
 	PRFM (R0), PLDL1KEEP
 	PRFM 64(R0), PLDL1KEEP
 	PRFM 128(R0), PLDL1KEEP

@@ -2,5 +2,7 @@
 
 package counters
 
-// prefetchGroup begins to load the six cache lines from address on.
-func prefetchGroup(address uintptr)
+// prefetch begins to load the first cache line of s, and the six cache lines of a group.
+//
+//go:noescape
+func prefetch(s *shard, group uintptr)

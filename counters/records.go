@@ -78,7 +78,6 @@ type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier places are invalid
 	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
-	hint       groupsHint
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
 	live          int    // slots in use
 	dead          int    // slots marked deleted
@@ -247,7 +246,9 @@ func (sub *subtable) allocate(n int) {
 // setGroups replaces the groups, which invalidates all places.
 func (sub *subtable) setGroups(groups []group) {
 	sub.groups = groups
-	sub.hint.set(groups)
+	if s := sub.shard; sub == &s.single {
+		s.hint.set(groups)
+	}
 	sub.moves++
 }
 

@@ -16,10 +16,11 @@ type shard struct {
 	single    subtable
 
 	table      *Table
-	room       int    // counters that may be added before the shard must draw on the table's budget
-	unsaved    int    // changed slots and logs, for checkpoints
-	unsent     int    // changed slots and logs, for replicas
-	searchTurn uint64 // selects the subtable where the next search on behalf of another shard begins
+	hint       *groupsHint // where the groups of single are
+	room       int         // counters that may be added before the shard must draw on the table's budget
+	unsaved    int         // changed slots and logs, for checkpoints
+	unsent     int         // changed slots and logs, for replicas
+	searchTurn uint64      // selects the subtable where the next search on behalf of another shard begins
 
 	evicted, expired int64
 	refused          [numClasses]int64

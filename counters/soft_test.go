@@ -38,7 +38,7 @@ func addsUp(t interface {
 			for j := range sub.groups {
 				for slot, tag := range sub.groups[j].tags {
 					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
-						if s.subtables == nil && sub.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
+						if s.subtables == nil && s.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
 							t.Fatalf("shard %d: the hint says that %x is in another group", i, k)
 						}
 						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {

@@ -27,7 +27,8 @@ const (
 // Table holds counters. All methods may be called concurrently.
 type Table struct {
 	shards      []shard
-	shift       uint // Key.Subject >> shift is the shard
+	hints       []groupsHint // of the shards, by index
+	shift       uint         // Key.Subject >> shift is the shard
 	maxCounters int64
 	drawSize    int // room that a shard draws from the budget at a time
 	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
@@ -63,6 +64,7 @@ func New(bound int64) *Table {
 	}
 	t := &Table{
 		shards:        make([]shard, n),
+		hints:         make([]groupsHint, n),
 		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
 		maxCounters:   bound,
 		maxLogEntries: max(bound, minLogEntries),
@@ -77,7 +79,8 @@ func New(bound int64) *Table {
 	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
 	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
 	for i := range t.shards {
-		t.shards[i].table, t.shards[i].single.shard = t, &t.shards[i]
+		s := &t.shards[i]
+		s.table, s.hint, s.single.shard = t, &t.hints[i], s
 	}
 	return t
 }

@@ -449,19 +449,28 @@ func (a *Answer) conclude() {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
 	}
-	for i := range a.Limits {
-		la, op := &a.Limits[i], &a.scratch.ops[i]
+	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
+	for i := range limits {
+		la, op := &limits[i], &ops[i]
 		// Copy field by field: copying the whole struct right after these writes would stall the processor.
-		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
-		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.Used, op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
-		if !la.Allowed && la.Limit.Capacity() == 0 && la.Limit.WholeCapacity > 0 && op.Cost > la.Limit.WholeCapacity {
-			la.RetryAfter = algorithms.Never // this region has no share now, and none would be enough
-		}
-		if a.Allowed && op.Mode == counters.CountMode && !la.Allowed && !la.Rule.Shadow {
-			a.Allowed, a.Counted = false, true
+		d := &op.Decision
+		la.Allowed, la.Remaining, la.Full = d.Allowed, d.Remaining, op.Full
+		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = d.Used, d.RetryAfter, d.ResetAfter, d.Delay
+		if !d.Allowed {
+			a.concludeRefusal(la, op)
 		}
 		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
 			a.TightestIndex = i
 		}
+	}
+}
+
+// concludeRefusal is what conclude does besides for a limit that refuses.
+func (a *Answer) concludeRefusal(la *LimitAnswer, op *counters.Op) {
+	if la.Limit.Capacity() == 0 && la.Limit.WholeCapacity > 0 && op.Cost > la.Limit.WholeCapacity {
+		la.RetryAfter = algorithms.Never // this region has no share now, and none would be enough
+	}
+	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
+		a.Allowed, a.Counted = false, true
 	}
 }

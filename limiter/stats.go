@@ -160,11 +160,15 @@ func (l *Limiter) count(q *Query, a *Answer) {
 // countOwnerAllowed counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a
 // shadow rule would have refused the check.
 func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
-	h := &a.scratch.match.Hits[0]
-	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
-	if refused {
-		return false
+	headroom := int64(10)
+	for i := range a.Limits {
+		la := &a.Limits[i]
+		if !la.Allowed {
+			return false
+		}
+		headroom = min(headroom, la.headroom())
 	}
+	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.top.count(h, false, 0, q)
 	return true
@@ -215,21 +219,18 @@ func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
-		la := &limits[i]
-		refused = refused || !la.Allowed
-		if la.Limit.Capacity() == 0 {
-			headroom = 0 // a region may have no share
-		} else if la.Remaining < la.Limit.Capacity() {
-			headroom = min(headroom, tenths(la.Remaining, la.Limit.Capacity()))
-		}
+		refused = refused || !limits[i].Allowed
+		headroom = min(headroom, limits[i].headroom())
 	}
 	return refused, headroom
 }
 
-// tenths returns ceil(10 × remaining ÷ capacity), for remaining < capacity. A capacity is at most 2^53, so 64 bits suffice.
-func tenths(remaining, capacity int64) int64 {
-	if remaining *= 10; remaining <= 9*capacity {
-		return (remaining + capacity - 1) / capacity
+// headroom returns what the limit has left, in tenths of its capacity, rounded up. It is 0 if the capacity is, because a region
+// may have no share.
+func (la *LimitAnswer) headroom() int64 {
+	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
+	if tenfold := 10 * min(la.Remaining, capacity); tenfold <= 9*capacity {
+		return (tenfold + capacity - 1) / max(1, capacity)
 	}
 	return 10
 }
