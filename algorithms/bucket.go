@@ -70,18 +70,12 @@ func (l *Limit) bucketAllows(s State, cost int64) bool {
 	return room > 0 || room == 0 && s.Part == 0
 }
 
-// describeLevel sets the fields of d that follow from a bucket's level.
-func (l *Limit) describeLevel(d *Decision, s State, now Instant) {
+func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	d.Used = s.owed()
 	d.Remaining = max(0, l.Burst-d.Used)
-	d.ResetAfter = 0
 	if !s.Fresh() {
 		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 	}
-}
-
-func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
-	l.describeLevel(d, s, now)
 	switch {
 	case !d.Allowed && cost > l.Burst:
 		d.RetryAfter = l.retryAboveCapacity(now)

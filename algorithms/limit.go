@@ -207,8 +207,9 @@ func (l *Limit) TakeInto(d *Decision, s State, now Instant, cost int64) (State, 
 	if l.Kind == TokenBucket && l.MaxDelay == 0 && cost > 0 {
 		if s = l.drain(s, now.Steady); l.bucketAllows(s, cost) {
 			s.Count += cost
-			d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
-			l.describeLevel(d, s, now)
+			used := s.owed()
+			d.Allowed, d.Remaining, d.Used, d.RetryAfter, d.Delay = true, l.Burst-used, used, 0, 0
+			d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 			return s, true
 		}
 	}

@@ -113,12 +113,19 @@ func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 // In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
 // Take decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
-	if s := t.soleShard(ops); s != nil {
+	if len(ops) == 1 {
+		s := t.shardOf(ops[0].Key)
 		s.mu.Lock()
 		v := Admitted
-		if len(ops) > 1 || !t.takeOne(s, now, &ops[0]) {
+		if !t.takeOne(s, now, &ops[0]) {
 			v = t.take(now, ops, true)
 		}
+		s.mu.Unlock()
+		return v
+	}
+	if s := t.soleShard(ops); s != nil {
+		s.mu.Lock()
+		v := t.take(now, ops, true)
 		s.mu.Unlock()
 		return v
 	}
@@ -267,11 +274,11 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(op.location.state(), now, op.Cost)
+	op.state, allowed = op.Limit.TakeInto(&op.Decision, op.location.state(), now, op.Cost)
 	if !allowed && op.Mode == CountMode {
 		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, now), now, op.Cost)
+		op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, false)
 	}
-	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
 // refuseForRoom refuses an op of a new subject because there is no room.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -145,16 +146,24 @@ func TestOwnerAllowedChecksAreInAllMetrics(t *testing.T) {
 	}
 }
 
-func TestTenths(t *testing.T) {
+func TestHeadroom(t *testing.T) {
+	headroom := func(remaining, capacity int64) int64 {
+		limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: capacity}}
+		return (&LimitAnswer{Limit: limit, Decision: algorithms.Decision{Remaining: remaining}}).headroom()
+	}
 	for capacity := int64(1); capacity < 60; capacity++ {
 		for remaining := range capacity {
-			if have, want := tenths(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))); have != want {
+			if have, want := headroom(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))); have != want {
 				t.Errorf("%d of %d: have %d, want %d", remaining, capacity, have, want)
 			}
 		}
 	}
-	if have := tenths(1<<53-2, 1<<53-1); have != 10 {
-		t.Errorf("have %d, want 10", have)
+	for _, tt := range []struct{ remaining, capacity, want int64 }{
+		{1<<53 - 2, 1<<53 - 1, 10}, {7, 7, 10}, {9, 7, 10}, {1 << 62, 7, 10}, {0, 0, 0}, {5, 0, 0},
+	} {
+		if have := headroom(tt.remaining, tt.capacity); have != tt.want {
+			t.Errorf("%d of %d: have %d, want %d", tt.remaining, tt.capacity, have, tt.want)
+		}
 	}
 }
 

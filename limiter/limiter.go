@@ -164,6 +164,7 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 // the counters.
 func (l *Limiter) match(q *Query, a *Answer) error {
 	active := l.inForce.Load()
+	ops := a.repeatableOps(q)
 	a.begin(active)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
@@ -188,6 +189,14 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		return err
 	}
 	switch {
+	case m.Again && len(ops) > 0:
+		a.listAgain(ops)
+		if l.table.PrefetchPays() {
+			for i := range ops {
+				l.table.Prefetch(ops[i].Key)
+			}
+		}
+		return nil
 	case m.List != rules.Unlisted:
 		a.Allowed, a.DecidedBy, a.scratch.matchDecides = m.List == rules.Allowed, ByList, true
 		return nil
@@ -212,14 +221,43 @@ func (l *Limiter) prefetch(m *rules.Match) {
 	}
 }
 
-// list lists the counters that a matched check debits as of now, unless match has decided the check.
+// repeatableOps returns the ops of a's last check if they also suit q, but for their subjects, provided that q has the same
+// hits: the usual case for a caller's next check. A check that other nodes took part in may have lost some of its ops.
+func (a *Answer) repeatableOps(q *Query) []counters.Op {
+	if s := &a.scratch; s.decidedHere && s.isRepeatable && isUsual(q) {
+		return s.ops
+	}
+	return nil
+}
+
+// isUsual reports whether q is a check of attributes or a key that gives no costs.
+func isUsual(q *Query) bool {
+	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
+}
+
+// listAgain is list for hits that differ from those of the last check in their subjects only. ops are its ops.
+func (a *Answer) listAgain(ops []counters.Op) {
+	s, n := &a.scratch, 0
+	s.ops, a.Limits, s.isListed = ops, a.Limits[:len(ops)], true
+	for i := range s.match.Hits {
+		h := &s.match.Hits[i]
+		for _, limit := range h.Limits {
+			op := &ops[n]
+			op.Key, op.Decision, op.Full = counterKey(h, limit), algorithms.Decision{}, false
+			n++
+		}
+	}
+}
+
+// list lists the counters that a matched check debits as of now, unless match has listed them or decided the check.
 func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
-	if a.scratch.matchDecides {
+	if a.scratch.matchDecides || a.scratch.isListed {
 		return nil
 	}
-	if active := a.scratch.active; len(q.Subjects) == 0 && (active.hasGlobal || active.steps != nil) {
-		active.enforce(&a.scratch.match, now.Wall)
+	isEnforced := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
+	if isEnforced {
+		a.scratch.active.enforce(&a.scratch.match, now.Wall)
 	}
 	hits := a.scratch.match.Hits
 	costs, mode := q.Costs, q.Mode
@@ -239,6 +277,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 			a.addBlock(h, mode)
 		}
 	}
+	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
@@ -405,7 +444,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active, a.scratch.hasLocal = active, false
-	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides = false, false, false
+	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }

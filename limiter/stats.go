@@ -230,7 +230,7 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 func (la *LimitAnswer) headroom() int64 {
 	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
 	if tenfold := 10 * min(la.Remaining, capacity); tenfold <= 9*capacity {
-		return (tenfold + capacity - 1) / max(1, capacity)
+		return (tenfold + max(0, capacity-1)) / max(1, capacity)
 	}
 	return 10
 }
@@ -243,6 +243,8 @@ type scratch struct {
 	active       *activeRules  // the rules that decide the check
 	matchDecides bool          // matching alone has decided the check
 	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
+	isListed     bool          // match has listed the ops
+	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
 	hasLocal     bool          // some rule has `consistency: local`
 	hasBlocks    bool          // ops include blocks, each after the limits of its hit
 	reserving    bool          // use no leases: a reservation must know what it takes

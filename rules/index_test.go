@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -164,13 +165,15 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			want, wantList := naive{doc}.match(given)
 			var fresh Match
 			set.Match(list, nil, &fresh)
+			before := slices.Clone(m.Hits)
 			set.Match(list, nil, &m)
 			var have []string
 			for i, h := range m.Hits {
-				if have = append(have, h.Rule.Name); h.Subject != fresh.Hits[i].Subject {
-					t.Fatalf("%v: a reused Match has another subject for %s", list, h.Rule.Name)
+				if have = append(have, h.Rule.Name); !reflect.DeepEqual(h, fresh.Hits[i]) {
+					t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, h, fresh.Hits[i])
 				}
 			}
+			checkAgain(t, before, &m)
 			if !slices.Equal(have, want) || m.List != wantList {
 				t.Fatalf("%v: have %v list %d, want %v list %d", list, have, m.List, want, wantList)
 			}
@@ -186,4 +189,93 @@ func TestDocument_roundTripsRandom(t *testing.T) {
 		}
 		checkRoundTrip(t, doc)
 	})
+}
+
+// checkAgain fails t if m claims to have found before again, but has not.
+func checkAgain(t *rapid.T, before []Hit, m *Match) {
+	if !m.Again {
+		return
+	}
+	have := slices.Clone(m.Hits)
+	for i := range min(len(have), len(before)) {
+		have[i].Subject = before[i].Subject
+	}
+	if !slices.EqualFunc(have, before, func(x, y Hit) bool { return reflect.DeepEqual(x, y) }) {
+		t.Fatalf("have %+v again, but before it was %+v", have, before)
+	}
+}
+
+// Whatever a Match was used for before, it gives what a fresh one gives.
+func TestMatchReused(t *testing.T) {
+	doc, err := Parse([]byte(`
+tiers: {free: {limits: [{limit: 7, per: 1m}]}, paid: {limits: [{limit: 8, per: 1m}]}}
+subjects: {tenant: {/a: {tier: paid}, /b: {tier: free}}}
+rules:
+  - {name: user, key: [user], limits: [{limit: 1, per: 1m}]}
+  - {name: ip, key: [ip], limits: [{limit: 2, per: 1m}, {limit: 3, per: 1h}]}
+  - {name: both, key: [user, ip], limits: [{limit: 4, per: 1m}], block: 1h}
+  - {name: path, key: [user], match: {path: '*a*'}, limits: [{limit: 5, per: 1m}]}
+  - {name: cost, key: [other], cost: {by: path, values: {/a: 5}, default: 2}, limits: [{limit: 6, per: 1m}]}
+  - {name: tenant, key: [tenant], tiered: true}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var sets []*Set
+		for range 2 {
+			set, err := Compile(doc, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sets = append(sets, set)
+			slices.Reverse(doc.Rules)
+		}
+		var m Match
+		attributes := rapid.SliceOfN(rapid.SampledFrom([]string{"user", "ip", "path", "tenant", "other"}), 0, 4)
+		names, only := []string(nil), (*Rule)(nil)
+		set, byKey := sets[0], false
+		for range 12 {
+			if rapid.IntRange(0, 3).Draw(t, "the same set") == 0 {
+				set, only, byKey = rapid.SampledFrom(sets).Draw(t, "set"), nil, false
+			}
+			if rapid.Bool().Draw(t, "another rule or none") {
+				if only, byKey = nil, false; rapid.Bool().Draw(t, "one rule") {
+					only = rapid.SampledFrom(set.Rules).Draw(t, "rule")
+				}
+			}
+			if byKey = only != nil && rapid.Bool().Draw(t, "by key"); byKey {
+				names = only.Key
+			} else if rapid.IntRange(0, 3).Draw(t, "the same names") == 0 {
+				names = attributes.Draw(t, "names")
+			}
+			var list []Attribute
+			var key []string
+			for _, name := range names {
+				key = append(key, rapid.SampledFrom([]string{"/a", "/b", "10.0.0.1", ""}).Draw(t, "value"))
+				list = append(list, Attribute{name, key[len(key)-1]})
+			}
+			var fresh Match
+			before := slices.Clone(m.Hits)
+			for _, m := range []*Match{&fresh, &m} {
+				if byKey {
+					if err := set.MatchKey(only, key, m); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					set.Match(list, only, m)
+				}
+			}
+			if len(m.Hits) != len(fresh.Hits) || len(m.Hits) > 0 && !reflect.DeepEqual(m.Hits, fresh.Hits) {
+				t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, m.Hits, fresh.Hits)
+			}
+			if checkAgain(t, before, &m); m.Again {
+				again++
+			}
+		}
+	})
+	if again < 50 {
+		t.Errorf("only %d matches gave the same hits again", again)
+	}
 }

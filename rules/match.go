@@ -18,11 +18,15 @@ var ErrKey = errors.New("key does not fit the rule")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
+	// Again means that all hits but for their subjects are what Match or MatchKey found before with the same Match.
+	Again bool
 
 	values     []value     // the check's attributes that the set uses
-	plain      *Set        // not nil: under this set, other values of these attributes match the same rules, in found
+	plain      *Set        // not nil: under this set, other values of these attributes may match the rules in found, and no others
+	only       *Rule       // with plain: the rule that the call was for, if it was for one
+	byKey      bool        // with plain: the call was of MatchKey
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
-	found      []int32     // positions of entries that may apply
+	found      []int32     // positions of rules that apply or, if they are not uniform, may apply
 	key        []Attribute // scratch of MatchKey
 	shareLists []int32     // scratch of Share
 	canonical  []byte      // canonical notation of addresses
@@ -77,10 +81,8 @@ type keyAttribute struct {
 // Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
 // attributes. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
-	if only == nil && m.plain == s && s.replaceValues(attrs, m) {
-		for _, i := range m.found {
-			s.addIfApplies(s.Rules[i], m)
-		}
+	if m.plain == s && m.only == only && s.replaceValues(attrs, m) {
+		s.matchAgain(m)
 		return
 	}
 	s.loadAttributes(attrs, m)
@@ -88,22 +90,37 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	if s.hasLists {
 		m.List = s.checkLists(m)
 	}
-	if only != nil {
-		if !only.Envoy {
-			s.addIfApplies(only, m)
-		}
-		return
-	}
-	m.found = s.rules.find(m, m.found[:0])
-	if len(m.found) > 1 {
+	m.found = m.found[:0]
+	switch {
+	case only == nil:
+		m.found = s.rules.find(m, m.found)
 		slices.Sort(m.found)
 		m.found = slices.Compact(m.found)
+	case !only.Envoy:
+		m.found = append(m.found, int32(only.Index))
 	}
+	candidates := m.found
+	m.found = m.found[:0]
+	for _, i := range candidates {
+		if r := s.Rules[i]; s.addIfApplies(r, m) || !r.uniform() {
+			m.found = append(m.found, i)
+		}
+	}
+	if s.plain || only != nil && !s.hasLists {
+		m.plain, m.only, m.byKey = s, only, false
+	}
+}
+
+// matchAgain adds the hits of the rules in m.found, for new values of the same attributes.
+func (s *Set) matchAgain(m *Match) {
+	m.Hits, m.canonical, m.Again = m.Hits[:0], m.canonical[:0], true
 	for _, i := range m.found {
-		s.addIfApplies(s.Rules[i], m)
-	}
-	if s.plain {
-		m.plain = s
+		if r := s.Rules[i]; r.uniform() {
+			s.fillHit(m.nextHit(), r, r.ownLimits, 1, m)
+		} else {
+			s.addIfApplies(r, m)
+			m.Again = false
+		}
 	}
 }
 
@@ -118,6 +135,13 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if r.Envoy {
 		return s.matchEnvoyKey(r, key, m)
 	}
+	if m.plain == s && m.only == r && m.byKey {
+		for i := range key {
+			m.values[i].replace(key[i])
+		}
+		s.matchAgain(m)
+		return nil
+	}
 	m.key = m.key[:0]
 	for i, v := range key {
 		m.key = append(m.key, Attribute{r.Key[i], v})
@@ -129,6 +153,10 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 		cost = r.cost.fallback
 	}
 	s.addHit(r, m, cost)
+	if r.uniform() && !s.hasLists {
+		m.plain, m.only, m.byKey = s, r, true
+		m.found = append(m.found[:0], int32(r.Index))
+	}
 	return nil
 }
 
@@ -137,7 +165,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits, m.canonical, m.plain = m.values[:0], m.Hits[:0], m.canonical[:0], nil
+	m.values, m.Hits, m.canonical, m.plain, m.Again = m.values[:0], m.Hits[:0], m.canonical[:0], nil, false
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
@@ -162,12 +190,12 @@ func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 		}
 	}
 	for i := range attrs {
-		v := &m.values[i]
-		v.text, v.parsed, v.canonical = attrs[i].Value, false, ""
+		m.values[i].replace(attrs[i].Value)
 	}
-	m.Hits, m.canonical = m.Hits[:0], m.canonical[:0]
 	return true
 }
+
+func (v *value) replace(text string) { v.text, v.parsed, v.canonical = text, false, "" }
 
 // add sets the value of attribute number n to text.
 func (m *Match) add(n int, text string, address bool) {
@@ -215,24 +243,28 @@ func (s *Set) checkLists(m *Match) Listing {
 	return Unlisted
 }
 
-// addIfApplies adds a hit if r applies.
-func (s *Set) addIfApplies(r *Rule, m *Match) {
+// uniform reports whether r applies to whatever has its key attributes, with the same limits and cost for all.
+func (r *Rule) uniform() bool { return len(r.match) == 0 && r.cost == nil && !r.bySubject }
+
+// addIfApplies adds a hit if r applies, and reports whether it does.
+func (s *Set) addIfApplies(r *Rule, m *Match) bool {
 	for i := range r.key {
 		if m.slots[r.key[i].number] == 0 {
-			return
+			return false
 		}
 	}
 	if len(r.match) > 0 && !m.meetsAll(r.match) {
-		return
+		return false
 	}
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
 	s.addHit(r, m, cost)
+	return true
 }
 
-// addHit adds a hit of r for the subject in m, which must have all of r's key attributes.
+// addHit adds a hit of r for the subject in m, which must have all of r's key attributes, if there are limits for it.
 func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	limits := r.ownLimits
 	if r.bySubject {
@@ -240,11 +272,20 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 			return
 		}
 	}
+	s.fillHit(m.nextHit(), r, limits, cost, m)
+}
+
+// nextHit appends a hit to fill in.
+func (m *Match) nextHit() *Hit {
 	if len(m.Hits) == cap(m.Hits) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
-	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
+	return &m.Hits[len(m.Hits)-1]
+}
+
+// fillHit sets all fields of h, which may have been used before.
+func (s *Set) fillHit(h *Hit, r *Rule, limits []*Limit, cost int64, m *Match) {
 	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
