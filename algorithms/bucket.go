@@ -19,10 +19,10 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
-	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
-	if drainedHi == 0 && drainedLo < uint64(l.Window) && s.Part < int64(l.Window) {
-		return s.drainPart(int64(drainedLo), int64(l.Window), t)
+	if next, ok := l.drainQuickly(s, t); ok {
+		return next
 	}
+	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	if !less(drainedHi, drainedLo, owedHi, owedLo) {
 		return State{At: t}
@@ -34,8 +34,14 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// drainPart is drain for less than one unit, given as drained parts of 1/window unit. This is the common case for a bucket in
-// use, and needs no division.
+// drainQuickly is drain for a bucket that is not fresh, at a t not before s.At, if less than one unit drains: the common case for
+// a bucket in use. It needs no division.
+func (l *Limit) drainQuickly(s State, t int64) (State, bool) {
+	hi, drained := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	return s.drainPart(int64(drained), int64(l.Window), t), hi == 0 && drained < uint64(l.Window) && s.Part < int64(l.Window)
+}
+
+// drainPart drains less than one unit, given as drained parts of 1/window unit.
 func (s State) drainPart(drained, window, t int64) State {
 	s.Part, s.At = s.Part-drained, t
 	if s.Part < 0 {
@@ -62,12 +68,6 @@ func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
 	refilledHi, refilledLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
 	fullHi, fullLo := mul(burst, int64(l.Window))
 	return !less(refilledHi, refilledLo, fullHi, fullLo)
-}
-
-// bucketAllows reports whether a bucket that owes s has room for cost.
-func (l *Limit) bucketAllows(s State, cost int64) bool {
-	room := l.Burst - s.Count - cost
-	return room > 0 || room == 0 && s.Part == 0
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {

@@ -190,7 +190,8 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
-		return l.bucketAllows(s, cost)
+		room := l.Burst - s.Count - cost
+		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
 		return s.Count <= l.Amount+s.Part-cost && !s.isQueued()
 	case SlidingWindow:
@@ -201,16 +202,17 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	return false
 }
 
-// TakeInto is Take, and describes the outcome in d. A token bucket that allows the cost, which is the usual case, takes a short
-// way.
+// TakeInto is Take, and describes the outcome in d. The usual case takes a short way: a token bucket in use, of which less than
+// one unit has drained since, allows the cost.
 func (l *Limit) TakeInto(d *Decision, s State, now Instant, cost int64) (State, bool) {
-	if l.Kind == TokenBucket && l.MaxDelay == 0 && cost > 0 {
-		if s = l.drain(s, now.Steady); l.bucketAllows(s, cost) {
-			s.Count += cost
-			used := s.owed()
-			d.Allowed, d.Remaining, d.Used, d.RetryAfter, d.Delay = true, l.Burst-used, used, 0, 0
-			d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
-			return s, true
+	if l.Kind == TokenBucket && l.MaxDelay == 0 && cost > 0 && l.Amount > 0 && !s.Fresh() && now.Steady >= s.At {
+		next, ok := l.drainQuickly(s, now.Steady)
+		next.Count += cost
+		used := next.owed()
+		if hi, parts := mulAdd(next.Count, int64(l.Window), next.Part); ok && used <= l.Burst && hi == 0 {
+			d.Allowed, d.Remaining, d.Used = true, l.Burst-used, used
+			d.RetryAfter, d.ResetAfter, d.Delay = 0, time.Duration(ceilDiv128(0, parts, uint64(l.Amount))), 0
+			return next, true
 		}
 	}
 	s, allowed := l.Take(s, now, cost)

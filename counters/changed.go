@@ -43,7 +43,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				slot := bits.TrailingZeros64(m)
 				r := g.record(slot)
 				if batch = append(batch, r); !r.isFresh() {
-					s.markClean(sub.locationAt(i, slot), checkpoints)
+					s.markClean(sub.locationAt(i*groupSlots+slot), checkpoints)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 			for i := range sub.groups {
 				for slot, tag := range sub.groups[i].tags {
 					if tag >= tagUsed {
-						s.markDirty(sub.locationAt(i, slot), checkpoints)
+						s.markDirty(sub.locationAt(i*groupSlots+slot), checkpoints)
 					}
 				}
 			}

@@ -160,7 +160,7 @@ func (t *Table) dropFrom(s *shard, p int) (found bool) {
 			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(sub.locationAt(i, slot))
+					s.remove(sub.locationAt(i*groupSlots + slot))
 					found = true
 				}
 			}

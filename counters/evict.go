@@ -180,7 +180,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			if g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second {
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
 			} else if k := g.records[slot].key; !isKeyOf(k, ops) && !g.isUnreadReset(slot, readers) {
-				v.consider(sub.locationAt(sub.clockHand, slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
+				v.consider(sub.locationAt(sub.clockHand*groupSlots+slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
 			}
 		}
 	}

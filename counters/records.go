@@ -120,9 +120,9 @@ func (l location) groupIndex() int { return int(uint(l.index) / groupSlots) }
 func (l location) slot() int       { return l.index & (groupSlots - 1) }
 func (l location) group() *group   { return &l.subtable.groups[uint(l.index)/groupSlots] }
 
-// locationAt returns the location of a slot.
-func (sub *subtable) locationAt(group, slot int) location {
-	return location{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
+// locationAt returns the location of the slot with that index across all groups.
+func (sub *subtable) locationAt(index int) location {
+	return location{subtable: sub, index: index, moves: sub.moves}
 }
 
 func (l location) state() algorithms.State {
@@ -152,8 +152,16 @@ func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up. It does not find logs.
 func (sub *subtable) find(k Key) location {
+	if i := sub.indexOf(k); i >= 0 {
+		return sub.locationAt(i)
+	}
+	return location{index: -1}
+}
+
+// indexOf returns the index of k's slot across all groups, or −1 if there is none.
+func (sub *subtable) indexOf(k Key) int {
 	if len(sub.groups) == 0 {
-		return location{index: -1}
+		return -1
 	}
 	wantTags := uint64(tagOf(k)) * lowBits
 	for i := sub.firstGroup(k); ; {
@@ -162,11 +170,11 @@ func (sub *subtable) find(k Key) location {
 		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
 			slot := bits.TrailingZeros64(m) / 8
 			if g.records[slot].key == k {
-				return sub.locationAt(i, slot)
+				return i*groupSlots + slot
 			}
 		}
 		if zeroBytes(w) != 0 {
-			return location{index: -1}
+			return -1
 		}
 		if i++; i == len(sub.groups) {
 			i = 0
@@ -195,7 +203,7 @@ func (sub *subtable) insert(k Key) location {
 func (sub *subtable) vacantLocation(k Key) location {
 	for i := sub.firstGroup(k); ; {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
-			return sub.locationAt(i, bits.TrailingZeros64(free)/8)
+			return sub.locationAt(i*groupSlots + bits.TrailingZeros64(free)/8)
 		}
 		if i++; i == len(sub.groups) {
 			i = 0

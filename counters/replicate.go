@@ -119,7 +119,7 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 		if f == emitChange {
 			batch = append(batch, g.record(slot))
 		}
-		s.markClean(sub.locationAt(i, slot), replicas)
+		s.markClean(sub.locationAt(i*groupSlots+slot), replicas)
 	}
 	if g.dirty&replicasByte != 0 {
 		sub.unsentList.addGroup(i, len(sub.groups))

@@ -29,7 +29,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 				}
 				reported := g.dirty>>slot&uint64(readers) == 0
 				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
-					s.remove(sub.locationAt(i, slot))
+					s.remove(sub.locationAt(i*groupSlots + slot))
 				}
 			}
 		}

@@ -151,16 +151,21 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	if op.Mode != CheckMode || op.Cost == 0 || op.Limit.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
-	loc := s.subtableOf(op.Key).find(op.Key)
-	if loc.index < 0 {
+	sub := s.subtableOf(op.Key)
+	at := sub.indexOf(op.Key)
+	if at < 0 {
 		return false
 	}
-	state, allowed := op.Limit.TakeInto(&op.Decision, loc.group().records[loc.slot()].state, now, op.Cost)
+	g, slot := &sub.groups[uint(at)/groupSlots], at&(groupSlots-1)
+	state, allowed := op.Limit.TakeInto(&op.Decision, g.records[slot].state, now, op.Cost)
 	if !allowed {
 		return false
 	}
 	op.state, op.Full = state, false
-	s.storeOp(loc, now, op)
+	g.setOp(slot, now, op)
+	if !g.isDirty(slot, allReaders) {
+		s.markDirty(sub.locationAt(at), allReaders)
+	}
 	return true
 }
 
@@ -354,20 +359,21 @@ func (t *Table) commit(now algorithms.Instant, op *Op) {
 			loc = s.insert(op.Key)
 		}
 	}
-	s.storeOp(loc, now, op)
+	loc.group().setOp(loc.slot(), now, op)
+	s.markDirty(loc, allReaders)
 }
 
-// storeOp stores the state after a decided op that took its cost.
-func (s *shard) storeOp(loc location, now algorithms.Instant, op *Op) {
-	fullness := uint8(refusedFullness)
-	if op.Decision.Allowed {
-		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
+// setOp puts the state after a decided op that took its cost into its slot.
+func (g *group) setOp(slot int, now algorithms.Instant, op *Op) {
+	l, d, fullness := op.Limit, &op.Decision, uint8(refusedFullness)
+	switch {
+	case !d.Allowed:
+	case l.Kind == algorithms.TokenBucket && d.Delay == 0: // as fullnessAfterCheck, without a call
+		fullness = min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1)
+	default:
+		fullness = fullnessAfterCheck(l, d)
 	}
-	g, slot := loc.group(), loc.slot()
-	g.set(slot, op.Limit.Kind, op.state, fullness, freshAt(now, op.Limit, op.Decision.ResetAfter))
-	if !g.isDirty(slot, allReaders) {
-		s.markDirty(loc, allReaders)
-	}
+	g.set(slot, l.Kind, op.state, fullness, freshAt(now, l, d.ResetAfter))
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the

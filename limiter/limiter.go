@@ -164,9 +164,10 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 // the counters.
 func (l *Limiter) match(q *Query, a *Answer) error {
 	active := l.inForce.Load()
-	ops := a.repeatableOps(q)
+	repeatable := a.countRepeatable(active, q)
 	a.begin(active)
 	m := &a.scratch.match
+	m.Intact = repeatable > 0
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && q.Matched != active.set {
 			return ErrRulesChanged
@@ -189,13 +190,14 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		return err
 	}
 	switch {
-	case m.Again && len(ops) > 0:
-		a.listAgain(ops)
+	case m.Again:
+		a.listAgain(repeatable)
 		if l.table.PrefetchPays() {
-			for i := range ops {
-				l.table.Prefetch(ops[i].Key)
+			for i := range a.scratch.ops {
+				l.table.Prefetch(a.scratch.ops[i].Key)
 			}
 		}
+		l.prepareCount(a)
 		return nil
 	case m.List != rules.Unlisted:
 		a.Allowed, a.DecidedBy, a.scratch.matchDecides = m.List == rules.Allowed, ByList, true
@@ -221,13 +223,14 @@ func (l *Limiter) prefetch(m *rules.Match) {
 	}
 }
 
-// repeatableOps returns the ops of a's last check if they also suit q, but for their subjects, provided that q has the same
-// hits: the usual case for a caller's next check. A check that other nodes took part in may have lost some of its ops.
-func (a *Answer) repeatableOps(q *Query) []counters.Op {
-	if s := &a.scratch; s.decidedHere && s.isRepeatable && isUsual(q) {
-		return s.ops
+// countRepeatable returns how many ops a's last check had, if they also suit q, but for their subjects, provided that q has the
+// same hits: the usual case for a caller's next check. Otherwise it returns 0. A check that other nodes took part in may have lost
+// some of its ops.
+func (a *Answer) countRepeatable(active *activeRules, q *Query) int {
+	if s := &a.scratch; s.active == active && s.decidedHere && s.isRepeatable && isUsual(q) {
+		return len(s.ops)
 	}
-	return nil
+	return 0
 }
 
 // isUsual reports whether q is a check of attributes or a key that gives no costs.
@@ -235,16 +238,17 @@ func isUsual(q *Query) bool {
 	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
 }
 
-// listAgain is list for hits that differ from those of the last check in their subjects only. ops are its ops.
-func (a *Answer) listAgain(ops []counters.Op) {
-	s, n := &a.scratch, 0
-	s.ops, a.Limits, s.isListed = ops, a.Limits[:len(ops)], true
-	for i := range s.match.Hits {
-		h := &s.match.Hits[i]
+// listAgain is list for hits that differ from those of the last check, which had n ops, in their subjects only.
+func (a *Answer) listAgain(n int) {
+	s := &a.scratch
+	s.ops, a.Limits, s.isListed = s.ops[:n], a.Limits[:n], true
+	i := 0
+	for j := range s.match.Hits {
+		h := &s.match.Hits[j]
 		for _, limit := range h.Limits {
-			op := &ops[n]
+			op := &s.ops[i]
 			op.Key, op.Decision, op.Full = counterKey(h, limit), algorithms.Decision{}, false
-			n++
+			i++
 		}
 	}
 }
@@ -278,6 +282,11 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks
+	a.scratch.soleCounts = nil
+	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
+		a.scratch.soleCounts = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
+		l.prepareCount(a)
+	}
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
@@ -489,19 +498,27 @@ func (a *Answer) conclude() {
 		a.foldBlocks()
 	}
 	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
+	if a.scratch.soleCounts != nil && a.Allowed {
+		limits[0].set(&ops[0])
+		a.TightestIndex = 0
+		return
+	}
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
-		// Copy field by field: copying the whole struct right after these writes would stall the processor.
-		d := &op.Decision
-		la.Allowed, la.Remaining, la.Full = d.Allowed, d.Remaining, op.Full
-		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = d.Used, d.RetryAfter, d.ResetAfter, d.Delay
-		if !d.Allowed {
+		if la.set(op); !la.Allowed {
 			a.concludeRefusal(la, op)
 		}
 		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
 			a.TightestIndex = i
 		}
 	}
+}
+
+// set copies op's outcome, field by field: copying the whole struct right after it was written would stall the processor.
+func (la *LimitAnswer) set(op *counters.Op) {
+	d := &op.Decision
+	la.Allowed, la.Remaining, la.Used, la.Full = d.Allowed, d.Remaining, d.Used, op.Full
+	la.RetryAfter, la.ResetAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.Delay
 }
 
 // concludeRefusal is what conclude does besides for a limit that refuses.

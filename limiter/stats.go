@@ -32,17 +32,19 @@ type RuleStats struct {
 const stripes = 8
 
 type ruleStats struct {
-	stripe [stripes]struct {
-		// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a
-		// check is counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
-		ownerAllowed [11]atomic.Int64
-		checks       [decisions][ByNone + 1]atomic.Int64
-		headroom     [11]atomic.Int64
-		_            [64]byte
-	}
+	stripe         [stripes]ruleCounts
 	falsePositives atomic.Int64
 	refusals       refusals // by the rule; in activeRules.overall, by the deny list
 	byDefault      refusals // only in activeRules.overall
+}
+
+type ruleCounts struct {
+	// ownerAllowed counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
+	// counted only here, although it belongs to several metrics: checks, headroom, and activeRules.overall.
+	ownerAllowed [11]atomic.Int64
+	checks       [decisions][ByNone + 1]atomic.Int64
+	headroom     [11]atomic.Int64
+	_            [64]byte
 }
 
 func (s *ruleStats) read(name string) RuleStats {
@@ -126,14 +128,17 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 
 // count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
+	if s := &a.scratch; s.soleCounts != nil && a.Allowed && a.DecidedBy == ByOwner {
+		s.soleCounts.ownerAllowed[a.Limits[0].headroom()].Add(1)
+		if s.isTop {
+			l.top.count(&s.match.Hits[0], false, 0, q)
+		}
+		return
+	}
 	if q.Peeks() {
 		return
 	}
-	active := a.scratch.active
-	if a.scratch.stripe == 0 {
-		a.scratch.stripe = l.answersUsed.Add(1)%stripes + 1
-	}
-	stripe := a.scratch.stripe - 1
+	active, stripe := a.scratch.active, l.stripeOf(a)
 	if a.DecidedBy < ByList {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.billCheck(q, a)
@@ -154,6 +159,23 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
 		active.overall.recordDenial(a)
+	}
+}
+
+// stripeOf returns the stripe that a uses.
+func (l *Limiter) stripeOf(a *Answer) uint32 {
+	if a.scratch.stripe == 0 {
+		a.scratch.stripe = l.answersUsed.Add(1)%stripes + 1
+	}
+	return a.scratch.stripe - 1
+}
+
+// prepareCount does what it can before the check is decided, if it has a single limit, as most do: the counter is still on its
+// way from memory.
+func (l *Limiter) prepareCount(a *Answer) {
+	s := &a.scratch
+	if s.soleCounts != nil {
+		s.isTop = l.top.mayHold(s.match.Hits[0].Subject)
 	}
 }
 
@@ -245,6 +267,8 @@ type scratch struct {
 	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
 	isListed     bool          // match has listed the ops
 	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
+	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	isTop        bool          // with soleCounts: limiter.top may hold the subject
 	hasLocal     bool          // some rule has `consistency: local`
 	hasBlocks    bool          // ops include blocks, each after the limits of its hit
 	reserving    bool          // use no leases: a reservation must know what it takes

@@ -71,10 +71,17 @@ func newTop() *top {
 
 // count counts a check of h's subject. priorChecks is the number of such checks that the refusing counter already held.
 func (t *top) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
-	s := &t.stripe[h.Subject.Lo%topStripes]
-	if word, bit := s.filterBit(h.Subject); refused || word.Load()&bit != 0 {
-		s.count(h, refused, priorChecks, q)
+	if refused || t.mayHold(h.Subject) {
+		t.stripeOf(h.Subject).count(h, refused, priorChecks, q)
 	}
+}
+
+func (t *top) stripeOf(subject rules.Hash) *topStripe { return &t.stripe[subject.Lo%topStripes] }
+
+// mayHold reports whether subject may be in t.
+func (t *top) mayHold(subject rules.Hash) bool {
+	word, bit := t.stripeOf(subject).filterBit(subject)
+	return word.Load()&bit != 0
 }
 
 // filterBit returns a subject's word and bit in the filter.

@@ -166,6 +166,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			var fresh Match
 			set.Match(list, nil, &fresh)
 			before := slices.Clone(m.Hits)
+			m.Intact = rapid.Bool().Draw(t, "intact")
 			set.Match(list, nil, &m)
 			var have []string
 			for i, h := range m.Hits {
@@ -258,6 +259,10 @@ rules:
 			}
 			var fresh Match
 			before := slices.Clone(m.Hits)
+			if m.Intact = rapid.Bool().Draw(t, "intact"); !m.Intact {
+				clear(m.Hits)
+				m.Hits = m.Hits[:rapid.IntRange(0, len(m.Hits)).Draw(t, "hits left")]
+			}
 			for _, m := range []*Match{&fresh, &m} {
 				if byKey {
 					if err := set.MatchKey(only, key, m); err != nil {

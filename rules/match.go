@@ -18,15 +18,17 @@ var ErrKey = errors.New("key does not fit the rule")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
-	// Again means that all hits but for their subjects are what Match or MatchKey found before with the same Match.
-	Again bool
+	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether the hits of the
+	// next one differ from these at most in their subjects.
+	Intact, Again bool
 
 	values     []value     // the check's attributes that the set uses
 	plain      *Set        // not nil: under this set, other values of these attributes may match the rules in found, and no others
+	uniform    bool        // with plain: all rules in found are uniform
 	only       *Rule       // with plain: the rule that the call was for, if it was for one
 	byKey      bool        // with plain: the call was of MatchKey
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
-	found      []int32     // positions of rules that apply or, if they are not uniform, may apply
+	found      []int32     // positions of entries that may apply
 	key        []Attribute // scratch of MatchKey
 	shareLists []int32     // scratch of Share
 	canonical  []byte      // canonical notation of addresses
@@ -99,28 +101,29 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	case !only.Envoy:
 		m.found = append(m.found, int32(only.Index))
 	}
-	candidates := m.found
-	m.found = m.found[:0]
-	for _, i := range candidates {
-		if r := s.Rules[i]; s.addIfApplies(r, m) || !r.uniform() {
-			m.found = append(m.found, i)
-		}
+	uniform := true
+	for _, i := range m.found {
+		s.addIfApplies(s.Rules[i], m)
+		uniform = uniform && s.Rules[i].uniform()
 	}
 	if s.plain || only != nil && !s.hasLists {
-		m.plain, m.only, m.byKey = s, only, false
+		m.plain, m.only, m.byKey, m.uniform = s, only, false, uniform
 	}
 }
 
-// matchAgain adds the hits of the rules in m.found, for new values of the same attributes.
+// matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
-	m.Hits, m.canonical, m.Again = m.Hits[:0], m.canonical[:0], true
-	for _, i := range m.found {
-		if r := s.Rules[i]; r.uniform() {
-			s.fillHit(m.nextHit(), r, r.ownLimits, 1, m)
-		} else {
-			s.addIfApplies(r, m)
-			m.Again = false
+	m.canonical, m.Again = m.canonical[:0], m.Intact && m.uniform
+	if m.Again {
+		for i := range m.Hits {
+			h := &m.Hits[i]
+			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.Index])
 		}
+		return
+	}
+	m.Hits = m.Hits[:0]
+	for _, i := range m.found {
+		s.addIfApplies(s.Rules[i], m)
 	}
 }
 
@@ -154,7 +157,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	}
 	s.addHit(r, m, cost)
 	if r.uniform() && !s.hasLists {
-		m.plain, m.only, m.byKey = s, r, true
+		m.plain, m.only, m.byKey, m.uniform = s, r, true, true
 		m.found = append(m.found[:0], int32(r.Index))
 	}
 	return nil
@@ -246,22 +249,21 @@ func (s *Set) checkLists(m *Match) Listing {
 // uniform reports whether r applies to whatever has its key attributes, with the same limits and cost for all.
 func (r *Rule) uniform() bool { return len(r.match) == 0 && r.cost == nil && !r.bySubject }
 
-// addIfApplies adds a hit if r applies, and reports whether it does.
-func (s *Set) addIfApplies(r *Rule, m *Match) bool {
+// addIfApplies adds a hit if r applies.
+func (s *Set) addIfApplies(r *Rule, m *Match) {
 	for i := range r.key {
 		if m.slots[r.key[i].number] == 0 {
-			return false
+			return
 		}
 	}
 	if len(r.match) > 0 && !m.meetsAll(r.match) {
-		return false
+		return
 	}
 	cost := int64(1)
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
 	s.addHit(r, m, cost)
-	return true
 }
 
 // addHit adds a hit of r for the subject in m, which must have all of r's key attributes, if there are limits for it.
@@ -272,20 +274,11 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 			return
 		}
 	}
-	s.fillHit(m.nextHit(), r, limits, cost, m)
-}
-
-// nextHit appends a hit to fill in.
-func (m *Match) nextHit() *Hit {
 	if len(m.Hits) == cap(m.Hits) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
-	return &m.Hits[len(m.Hits)-1]
-}
-
-// fillHit sets all fields of h, which may have been used before.
-func (s *Set) fillHit(h *Hit, r *Rule, limits []*Limit, cost int64, m *Match) {
+	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
 	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
