@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -19,10 +20,10 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
-	if next, ok := l.drainQuickly(s, t); ok {
-		return next
-	}
 	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	if drainedHi == 0 && drainedLo < uint64(l.Window) && s.Part < int64(l.Window) {
+		return s.drainPart(int64(drainedLo), int64(l.Window), t)
+	}
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	if !less(drainedHi, drainedLo, owedHi, owedLo) {
 		return State{At: t}
@@ -34,14 +35,29 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// drainQuickly is drain for a bucket that is not fresh, at a t not before s.At, if less than one unit drains: the common case for
-// a bucket in use. It needs no division.
-func (l *Limit) drainQuickly(s State, t int64) (State, bool) {
+// A token bucket in use, of which less than one unit has drained since its last change, is the usual case. IsPlain,
+// DrainQuickly, Owed and ResetQuickly are the parts of a Take and Describe for it. They are so small that the compiler puts them
+// into their caller.
+
+// IsPlain reports whether l is a token bucket that refills and has no queue.
+func (l *Limit) IsPlain() bool { return l.Kind == TokenBucket && l.MaxDelay == 0 && l.Amount > 0 }
+
+// DrainQuickly brings a bucket up to steady time t. It returns false if t is before s.At, or if one unit or more has drained. l
+// must be plain.
+func (l *Limit) DrainQuickly(s State, t int64) (State, bool) {
 	hi, drained := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
 	return s.drainPart(int64(drained), int64(l.Window), t), hi == 0 && drained < uint64(l.Window) && s.Part < int64(l.Window)
 }
 
-// drainPart drains less than one unit, given as drained parts of 1/window unit.
+// ResetQuickly returns how long all that s owes takes to drain. It returns false if that needs 128 bits to compute. l must be
+// plain.
+func (l *Limit) ResetQuickly(s State) (time.Duration, bool) {
+	hi, parts := mulAdd(s.Count, int64(l.Window), s.Part)
+	return time.Duration((parts + uint64(l.Amount) - 1) / uint64(l.Amount)), hi == 0 && parts <= math.MaxInt64
+}
+
+// drainPart is drain for less than one unit, given as drained parts of 1/window unit. This is the common case for a bucket in
+// use, and needs no division.
 func (s State) drainPart(drained, window, t int64) State {
 	s.Part, s.At = s.Part-drained, t
 	if s.Part < 0 {
@@ -71,7 +87,7 @@ func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
-	d.Used = s.owed()
+	d.Used = s.Owed()
 	d.Remaining = max(0, l.Burst-d.Used)
 	if !s.Fresh() {
 		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
@@ -86,8 +102,8 @@ func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	}
 }
 
-// owed returns the amount that a bucket owes, in whole units, rounded up.
-func (s State) owed() int64 {
+// Owed returns the amount that a bucket owes, in whole units, rounded up.
+func (s State) Owed() int64 {
 	if s.Part > 0 {
 		return s.Count + 1
 	}

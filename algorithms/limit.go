@@ -202,24 +202,6 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	return false
 }
 
-// TakeInto is Take, and describes the outcome in d. The usual case takes a short way: a token bucket in use, of which less than
-// one unit has drained since, allows the cost.
-func (l *Limit) TakeInto(d *Decision, s State, now Instant, cost int64) (State, bool) {
-	if l.Kind == TokenBucket && l.MaxDelay == 0 && cost > 0 && l.Amount > 0 && !s.Fresh() && now.Steady >= s.At {
-		next, ok := l.drainQuickly(s, now.Steady)
-		next.Count += cost
-		used := next.owed()
-		if hi, parts := mulAdd(next.Count, int64(l.Window), next.Part); ok && used <= l.Burst && hi == 0 {
-			d.Allowed, d.Remaining, d.Used = true, l.Burst-used, used
-			d.RetryAfter, d.ResetAfter, d.Delay = 0, time.Duration(ceilDiv128(0, parts, uint64(l.Amount))), 0
-			return next, true
-		}
-	}
-	s, allowed := l.Take(s, now, cost)
-	l.DescribeInto(d, s, now, cost, allowed)
-	return s, allowed
-}
-
 // TakeRecord describes a Take at now, for a later Give. s is the state that the Take returned.
 func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 	return TakeRecord{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
@@ -326,7 +308,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 func (l *Limit) Used(s State, now Instant) int64 {
 	switch {
 	case l.Kind.OnSteadyClock():
-		return s.owed()
+		return s.Owed()
 	case s.isQueued():
 		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:

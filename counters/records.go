@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"unsafe"
 
@@ -141,11 +142,7 @@ func (sub *subtable) firstGroup(k Key) int {
 }
 
 // tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
-func (g *group) tagWord() uint64 {
-	t := &g.tags
-	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
-		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
-}
+func (g *group) tagWord() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
 
 // zeroBytes sets the high bit of each zero byte of w. That of a 1 above a zero byte may be set too.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
@@ -163,23 +160,28 @@ func (sub *subtable) indexOf(k Key) int {
 	if len(sub.groups) == 0 {
 		return -1
 	}
-	wantTags := uint64(tagOf(k)) * lowBits
 	for i := sub.firstGroup(k); ; {
 		g := &sub.groups[i]
-		w := g.tagWord()
-		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
-			slot := bits.TrailingZeros64(m) / 8
-			if g.records[slot].key == k {
-				return i*groupSlots + slot
-			}
+		if slot := g.slotOf(k); slot >= 0 {
+			return i*groupSlots + slot
 		}
-		if zeroBytes(w) != 0 {
+		if zeroBytes(g.tagWord()) != 0 {
 			return -1
 		}
 		if i++; i == len(sub.groups) {
 			i = 0
 		}
 	}
+}
+
+// slotOf returns the slot of g that holds k, or −1.
+func (g *group) slotOf(k Key) int {
+	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
+		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
+			return slot
+		}
+	}
+	return -1
 }
 
 // insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.

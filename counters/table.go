@@ -146,26 +146,60 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 }
 
 // takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
-// returns false and changes nothing. The caller must hold s, the shard of op.
+// returns false, and changes nothing but the op's Decision. The caller must hold s, the shard of op.
+//
+// It is the path of most checks, and calls nothing in the usual case of a plain token bucket in the first group of its search.
+// While it waits for the counter, the processor looks ahead by a few hundred instructions only; the fewer are left until the
+// caller's next check, the sooner that one begins to load.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
-	if op.Mode != CheckMode || op.Cost == 0 || op.Limit.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
+	l, d := op.Limit, &op.Decision
+	if op.Mode != CheckMode || op.Cost == 0 || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
 	sub := s.subtableOf(op.Key)
-	at := sub.indexOf(op.Key)
-	if at < 0 {
+	if len(sub.groups) == 0 {
 		return false
 	}
-	g, slot := &sub.groups[uint(at)/groupSlots], at&(groupSlots-1)
-	state, allowed := op.Limit.TakeInto(&op.Decision, g.records[slot].state, now, op.Cost)
-	if !allowed {
+	i := sub.firstGroup(op.Key)
+	slot := sub.groups[i].slotOf(op.Key)
+	if slot < 0 {
+		at := sub.indexOf(op.Key)
+		if at < 0 {
+			return false
+		}
+		i, slot = at/groupSlots, at%groupSlots
+	}
+	g := &sub.groups[i]
+	if !l.IsPlain() || !g.takePlain(slot, now, op) {
+		state, allowed := l.Take(g.records[slot].state, now, op.Cost)
+		if !allowed {
+			return false
+		}
+		op.state, op.Full = state, false
+		l.DescribeInto(d, state, now, op.Cost, true)
+		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(now, l, d.ResetAfter))
+	}
+	if !g.isDirty(slot, allReaders) {
+		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
+	}
+	return true
+}
+
+// takePlain takes op from its plain token bucket, if that is in use and allows it. Otherwise, or if that is not so easily
+// computed, it returns false and changes nothing.
+func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
+	l, d := op.Limit, &op.Decision
+	state, drained := l.DrainQuickly(g.records[slot].state, now.Steady)
+	state.Count += op.Cost
+	used := state.Owed()
+	reset, computed := l.ResetQuickly(state)
+	if !drained || !computed || used > l.Burst {
 		return false
 	}
 	op.state, op.Full = state, false
-	g.setOp(slot, now, op)
-	if !g.isDirty(slot, allReaders) {
-		s.markDirty(sub.locationAt(at), allReaders)
-	}
+	d.Allowed, d.Remaining, d.Used, d.RetryAfter, d.ResetAfter, d.Delay = true, l.Burst-used, used, 0, reset, 0
+	fullness := min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1) // as fullnessAfterCheck
+	g.set(slot, algorithms.TokenBucket, state, fullness, freshAtSteady(now.Steady, reset))
 	return true
 }
 
@@ -279,11 +313,11 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.TakeInto(&op.Decision, op.location.state(), now, op.Cost)
+	op.state, allowed = op.Limit.Take(op.location.state(), now, op.Cost)
 	if !allowed && op.Mode == CountMode {
 		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, now), now, op.Cost)
-		op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, false)
 	}
+	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
 // refuseForRoom refuses an op of a new subject because there is no room.
@@ -359,21 +393,11 @@ func (t *Table) commit(now algorithms.Instant, op *Op) {
 			loc = s.insert(op.Key)
 		}
 	}
-	loc.group().setOp(loc.slot(), now, op)
-	s.markDirty(loc, allReaders)
-}
-
-// setOp puts the state after a decided op that took its cost into its slot.
-func (g *group) setOp(slot int, now algorithms.Instant, op *Op) {
-	l, d, fullness := op.Limit, &op.Decision, uint8(refusedFullness)
-	switch {
-	case !d.Allowed:
-	case l.Kind == algorithms.TokenBucket && d.Delay == 0: // as fullnessAfterCheck, without a call
-		fullness = min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1)
-	default:
-		fullness = fullnessAfterCheck(l, d)
+	fullness := uint8(refusedFullness)
+	if op.Decision.Allowed {
+		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
-	g.set(slot, l.Kind, op.state, fullness, freshAt(now, l, d.ResetAfter))
+	s.store(loc, op.Limit, op.state, fullness, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
@@ -450,15 +474,16 @@ func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 // One extra second keeps the counter for clock readings that arrive late. Wall-clock windows are kept a 63rd longer: while
 // the wall clock is being slewed, it loses up to a 64th of its pace, and they end that much later.
 func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
-	left := int64(resetAfter)
-	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
-		return math.MaxUint32
-	}
 	if !l.Kind.OnSteadyClock() {
-		left += left / 63
+		resetAfter = min(resetAfter, math.MaxInt64/2) // the addition can't overflow
+		resetAfter += resetAfter / 63
 	}
-	at := (now.Steady+left+1e9-1)/1e9 + 1
-	return uint32(min(max(at, 0), math.MaxUint32))
+	return freshAtSteady(now.Steady, resetAfter)
+}
+
+// freshAtSteady is freshAt for a time that passes on the steady clock, of which steady is the reading.
+func freshAtSteady(steady int64, resetAfter time.Duration) uint32 {
+	return uint32(min((uint64(max(steady, 0))+uint64(resetAfter)+1e9-1)/1e9+1, math.MaxUint32))
 }
 
 // Stats describes the table.

@@ -93,7 +93,11 @@ func (b *batch) check(i int) {
 	}
 	verdict := counters.Shut
 	if b.authorized && l.mayDecideHere(a) {
-		verdict = l.take(b.now, a.scratch.ops, q.Peeks())
+		if q.Peeks() {
+			verdict = l.table.Peek(b.now, a.scratch.ops)
+		} else {
+			verdict = l.table.Take(b.now, a.scratch.ops)
+		}
 	}
 	if verdict == counters.Shut {
 		b.start(i)

@@ -358,7 +358,11 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 		return counters.Shut, false
 	}
 	began := m.recorderClock()
-	verdict = l.take(now, ops, peek)
+	if peek {
+		verdict = l.table.Peek(now, ops)
+	} else {
+		verdict = l.table.Take(now, ops)
+	}
 	switch {
 	case m == nil:
 	case !m.Authority():
@@ -367,14 +371,6 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 		m.recordDecision(ByOwner, ops, began, 1)
 	}
 	return verdict, true
-}
-
-// take decides ops from this node's counters, unless a gate is shut.
-func (l *Limiter) take(now algorithms.Instant, ops []counters.Op, peek bool) counters.Verdict {
-	if peek {
-		return l.table.Peek(now, ops)
-	}
-	return l.table.Take(now, ops)
 }
 
 // finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided.
