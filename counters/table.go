@@ -148,8 +148,8 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 // takeOne does what take does for the usual check: a single op that its counter, which is in the table, admits. Otherwise it
 // returns false, and changes nothing but the op's Decision. The caller must hold s, the shard of op.
 //
-// It is the path of most checks, and calls nothing in the usual case of a plain token bucket in the first group of its search.
-// While it waits for the counter, the processor looks ahead by a few hundred instructions only; the fewer are left until the
+// It is the path of most checks, and calls little in the case of a plain token bucket in the first group of its search. While it
+// waits for the counter, the processor looks ahead by a few hundred instructions only; the fewer are left until the
 // caller's next check, the sooner that one begins to load.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
@@ -185,15 +185,20 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// takePlain takes op from its plain token bucket, if that is in use and allows it. Otherwise, or if that is not so easily
-// computed, it returns false and changes nothing.
+// takePlain takes op from its plain token bucket, if that allows it. Otherwise, or if that is not so easily computed, it returns
+// false and changes nothing.
 func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
-	state, drained := l.DrainQuickly(g.records[slot].state, now.Steady)
+	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
+	if !ok {
+		if state = l.Advance(g.records[slot].state, now); state.At != now.Steady { // it is ahead of the clock
+			return false
+		}
+	}
 	state.Count += op.Cost
 	used := state.Owed()
-	reset, computed := l.ResetQuickly(state)
-	if !drained || !computed || used > l.Burst {
+	reset, ok := l.ResetQuickly(state)
+	if !ok || used > l.Burst {
 		return false
 	}
 	op.state, op.Full = state, false
