@@ -167,7 +167,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 			hits = append(hits, h)
 		}
 	}
-	a.scratch.match.Hits = hits
+	a.scratch.match.Hits, a.scratch.decidedHere = hits, false // an attempt here may have failed before
 	a.Allowed, a.DecidedBy, a.TightestIndex = k.allowed, k.decidedBy, -1
 	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
