@@ -265,6 +265,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 	hits := a.scratch.match.Hits
 	costs, mode := q.Costs, q.Mode
+	a.scratch.hasLocal = false
 	for i := range hits {
 		h := &hits[i]
 		subject := 0
@@ -448,7 +449,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 // begin clears a for a new check.
 func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
-	a.scratch.active, a.scratch.hasLocal = active, false
+	a.scratch.active = active
 	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]

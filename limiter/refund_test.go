@@ -139,6 +139,14 @@ func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 	})
 }
 
+// debitOf returns what a check of one limit took at n, and its partition.
+func debitOf(n *testNode, a *Answer) (taken debit, p int) {
+	op := a.scratch.ops[0]
+	p = op.Key.Partition()
+	when := takeRecordAt(&op, a.Now).Window
+	return debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{when}}, p
+}
+
 // What was taken before a reset does not come back after it, though it had to wait.
 func TestRefundsWaitDuringAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -148,9 +156,7 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 		q := byKey("r", w.keyOf("r", n, nil))
 		q.Costs = []UnitCost{{"requests", 50}}
 		a := n.check(q)
-		op := a.scratch.ops[0]
-		p, when := op.Key.Partition(), takeRecordAt(&op, a.Now).Window
-		taken := debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{when}}
+		taken, p := debitOf(n, a)
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds([]refund{{debit: taken}})
 		synctest.Wait()
@@ -255,9 +261,7 @@ func TestRefundsThatAreLost(t *testing.T) {
 		n := w.nodes[0]
 		q := byKey("r", w.keyOf("r", n, nil))
 		a := n.check(q)
-		op := a.scratch.ops[0]
-		p := op.Key.Partition()
-		taken := debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{takeRecordAt(&op, a.Now).Window}}
+		taken, p := debitOf(n, a)
 		time.Sleep(time.Second)
 		if n.sendRefunds([]refund{{debit: taken, until: time.Second}}); n.used("r", q.Key[0]) != 1 {
 			t.Error("given back after its time")

@@ -178,3 +178,25 @@ rules:
 		}
 	})
 }
+
+// Whether a node may decide a check by itself, as its owner, does not depend on what its Answer was used for before: under a local
+// rule, each node admits its own limit.
+func TestReusedAnswerUnderLocalRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 30, per: 1440h}]}")
+		var reused Answer
+		for i := range 200 {
+			q := byKey("r", fmt.Sprint("s", i%20))
+			if err := w.nodes[0].Check(&q, &reused); err != nil {
+				t.Fatal(err)
+			}
+			if !reused.scratch.hasLocal {
+				t.Fatalf("check %d: the answer forgot that the rule is local", i)
+			}
+			fresh := w.nodes[1].check(q)
+			if len(fresh.Limits) != 1 || reused.Limits[0].Decision != fresh.Limits[0].Decision || reused.DecidedBy != fresh.DecidedBy {
+				t.Fatalf("check %d: reused %+v, fresh %+v", i, reused.Limits, fresh.Limits)
+			}
+		}
+	})
+}
