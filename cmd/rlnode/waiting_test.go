@@ -139,11 +139,15 @@ func TestManyWaiters(t *testing.T) {
 	s.check(`{"rule":"queue","key":"other"}`)
 	before, empty := resident(t, s), liveBytes(t, s)
 	all, done, filled := startWaitingChecks(t, s, n, fill)
-	atOnce := time.Until(filled) > time.Second
-	most, goroutines, waiting := 0.0, 0.0, int64(0)
+
+	// A count says how many wait at once only if it was read before the queue can have answered any: a busy machine may take
+	// longer than that to send them, or to read the count.
+	most, goroutines, waiting, atOnce := 0.0, 0.0, int64(0), false
 	process.Eventually(t, "all have started to wait", func() bool {
 		have := figure(t, s, "rlnode_waiting")
-		if goroutines = figure(t, s, "go_goroutines"); have > most {
+		goroutines = figure(t, s, "go_goroutines")
+		atOnce = atOnce || time.Now().Before(filled)
+		if have > most {
 			most, waiting = have, resident(t, s)
 		}
 		return goroutines < float64(n)/2 // those that served the connections stay for some seconds
@@ -170,9 +174,11 @@ func TestManyWaiters(t *testing.T) {
 	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
 	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
 		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
-	if bound := 2 * time.Second; at(0.99) > bound { // an idle machine takes 20 ms
+	// How late an answer is says something about the node only on a machine that does nothing else, where p99 is 20 ms.
+	if bound := 2 * time.Second; *waiters > 0 && at(0.99) > bound {
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
+
 	// An answer is read before its place is free.
 	process.Eventually(t, "nobody waits", func() bool { return figure(t, s, "rlnode_waiting") == 0 })
 }
