@@ -20,11 +20,7 @@ import (
 // or removed.
 
 // queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. Window numbers are far smaller.
-// A state ahead of the clock without the mark was written while the clock was ahead: see isWithinSkew.
 const queueMark = 1 << 61
-
-// maxAhead is how far, in nanoseconds, a queue can be ahead of the clock.
-const maxAhead = int64(LongestDelay) + maxSkew
 
 // Window returns the number of the window that a windowed state is in.
 func (s State) Window() int64 {
@@ -39,14 +35,6 @@ func (s State) isQueued() bool { return s.At > queueMark/2 }
 
 // usedQueued returns the usage of a window while its queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
-
-// isInQueueReach reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
-func (l *Limit) isInQueueReach(n, wall int64) bool {
-	if l.Calendar != nil {
-		return n <= floorDiv(wall+maxAhead, int64(time.Second))
-	}
-	return n <= floorDiv(wall+maxAhead, int64(l.Window))
-}
 
 // takeLater is Take with MaxDelay, for a cost above 0. s must be up to date.
 func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {

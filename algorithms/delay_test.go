@@ -363,23 +363,6 @@ func TestQueueOverADay(t *testing.T) {
 	}
 }
 
-// A clock that is set back by more than the longest queue frees nobody, and blocks for at most a window.
-func TestQueueWhenTheClockIsSetBack(t *testing.T) {
-	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
-		l := &Limit{Kind: kind, Amount: 2, Window: time.Hour, MaxDelay: 5 * time.Hour}
-		c := counter{l: l}
-		now := At(time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC))
-		for range 8 {
-			c.take(now, 1)
-		}
-		back := Instant{Steady: now.Steady, Wall: now.Wall - int64(72*time.Hour)}
-		l.MaxDelay = 0
-		if d := c.take(back, 2); d.Allowed || d.RetryAfter > 2*time.Hour {
-			t.Errorf("%s: have %+v", kind, d)
-		}
-	}
-}
-
 // A reward shortens a queue by its amount.
 func TestRewardShortensAQueue(t *testing.T) {
 	l := &Limit{Kind: FixedWindow, Amount: 3, Window: time.Hour, MaxDelay: 20 * time.Hour}

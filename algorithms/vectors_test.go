@@ -222,24 +222,30 @@ func TestCoarseLogForgets(t *testing.T) {
 	}
 }
 
-// Counts written while the clock was ahead move to the current window and block for at most a window.
-func TestStateAheadOfTheClock(t *testing.T) {
+// A window's number never goes back: to a late reading of the clock, a state is as of its own time.
+func TestLateReadingMovesNoState(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
-		now := At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+		late := At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+
 		for ahead := int64(1); ahead < 4; ahead++ {
-			s := State{Count: 10, At: l.windowNumber(now.Wall) + ahead}
-			if d := l.Peek(s, now, 1); d.Allowed || d.RetryAfter > 24*time.Hour {
-				t.Errorf("%s, %d windows ahead: have %+v", kind, ahead, d)
+			full := State{Count: 10, At: l.windowNumber(late.Wall) + ahead}
+			got, allowed := l.Take(full, late, 1)
+			if allowed || got != full {
+				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want it as it was, refused", kind, ahead, full, got, allowed)
+			}
+
+			half := State{Count: 5, At: full.At}
+			got, allowed = l.Take(half, late, 1)
+			if want := (State{Count: 6, At: full.At}); !allowed || got != want {
+				t.Errorf("%s, %d windows late: Take(%+v) = %+v, %t; want %+v, allowed", kind, ahead, half, got, allowed, want)
 			}
 		}
-		soon := At(time.Date(2026, 1, 1, 23, 59, 59, 500e6, time.UTC))
-		s := State{Count: 10, At: l.windowNumber(soon.Wall) + 1}
-		if have := l.Advance(s, soon); have != s {
-			t.Errorf("%s: a window that begins in half a second became %+v", kind, have)
-		}
-		if have := l.Force(State{}, TakeRecord{Window: s.At}, soon, 3); l.Used(have, soon) != 3 {
-			t.Errorf("%s: a debt from a window about to begin was dropped: %+v", kind, have)
+
+		next := l.windowNumber(late.Wall) + 1
+		got := l.Force(State{}, TakeRecord{Window: next}, late, 3)
+		if used := l.Used(got, late); used != 3 {
+			t.Errorf("%s: a debt from a window that has yet to begin left %d used, want 3", kind, used)
 		}
 	}
 }

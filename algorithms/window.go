@@ -38,43 +38,22 @@ func (l *Limit) endOfWindow(n int64) int64 {
 	return (n + 1) * int64(l.Window)
 }
 
-// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for late
-// clock readings and for the clocks of other nodes.
-const maxSkew = int64(time.Second)
-
-// isWithinSkew reports whether window n > windowNumber(wall) begins so soon after wall that its state is kept until then. A
-// window's number never goes back. But a state further ahead was written under a clock that has since been corrected. Its
-// count then moves to the current window, so the clock step neither frees the subject nor blocks it for longer than a window.
-func (l *Limit) isWithinSkew(n, wall int64) bool {
-	if l.Calendar != nil {
-		_, end := l.Calendar.Bounds(wall)
-		return n == end && n*int64(time.Second)-wall <= maxSkew
-	}
-	return n == floorDiv(wall, int64(l.Window))+1 && n*int64(l.Window)-wall <= maxSkew
-}
-
 // advanceFixed brings a fixed window up to wall time.
 func (l *Limit) advanceFixed(s State, wall int64) State {
-	n, at := l.windowNumber(wall), s.Window()
-	if n > at {
+	if n := l.windowNumber(wall); n > s.Window() {
 		return State{At: n}
 	}
-	return l.placeInWindow(s, n, wall)
+	return l.reachQueue(s, wall)
 }
 
-// placeInWindow puts s, whose window is the current one, n, or a later one, into the right window: its own if it may be ahead
-// of the clock, otherwise n.
-func (l *Limit) placeInWindow(s State, n, wall int64) State {
-	at := s.Window()
-	switch {
-	case n == at:
-		s.At = n // the clock has caught up with a queue
-	case s.isQueued() && l.isInQueueReach(at, wall):
-	case s.isQueued() || !l.isWithinSkew(at, wall):
-		s.At = n
-		if l.Kind == FixedWindow {
-			s.Part = 0 // the loan belongs to one window only
-		}
+// reachQueue takes the mark off a state whose queue the clock has caught up with. s must not be in an earlier window than wall.
+//
+// A state is ahead of the clock only because of a queue: counters.Table counts the windows of a partition by a clock that has
+// reached all of them. If one were ahead all the same, it would count as being in its own window until the clock reaches that,
+// because a window's number never goes back.
+func (l *Limit) reachQueue(s State, wall int64) State {
+	if s.isQueued() && s.Window() == l.windowNumber(wall) {
+		s.At = s.Window()
 	}
 	return s
 }

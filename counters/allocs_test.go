@@ -76,7 +76,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 		table.Take(epoch, ops)
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
-			from := ops[0].TakeRecord(epoch)
+			from := ops[0].TakeRecord()
 			if table.Give(epoch, k, l, from, 1, nil) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
 				t.Error("the change was lost")
 			}

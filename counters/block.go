@@ -4,24 +4,24 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
 // op.state is then as if the block began now.
-func (op *Op) decideBlock(now algorithms.Instant, allowed bool) {
+func (op *Op) decideBlock(allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
 		return
 	}
-	op.Decision = op.Limit.Describe(op.state, now, 1, false)
+	op.Decision = op.Limit.Describe(op.state, op.At, 1, false)
 }
 
 // beginBlocks begins each block of ops whose subject another op refuses, and puts it into the check's decision. It does not
 // extend a block already in force. The caller must hold the shards.
-func (t *Table) beginBlocks(now algorithms.Instant, ops []Op, store bool) {
+func (t *Table) beginBlocks(ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
 		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Subject) {
 			continue
 		}
-		d := op.Limit.Peek(op.state, now, 1)
-		if !store || t.storeBlock(now, op, d, ops) {
+		d := op.Limit.Peek(op.state, op.At, 1)
+		if !store || t.storeBlock(op, d, ops) {
 			op.Decision = d
 		}
 	}
@@ -39,15 +39,15 @@ func isSubjectRefused(ops []Op, subject uint64) bool {
 
 // storeBlock stores a block that begins. It returns false if there is no room for it; the check is then refused without a
 // block.
-func (t *Table) storeBlock(now algorithms.Instant, op *Op, d algorithms.Decision, ops []Op) bool {
+func (t *Table) storeBlock(op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
 	loc := s.find(op.Key)
 	if !loc.found() {
-		if !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops), ops) {
+		if !t.makeRoom(s, op.Key, op.At.Steady, t.countAdded(s, ops), ops) {
 			return false
 		}
 		loc = s.insert(op.Key)
 	}
-	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(now, op.Limit, d.ResetAfter))
+	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(op.At, op.Limit, d.ResetAfter))
 	return true
 }

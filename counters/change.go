@@ -6,36 +6,40 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// edit is a change to one counter. It applies state to a counter with a State, and log to a log.
+// edit is a change to one counter at a given time. It applies state to a counter with a State, and log to a log.
 type edit struct {
-	state func(algorithms.State) algorithms.State
-	log   func(*algorithms.Log)
+	state func(algorithms.State, algorithms.Instant) algorithms.State
+	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// penalty debits cost now, whether or not the limit allows it.
-func penalty(l *algorithms.Limit, now algorithms.Instant, cost int64) edit {
+// penalty debits cost, whether or not the limit allows it.
+func penalty(l *algorithms.Limit, cost int64) edit {
 	return edit{
-		func(s algorithms.State) algorithms.State {
+		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			s = l.Advance(s, now)
 			return l.Force(s, l.TakeRecord(s, now), now, cost)
 		},
-		func(g *algorithms.Log) { g.Force(l, algorithms.TakeRecord{Steady: now.Steady}, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) {
+			g.Force(l, algorithms.TakeRecord{Steady: now.Steady}, now, cost)
+		},
 	}
 }
 
 // reward lowers usage by n units.
-func reward(l *algorithms.Limit, now algorithms.Instant, n int64) edit {
+func reward(l *algorithms.Limit, n int64) edit {
 	return edit{
-		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
-		func(g *algorithms.Log) { g.Reward(l, now, n) },
+		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Reward(s, now, n) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Reward(l, now, n) },
 	}
 }
 
 // refund puts back part of a cost; see [algorithms.Limit.Refund].
-func refund(l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, now algorithms.Instant, cost int64) edit {
+func refund(l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64) edit {
 	return edit{
-		func(s algorithms.State) algorithms.State { return l.Refund(s, from, rest, now, cost) },
-		func(g *algorithms.Log) { g.Refund(l, rest, now, cost) },
+		func(s algorithms.State, now algorithms.Instant) algorithms.State {
+			return l.Refund(s, from, rest, now, cost)
+		},
+		func(g *algorithms.Log, now algorithms.Instant) { g.Refund(l, rest, now, cost) },
 	}
 }
 
@@ -43,18 +47,19 @@ func refund(l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration,
 // takes all of the cost. It does not check the gate, because a standby uses it to change its copy. If it fails with ErrFull,
 // nothing changes.
 func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	return t.changeHeld(s, now, k, l, edit{
-		func(s algorithms.State) algorithms.State { return l.ForceCapped(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
+		func(s algorithms.State, now algorithms.Instant) algorithms.State {
+			return l.ForceCapped(s, from, now, cost)
+		},
+		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
 	})
 }
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l, penalty(l, now, cost), nil)
+	return t.change(now, k, l, penalty(l, cost), nil)
 }
 
 // Give puts back cost taken at from. sameLineage reports whether the counters here are still those that it was taken from;
@@ -63,8 +68,8 @@ func (t *Table) Give(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, sameLineage func() bool,
 ) error {
 	return t.change(now, k, l, edit{
-		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Give(l, from, now, cost) },
+		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
 	}, sameLineage)
 }
 
@@ -73,7 +78,7 @@ func (t *Table) Give(
 func (t *Table) Refund(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64, sameLineage func() bool,
 ) error {
-	return t.change(now, k, l, refund(l, from, rest, now, cost), sameLineage)
+	return t.change(now, k, l, refund(l, from, rest, cost), sameLineage)
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
@@ -84,7 +89,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
-		t.changeLog(s, k, now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
+		t.changeLog(s, k, now, l, func(g *algorithms.Log, _ algorithms.Instant) { *g = algorithms.Log{} })
 		return nil
 	}
 	loc := s.find(k)
@@ -100,8 +105,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 
 // change changes one counter, unless the gate of its partition is shut, or sameLineage is neither nil nor true.
 func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit, sameLineage func() bool) error {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	if t.gates.isShut(k.Partition()) || sameLineage != nil && !sameLineage() {
 		return ErrShut
@@ -114,7 +118,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
 			var fresh algorithms.Log
-			if e.log(&fresh); fresh.Fresh() {
+			if e.log(&fresh, now); fresh.Fresh() {
 				return nil
 			}
 			if !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -125,7 +129,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		return nil
 	}
 	loc := s.find(k)
-	next := e.state(loc.state())
+	next := e.state(loc.state(), now)
 	if !loc.found() {
 		if next.Fresh() {
 			return nil
@@ -173,10 +177,10 @@ func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 // changeLog changes k's log, creating it if needed, and updates the entry counts. While the total of log entries is at its
 // bound, a log that grows beyond its fair share becomes coarser; it then forgets late, never early. Logs that don't grow may
 // keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
-func (t *Table) changeLog(s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log)) {
+func (t *Table) changeLog(s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log, algorithms.Instant)) {
 	e := t.ensureLog(s, k)
 	before := e.log.Len()
-	change(&e.log)
+	change(&e.log, now)
 	t.updateEntryCount(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
@@ -245,8 +249,7 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 // Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
 // when the counter is in debt.
 func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	d := t.usageHeld(s, now, k, l)
 	return d.Used, d

@@ -171,6 +171,7 @@ func (t *Table) dropFrom(s *shard, p int) (found bool) {
 				found = true
 			}
 		}
+		s.dropLead(p)
 		sub.shrink()
 	})
 	t.returnSpare(s)

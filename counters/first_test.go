@@ -85,7 +85,7 @@ func (r *firstRun) take() {
 	}
 	if want && cost > 0 {
 		r.hit(r.time, cost)
-		r.takes = append(r.takes, firstTake{r.home, r.time, ops[0].TakeRecord(now), cost, ops[0].Decision.ResetAfter})
+		r.takes = append(r.takes, firstTake{r.home, r.time, ops[0].TakeRecord(), cost, ops[0].Decision.ResetAfter})
 	}
 	r.judge(ops[0].Decision, cost)
 }

@@ -247,7 +247,7 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	}
 	for name, add := range map[string]func(table *Table, r Record) bool{
 		"put":     func(table *Table, r Record) bool { return table.Put(epoch, r) },
-		"merge":   func(table *Table, r Record) bool { return table.Merge(epoch, r) },
+		"merge":   func(table *Table, r Record) bool { return table.Merge(epoch, r, true) },
 		"restore": func(table *Table, r Record) bool { _, noRoom := table.Restore(epoch, []Record{r}); return noRoom == 0 },
 		"settle":  func(table *Table, r Record) bool { return note(table, r.Key) == nil },
 		"memo": func(table *Table, r Record) bool {
@@ -292,7 +292,7 @@ func TestInlineLogsLeaveHalf(t *testing.T) {
 	}
 	n := algorithms.MaxLogEntries / 2
 	for i := range n {
-		take(table, after(time.Duration(i)*time.Microsecond), key(1), l, 1)
+		take(table, after(time.Second+time.Duration(i)*time.Microsecond), key(1), l, 1)
 	}
 	if have := table.shardOf(key(1)).log(key(1)).log.Len(); have != n {
 		t.Errorf("a rule's log has %d entries of %d", have, n)

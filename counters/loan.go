@@ -43,8 +43,7 @@ func (lb *LoanBalance) OwnUse() int64 { return max(0, lb.Used-lb.Lent+lb.Borrowe
 
 // Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
 func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBalance {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	return t.loansHeld(s, now, k, l)
 }
@@ -70,8 +69,7 @@ func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 // half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
 // ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
@@ -85,7 +83,7 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 		return 0, loans, ErrFull
 	}
 	took := false
-	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) (next algorithms.State) {
+	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
 		next, took = l.Take(state, now, n)
 		return next
 	}}); err != nil || !took {
@@ -102,13 +100,12 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 // no longer decides it, nothing happens and the loan is lost. sameLineage reports whether the counters here are still those
 // that made the loan. No partition comes or goes during that call.
 func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	if _, err := t.loansInWindow(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
 		return
 	}
-	give := edit{state: func(state algorithms.State) algorithms.State {
+	give := edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
 		state = l.Advance(state, now)
 		return l.Give(state, l.TakeRecord(state, now), now, n)
 	}}
@@ -135,8 +132,7 @@ func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algori
 func (t *Table) Borrow(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool,
 ) (int64, error) {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
@@ -155,7 +151,7 @@ func (t *Table) Borrow(
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
-	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) algorithms.State {
+	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.TakeRecord(state, now), now, back)
 		if excess > 0 {
@@ -183,7 +179,7 @@ func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {
 
 // noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.
 func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
-	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
+	if err := t.changeHeld(s, now, k, l, penalty(l, n)); err != nil {
 		return err
 	}
 	s.protect(k)

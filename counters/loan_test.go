@@ -142,7 +142,7 @@ func (m *loanModel) take(i int, cost int64) {
 	ops := []Op{{Key: m.key, Limit: m.limits[i], Cost: cost}}
 	if m.tables[i].Take(m.now, ops) == Admitted {
 		m.admitted[i] += cost
-		m.taken = append(m.taken, takenCost{i, ops[0].TakeRecord(m.now), cost})
+		m.taken = append(m.taken, takenCost{i, ops[0].TakeRecord(), cost})
 	}
 }
 
@@ -255,7 +255,7 @@ func TestLoanToNoShare(t *testing.T) {
 	}
 	table = copied(table, k.Partition(), now)
 	defer func() { table.Close() }()
-	table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60})
+	table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60}, true)
 	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 || stand.OwnUse() != 30 || err != nil {
 		t.Fatalf("have %d lent, %+v, %v", n, stand, err)
 	}

@@ -44,8 +44,7 @@ func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
 // Recall reads m by its key and reports whether it exists. It fails with ErrShut, or with ErrRequestIDReused if the memo
 // belongs to a request with other content.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
-	s := t.shardOf(m.Key)
-	s.mu.Lock()
+	s, now := t.lock(now, m.Key)
 	defer s.mu.Unlock()
 	if t.gates.isShut(m.Key.Partition()) {
 		return false, ErrShut
@@ -82,8 +81,7 @@ func (s *shard) recallHeld(now algorithms.Instant, m *Memo) (found bool, err err
 
 // Remember stores m. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
-	s := t.shardOf(m.Key)
-	s.mu.Lock()
+	s, now := t.lock(now, m.Key)
 	defer s.mu.Unlock()
 	if t.gates.isShut(m.Key.Partition()) {
 		return ErrShut
@@ -122,8 +120,7 @@ func (s *shard) rememberHeld(m *Memo) {
 
 // Forget removes a memo before it expires. It does nothing if there is no such memo or if the gate of its partition is shut.
 func (t *Table) Forget(now algorithms.Instant, k Key) {
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	head := [...]Note{{Key: k}}
 	if t.gates.isShut(k.Partition()) || !s.readNotes(head[:], now) {
@@ -161,8 +158,7 @@ type Amendment struct {
 // Amend changes counters of one subject. If it fails with ErrShut, ErrFull or ErrRequestIDReused, nothing changes.
 func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	k := a.Ops[0].Key
-	s := t.shardOf(k)
-	s.mu.Lock()
+	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	a.Repeated = false
 	if t.gates.isShut(k.Partition()) {
@@ -207,9 +203,9 @@ func (t *Table) amend(s *shard, now algorithms.Instant, op *Op, reset bool) erro
 	case reset:
 		return t.reset(s, now, op.Key, op.Limit)
 	case op.Cost < 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, now, -op.Cost))
+		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, -op.Cost))
 	case op.Cost > 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, now, op.Cost))
+		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func TestAmendOnce(t *testing.T) {
 				return err
 			}
 			other.Put(now, r)
-			other.Merge(now, r)
+			other.Merge(now, r, true)
 		}
 		return nil
 	}); err != nil {

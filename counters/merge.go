@@ -10,9 +10,10 @@ import (
 // the more used one. If the counter changes, it counts as changed for both Changed and Replicate. Merge returns false if
 // there was no room for the counter.
 //
-// The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that becomes fresh later
-// counts as the more used.
-func (t *Table) Merge(now algorithms.Instant, r Record) bool {
+// The limit is unknown here. Windows are merged count by count, if both copies were counted by the same clock, or nearly. Otherwise
+// the earlier of two windows need not be over, and the higher count stays, in the later window. Of two buckets or logs, the one
+// that becomes fresh later counts as the more used.
+func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
@@ -20,7 +21,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log) {
+	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log, sameClock) {
 		return true
 	}
 	return t.putHeld(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
@@ -58,7 +59,7 @@ func (r *Record) isFresh() bool {
 }
 
 // mergeStored merges have into r, whose log is log, and reports whether the result is more used than have.
-func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
+func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
 	if have.isFresh() {
 		return true
 	}
@@ -74,19 +75,20 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
 	switch {
-	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window():
+	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window() || !sameClock:
 		r.Fullness = max(r.Fullness, have.Fullness)
 	case r.State.Window() < have.State.Window():
 		r.Fullness = have.Fullness
 	}
-	r.State = mergeWindows(r.Kind, r.State, have.State)
+	r.State = mergeWindows(r.Kind, r.State, have.State, sameClock)
 	r.FreshAt = max(r.FreshAt, have.FreshAt)
 	return r.State != have.State || r.FreshAt > have.FreshAt
 }
 
-// mergeWindows keeps the higher count of each window that the later of the two states still covers. It takes unexpired copies
-// of a FirstWindow to be of the same window: their starts differ only by their time in transit.
-func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State {
+// mergeWindows keeps the higher count of each window that the later of the two states still covers, or just the higher count if
+// their clocks differ. It takes unexpired copies of a FirstWindow to be of the same window: their starts differ only by their time
+// in transit.
+func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
 		return algorithms.State{Count: max(a.Count, b.Count), At: max(a.At, b.At)}
 	}
@@ -94,7 +96,7 @@ func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State 
 		a, b = b, a
 	}
 	switch {
-	case a.Window() == b.Window():
+	case a.Window() == b.Window() || !sameClock:
 		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, the result stays ahead
 		a.Count, a.Part = max(a.Count, b.Count), max(a.Part, b.Part)
 	case kind == algorithms.SlidingWindow && a.Window()-1 == b.Window():

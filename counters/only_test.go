@@ -69,7 +69,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		byMany, byList := slices.Clone(ops), slices.Clone(ops)
 		verdict := one.Take(now, ops)
 		counts[verdict]++
-		held := listed.lockShards(byList, nil)
+		held, now := listed.lockShards(now, byList, nil)
 		third := listed.take(now, byList, true)
 		listed.unlockShards(held)
 		if second := many.Take(now, byMany); verdict != second || verdict != third {

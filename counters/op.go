@@ -62,6 +62,7 @@ type Op struct {
 
 	// Set by Take and Peek.
 	Decision algorithms.Decision
+	At       algorithms.Instant // when op was decided, by the clocks of its partition
 	// Full: the limit did not refuse, but the table has no room for another counter.
 	Full bool
 
@@ -92,24 +93,27 @@ func (op *Op) Refuses() bool {
 
 // MoreAfter returns how long until op's limit, a sliding window or a log, has more left than after the check; zero if nothing is
 // used, or if a log has a queue or a debt. It is valid only for the Take or Peek that admitted the whole check.
-func (op *Op) MoreAfter(now algorithms.Instant) time.Duration {
+func (op *Op) MoreAfter() time.Duration {
 	if op.Limit.Kind == algorithms.SlidingLog {
 		return time.Duration(op.state.At)
 	}
-	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
+	return op.Limit.MoreAfter(op.state, op.At, op.Decision.Remaining)
 }
 
-// TakeRecord describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
-// check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
-func (op *Op) TakeRecord(now algorithms.Instant) algorithms.TakeRecord {
+// TakeRecord describes what op took, for a later Give. It refers to the window or time in which the check proceeds, after its
+// delay.
+func (op *Op) TakeRecord() algorithms.TakeRecord {
 	l := op.Limit
-	if l.MaxDelay > 0 && !l.Kind.Bucket() {
-		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
+	if l.Kind == algorithms.SlidingLog {
+		return algorithms.TakeRecord{Steady: op.At.Steady + int64(op.Decision.Delay)}
 	}
-	if !l.Kind.Windowed() {
-		return algorithms.TakeRecord{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
-	}
-	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
+	return l.TakeRecord(op.state, op.At)
+}
+
+// CopyOutcome copies to op how other was decided, under a limit of the same kind and window.
+func (op *Op) CopyOutcome(other *Op) {
+	op.At, op.state = other.At, other.state
+	op.Decision, op.Full = other.Decision, other.Full
 }
 
 // Record is a counter in transit to or from disk or another node. Its times are on the steady clock of the process that holds

@@ -141,6 +141,16 @@ func (sub *subtable) firstGroup(k Key) int {
 	return int(hi)
 }
 
+// firstGroup returns the group of sub, the subtable of k, at which the search for k begins. A shard that is not split has no prefix,
+// and reading that there is none would touch one more cache line.
+func (s *shard) firstGroup(sub *subtable, k Key) int {
+	if s.subtables != nil {
+		return sub.firstGroup(k)
+	}
+	hi, _ := bits.Mul64(k.Counter, uint64(len(sub.groups)))
+	return int(hi)
+}
+
 // tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
 func (g *group) tagWord() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
 

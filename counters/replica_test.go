@@ -309,7 +309,7 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 	}
 	r := Record{Key: key(1000), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: 7}, FreshAt: epoch.Steady/1e9 + 9}
-	if table.Put(epoch, r) || table.Merge(epoch, r) {
+	if table.Put(epoch, r) || table.Merge(epoch, r, true) {
 		t.Error("found room")
 	}
 	if table.Drop(key(1).Partition()); !table.Put(epoch, r) {
@@ -367,7 +367,7 @@ func TestMerge(t *testing.T) {
 		for _, order := range [][]Record{{tt.a, tt.b}, {tt.b, tt.a}} {
 			table := newTable(t, 1000)
 			for _, r := range order {
-				if !table.Merge(epoch, r) {
+				if !table.Merge(epoch, r, true) {
 					t.Fatal("no room")
 				}
 			}
@@ -411,7 +411,7 @@ func TestConcurrentMoves(t *testing.T) {
 				case 5:
 					table.makeFresh(now, k, l)
 				case 6, 7:
-					table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5})
+					table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5}, true)
 				default:
 					table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 				}

@@ -52,8 +52,7 @@ type SettledCost struct {
 // Settle makes the changes of s. If they were made before, it reads the notes stored then and returns repeated. It returns
 // done unless it is too late for changes that were never made. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
-	sh := t.shardOf(s.Notes[0].Key)
-	sh.mu.Lock()
+	sh, now := t.lock(now, s.Notes[0].Key)
 	defer sh.mu.Unlock()
 	if t.gates.isShut(s.Notes[0].Key.Partition()) {
 		return false, false, ErrShut
@@ -79,9 +78,9 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	s.Refundable = s.SameLineage == nil || s.SameLineage()
 	for i := range s.Changes {
 		if c := &s.Changes[i]; c.Cost > 0 || c.Cost < 0 && s.Refundable {
-			e := penalty(c.Limit, now, c.Cost)
+			e := penalty(c.Limit, c.Cost)
 			if c.Cost < 0 {
-				e = refund(c.Limit, c.From, c.Rest, now, -c.Cost)
+				e = refund(c.Limit, c.From, c.Rest, -c.Cost)
 			}
 			if err := t.changeHeld(sh, now, c.Key, c.Limit, e); err != nil {
 				return false, false, err // can't happen, since room was just made
@@ -117,8 +116,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 
 // ReadNote reads the note under n's key into n and reports whether it exists.
 func (t *Table) ReadNote(now algorithms.Instant, n *Note) bool {
-	s := t.shardOf(n.Key)
-	s.mu.Lock()
+	s, now := t.lock(now, n.Key)
 	defer s.mu.Unlock()
 	one := [...]Note{*n}
 	found := s.readNotes(one[:], now)
@@ -129,8 +127,7 @@ func (t *Table) ReadNote(now algorithms.Instant, n *Note) bool {
 // SetNote replaces the note under n's key and keeps it at least until the given time, in Unix seconds on the steady clock. It
 // does not check the gate. If it fails with ErrFull, nothing changes.
 func (t *Table) SetNote(now algorithms.Instant, n *Note, until int64) error {
-	s := t.shardOf(n.Key)
-	s.mu.Lock()
+	s, now := t.lock(now, n.Key)
 	defer s.mu.Unlock()
 	if loc := s.find(n.Key); loc.found() {
 		until = max(until, int64(loc.group().freshAt[loc.slot()]))

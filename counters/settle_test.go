@@ -164,7 +164,7 @@ func TestReplacedNotes(t *testing.T) {
 			if _, err := parseRecord(b, &r, now); err != nil {
 				t.Error(err)
 			}
-			other.Merge(now, r)
+			other.Merge(now, r, true)
 		}
 		return nil
 	}); err != nil {

@@ -1,6 +1,10 @@
 package counters
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
 
 // shard holds the counters of a range of Key.Subject, under one lock.
 //
@@ -9,10 +13,12 @@ import "sync"
 // Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and each half grows on its own. No more slots than
 // that are ever moved or scanned at once under the lock.
 type shard struct {
-	// A Take of an existing counter touches only the first of these cache lines.
+	// A Take of an existing counter touches only the first of these cache lines, up to the groups of single.
 
-	mu        sync.Mutex // guards everything below
-	subtables *subtables // nil if single holds all counters
+	mu        sync.Mutex                // guards everything below
+	latest    algorithms.Instant        // the latest readings of this process's clocks; see advance
+	leads     map[int]algorithms.Course // partitions that follow a clock that is ahead; see Follow
+	subtables *subtables                // nil if single holds all counters
 	single    subtable
 
 	table      *Table
@@ -27,7 +33,7 @@ type shard struct {
 
 	inline int // inline counters, logs included; at most Table.maxInline
 
-	_ [32]byte // gives each lock its own cache lines
+	_ [72]byte // gives each lock its own cache lines
 }
 
 // subtables are the parts of a large shard.

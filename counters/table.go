@@ -46,6 +46,7 @@ type Table struct {
 	logEntries  [numClasses]atomic.Int64
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
 	drops       atomic.Int64 // see Drops
+	leads       atomic.Int64 // in all shards
 	// budget is the number of counters that may still be added beyond the room that shards have drawn. Invariant: budget, the
 	// room of all shards and the counters in them add up to maxCounters.
 	budget        atomic.Int64
@@ -98,6 +99,7 @@ func (t *Table) Close() {
 			sub.releaseAll()
 		})
 		s.subtables, s.unsaved, s.unsent = nil, 0, 0
+		s.leads = nil
 		t.budget.Add(int64(s.room))
 		s.room, s.inline = 0, 0
 		s.mu.Unlock()
@@ -116,6 +118,7 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	if len(ops) == 1 {
 		s := t.shardOf(ops[0].Key)
 		s.mu.Lock()
+		now = s.advance(now)
 		v := Admitted
 		if !t.takeOne(s, now, &ops[0]) {
 			v = t.take(now, ops, true)
@@ -125,12 +128,12 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	}
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
-		v := t.take(now, ops, true)
+		v := t.take(s.advance(now), ops, true)
 		s.mu.Unlock()
 		return v
 	}
 	var buf [16]int
-	held := t.lockShards(ops, buf[:0])
+	held, now := t.lockShards(now, ops, buf[:0])
 	v := t.take(now, ops, true)
 	t.unlockShards(held)
 	return v
@@ -139,7 +142,7 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 // TakeUngated is Take without the gate check, for a standby that decides from its copy.
 func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lockShards(ops, buf[:0])
+	held, now := t.lockShards(now, ops, buf[:0])
 	v := t.take(now, ops, false)
 	t.unlockShards(held)
 	return v
@@ -160,7 +163,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	if len(sub.groups) == 0 {
 		return false
 	}
-	i := sub.firstGroup(op.Key)
+	i := s.firstGroup(sub, op.Key)
 	slot := sub.groups[i].slotOf(op.Key)
 	if slot < 0 {
 		at := sub.indexOf(op.Key)
@@ -170,14 +173,18 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 		i, slot = at/groupSlots, at%groupSlots
 	}
 	g := &sub.groups[i]
+	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
-		state, allowed := l.Take(g.records[slot].state, now, op.Cost)
+		if s.leads != nil {
+			op.At = s.timeIn(op.Key.Partition(), now)
+		}
+		state, allowed := l.Take(g.records[slot].state, op.At, op.Cost)
 		if !allowed {
 			return false
 		}
 		op.state, op.Full = state, false
-		l.DescribeInto(d, state, now, op.Cost, true)
-		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(now, l, d.ResetAfter))
+		l.DescribeInto(d, state, op.At, op.Cost, true)
+		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(op.At, l, d.ResetAfter))
 	}
 	if !g.isDirty(slot, allReaders) {
 		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
@@ -223,18 +230,18 @@ func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 			s.refuseForRoom(op, now.Steady)
 		}
 		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) { // commit stores counts
-			s.protectRefused(now, op)
+			s.protectRefused(op)
 		}
 		blocks = blocks || op.Block
 	}
 	if blocks {
-		t.beginBlocks(now, ops, true)
+		t.beginBlocks(ops, true)
 	}
-	if !t.resolve(now, ops) {
+	if !t.resolve(ops) {
 		return Refused
 	}
 	for i := range ops {
-		t.commit(now, &ops[i])
+		t.commit(&ops[i])
 	}
 	return Admitted
 }
@@ -242,7 +249,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 // Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lockShards(ops, buf[:0])
+	held, now := t.lockShards(now, ops, buf[:0])
 	v := Shut
 	if !t.gates.anyShut(ops) {
 		v = t.peek(now, ops)
@@ -254,7 +261,7 @@ func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 // PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lockShards(ops, buf[:0])
+	held, now := t.lockShards(now, ops, buf[:0])
 	v := t.peek(now, ops)
 	t.unlockShards(held)
 	return v
@@ -265,8 +272,8 @@ func (t *Table) peek(now algorithms.Instant, ops []Op) Verdict {
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
-	t.beginBlocks(now, ops, false)
-	return verdictOf(t.resolve(now, ops))
+	t.beginBlocks(ops, false)
+	return verdictOf(t.resolve(ops))
 }
 
 // soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if ops is empty or spans
@@ -284,8 +291,9 @@ func (t *Table) soleShard(ops []Op) *shard {
 	return &t.shards[n]
 }
 
-// lockShards locks the shards of ops, in ascending order so that concurrent checks never deadlock.
-func (t *Table) lockShards(ops []Op, held []int) []int {
+// lockShards locks the shards of ops, in ascending order so that concurrent checks never deadlock. It also returns the time at
+// which the check takes place: the latest that any of them has seen.
+func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int, algorithms.Instant) {
 	for i := range ops {
 		n := t.shardIndex(ops[i].Key)
 		if at, dup := slices.BinarySearch(held, n); !dup {
@@ -294,8 +302,13 @@ func (t *Table) lockShards(ops []Op, held []int) []int {
 	}
 	for _, n := range held {
 		t.shards[n].mu.Lock()
+		now = t.shards[n].advance(now)
 	}
-	return held
+
+	for _, n := range held {
+		t.shards[n].latest = now
+	}
+	return held, now
 }
 
 func (t *Table) unlockShards(held []int) {
@@ -307,22 +320,25 @@ func (t *Table) unlockShards(held []int) {
 // decideOp finds op's counter and decides op. The caller must hold the shard s.
 func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 	op.Full = false
+	op.At = s.timeIn(op.Key.Partition(), now)
 	if op.Limit.Kind == algorithms.SlidingLog {
-		t.decideLog(s, now, op)
+		t.decideLog(s, op)
 		return
 	}
+
 	var allowed bool
 	op.location = s.subtableOf(op.Key).find(op.Key)
 	if op.Block {
-		op.state, allowed = op.Limit.Take(op.location.state(), now, 1)
-		op.decideBlock(now, allowed)
+		op.state, allowed = op.Limit.Take(op.location.state(), op.At, 1)
+		op.decideBlock(allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(op.location.state(), now, op.Cost)
+
+	op.state, allowed = op.Limit.Take(op.location.state(), op.At, op.Cost)
 	if !allowed && op.Mode == CountMode {
-		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, now), now, op.Cost)
+		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, op.At), op.At, op.Cost)
 	}
-	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
+	op.Limit.DescribeInto(&op.Decision, op.state, op.At, op.Cost, allowed)
 }
 
 // refuseForRoom refuses an op of a new subject because there is no room.
@@ -349,10 +365,10 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 }
 
 // resolve reports whether ops as a whole are allowed. If not, it withdraws the ops that would have been allowed.
-func (t *Table) resolve(now algorithms.Instant, ops []Op) bool {
+func (t *Table) resolve(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
-			t.withdraw(now, ops)
+			t.withdraw(ops)
 			return false
 		}
 	}
@@ -360,7 +376,7 @@ func (t *Table) resolve(now algorithms.Instant, ops []Op) bool {
 }
 
 // decideLog is decideOp for a log. Only commit changes the log.
-func (t *Table) decideLog(s *shard, now algorithms.Instant, op *Op) {
+func (t *Table) decideLog(s *shard, op *Op) {
 	op.location = location{index: -1, log: s.log(op.Key)}
 	var fresh algorithms.Log
 	log := &fresh
@@ -368,21 +384,21 @@ func (t *Table) decideLog(s *shard, now algorithms.Instant, op *Op) {
 		log = &op.location.log.log
 	}
 	before := log.Len()
-	op.Decision = log.Peek(op.Limit, now, op.Cost)
-	op.state.At = int64(log.MoreAfter(op.Limit, now, &op.Decision))
+	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
+	op.state.At = int64(log.MoreAfter(op.Limit, op.At, &op.Decision))
 	if log.Len() != before {
 		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
 	}
 }
 
 // commit stores the outcome of decideOp. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
-func (t *Table) commit(now algorithms.Instant, op *Op) {
+func (t *Table) commit(op *Op) {
 	if !op.Took() {
 		return
 	}
 	s := t.shardOf(op.Key)
 	if op.Limit.Kind == algorithms.SlidingLog {
-		t.changeLog(s, op.Key, now, op.Limit, func(g *algorithms.Log) {
+		t.changeLog(s, op.Key, op.At, op.Limit, func(g *algorithms.Log, now algorithms.Instant) {
 			if op.Decision.Allowed {
 				g.Take(op.Limit, now, op.Cost)
 				return
@@ -402,12 +418,12 @@ func (t *Table) commit(now algorithms.Instant, op *Op) {
 	if op.Decision.Allowed {
 		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
-	s.store(loc, op.Limit, op.state, fullness, freshAt(now, op.Limit, op.Decision.ResetAfter))
+	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
 // cost.
-func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
+func (t *Table) withdraw(ops []Op) {
 	for i := range ops {
 		op := &ops[i]
 		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {
@@ -418,7 +434,7 @@ func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
 			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}
 		if op.Limit.Kind != algorithms.SlidingLog {
-			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, cost)
+			op.Decision = op.Limit.Peek(s.find(op.Key).state(), op.At, cost)
 			continue
 		}
 		var fresh algorithms.Log
@@ -426,7 +442,7 @@ func (t *Table) withdraw(now algorithms.Instant, ops []Op) {
 		if op.location.log != nil {
 			log = &op.location.log.log
 		}
-		op.Decision = log.Peek(op.Limit, now, cost)
+		op.Decision = log.Peek(op.Limit, op.At, cost)
 	}
 }
 
@@ -437,11 +453,10 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 }
 
 // protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
-// with it the expiry, may have changed since the counter was stored. A state whose window is ahead of the clock is stored as
-// moved to the current window.
-func (s *shard) protectRefused(now algorithms.Instant, op *Op) {
+// with it the expiry, may have changed since the counter was stored.
+func (s *shard) protectRefused(op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
-	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
+	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
 		if refusing {
 			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
@@ -449,16 +464,13 @@ func (s *shard) protectRefused(now algorithms.Instant, op *Op) {
 		e.freshAt = max(e.freshAt, fresh)
 		return
 	}
+
 	g, slot := op.location.group(), op.location.slot()
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
-	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
-	if moved {
-		g.records[slot].state = op.state
-	}
-	if moved || fresh > g.freshAt[slot] {
-		g.freshAt[slot] = max(g.freshAt[slot], fresh)
+	if fresh > g.freshAt[slot] {
+		g.freshAt[slot] = fresh
 		s.markDirty(op.location, allReaders)
 	}
 }

@@ -427,23 +427,6 @@ func TestResetIsHandedOut(t *testing.T) {
 	}
 }
 
-// A count from a window far ahead (the clock was corrected since) blocks for one window at most.
-func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		table, l := newTable(t, 100), perMinute(kind, 10)
-		n := epoch.Wall/int64(time.Minute) + 1440
-		table.Restore(epoch, []Record{{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Fullness: 255,
-			FreshAt: epoch.Steady/1e9 + 86_460}})
-		d := take(table, epoch, key(1), l, 1)
-		if d.Allowed || d.RetryAfter > 2*time.Minute {
-			t.Errorf("%s: have %+v", kind, d)
-		}
-		if d = take(table, after(d.RetryAfter), key(1), l, 1); !d.Allowed {
-			t.Errorf("%s: refused again: %+v", kind, d)
-		}
-	}
-}
-
 func TestChangedAndRestore(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	limits := map[algorithms.Kind]*algorithms.Limit{}

@@ -164,7 +164,7 @@ func FuzzRecord(f *testing.F) {
 		table := New(100)
 		defer table.Close()
 		for range 2 {
-			if !table.Put(now, r) || !table.Merge(now, again) {
+			if !table.Put(now, r) || !table.Merge(now, again, true) {
 				t.Fatal("no room")
 			}
 		}

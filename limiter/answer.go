@@ -143,7 +143,7 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 		// The time in which one unit drains, rounded up.
 		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
 	case a.scratch.decidedHere && a.Allowed: // a sliding window or a log
-		more = a.scratch.ops[i].MoreAfter(a.Now)
+		more = a.scratch.ops[i].MoreAfter()
 	}
 	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {
 		more = la.RetryAfter

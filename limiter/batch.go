@@ -9,11 +9,11 @@ import (
 // maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would. It reads the clock once, and again after each wait. answers and errs
-// have one element per query. CheckAll sends questions to other nodes without waiting for earlier replies, but keeps checks of
+// CheckAll decides queries in order, each as Check would. It reads the clock whenever it reads its authority, and after each wait.
+// answers and errs have one element per query. CheckAll sends questions to other nodes without waiting for earlier replies, but keeps checks of
 // the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
-	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
+	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	b.readAuthority()
 	for begin := 0; begin < len(queries); begin += maxAhead {
 		end := min(begin+maxAhead, len(queries))
@@ -54,9 +54,10 @@ type batch struct {
 	lastWaiting map[rules.Hash]int
 }
 
-// readAuthority reads this node's authority.
+// readAuthority reads this node's authority, and the clock.
 func (b *batch) readAuthority() {
 	m := b.limiter.membership
+	b.now = b.limiter.clock.Now()
 	b.authorityReadAt = m.recorderClock()
 	b.authorized = m == nil || m.Authority()
 }

@@ -9,13 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/tick"
 )
 
-const (
-	// clockInterval is how often Clock reads the system's wall clock.
-	clockInterval = time.Second
-	// slewDivisor bounds how fast Clock falls back to a wall clock that was set back: by 1/64 of the time that passes.
-	// During that time, a window lasts at most 1/63 longer.
-	slewDivisor = 64
-)
+// clockInterval is how often Clock reads the system's wall clock.
+const clockInterval = time.Second
 
 // Clock reads a node's two clocks. The steady clock starts at the wall clock's time and then advances with the monotonic clock.
 // The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it jumps forward
@@ -25,23 +20,11 @@ type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start
 	offset int64 // offset from the system's wall clock
-	course atomic.Pointer[course]
+	course atomic.Pointer[algorithms.Course]
 
 	stop chan struct{}
 	done sync.WaitGroup
 	once sync.Once
-}
-
-// course describes how the wall clock runs from some moment on.
-type course struct {
-	steady, wall int64 // readings at that moment
-	surplus      int64 // how far it is ahead of the system's clock; >= 0
-}
-
-// at returns the wall clock's reading at a given steady time.
-func (c *course) at(steady int64) int64 {
-	passed := max(0, steady-c.steady)
-	return c.wall + passed - min(passed/slewDivisor, c.surplus)
 }
 
 // NewClock returns a running clock. The caller must Close it.
@@ -52,7 +35,7 @@ func NewClock() *Clock { return NewClockWithOffset(0) }
 func NewClockWithOffset(by time.Duration) *Clock {
 	c := &Clock{start: time.Now(), offset: int64(by), stop: make(chan struct{})}
 	c.anchor = systemWall(c.start) + c.offset
-	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
+	c.course.Store(&algorithms.Course{Steady: c.anchor, Wall: c.anchor})
 	c.done.Go(c.run)
 	return c
 }
@@ -60,7 +43,7 @@ func NewClockWithOffset(by time.Duration) *Clock {
 // Now reads both clocks.
 func (c *Clock) Now() algorithms.Instant {
 	steady := c.anchor + int64(time.Since(c.start))
-	return algorithms.Instant{Steady: steady, Wall: c.course.Load().at(steady)}
+	return algorithms.Instant{Steady: steady, Wall: c.course.Load().At(steady)}
 }
 
 // Close stops following the system's wall clock. Now still works afterwards.
@@ -79,6 +62,6 @@ func (c *Clock) run() {
 
 // follow starts a new course at the given steady time, at which the system's wall clock reads system.
 func (c *Clock) follow(steady, system int64) {
-	wall := c.course.Load().at(steady)
-	c.course.Store(&course{steady: steady, wall: max(wall, system), surplus: max(0, wall-system)})
+	wall := c.course.Load().At(steady)
+	c.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 func TestClockRuns(t *testing.T) {
@@ -24,7 +26,7 @@ func TestClockRuns(t *testing.T) {
 func TestClockFollowsTheWall(t *testing.T) {
 	const s = int64(time.Second)
 	c := &Clock{start: time.Now()}
-	c.course.Store(&course{})
+	c.course.Store(&algorithms.Course{})
 	tests := []struct {
 		name   string
 		steady int64
@@ -41,9 +43,9 @@ func TestClockFollowsTheWall(t *testing.T) {
 	}
 	last := int64(0)
 	for _, tt := range tests {
-		before := c.course.Load().at(tt.steady)
+		before := c.course.Load().At(tt.steady)
 		c.follow(tt.steady, tt.system)
-		after := c.course.Load().at(tt.steady)
+		after := c.course.Load().At(tt.steady)
 		if after-tt.steady != tt.lead {
 			t.Errorf("%s: have a lead of %d, want %d", tt.name, after-tt.steady, tt.lead)
 		}

@@ -229,14 +229,14 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// takeRecordAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message
-// carries one time for all its ops.
-func takeRecordAt(op *counters.Op, now algorithms.Instant) algorithms.TakeRecord {
-	taken := op.TakeRecord(now)
+// takenWhen says when op took its cost, as in debit.when. For a log, that is relative to base, because a message carries one time
+// for all its ops.
+func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
+	taken := op.TakeRecord()
 	if op.Limit.Kind == algorithms.SlidingLog {
-		taken.Window = taken.Steady - now.Steady
+		return taken.Steady - base.Steady
 	}
-	return taken
+	return taken.Window
 }
 
 // catchUp waits up to catchUpTimeout until this node has a revision of the ring and a version of the rules.

@@ -253,7 +253,7 @@ func (c *clusterCheck) takeHere(list []int) {
 	}
 	c.refused = c.refused || verdict == counters.Refused
 	// As in start, which decides no reservation.
-	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects) && c.now == c.answer.Now
+	c.answer.scratch.decidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
 // spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
@@ -380,6 +380,7 @@ func (c *clusterCheck) collectReplies() {
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
 	}
 	c.asks = c.asks[:0]
+	c.now = c.limiter.clock.Now() // time has passed
 }
 
 // acceptAnswer applies a's answer to s. arrived is false if it is too late.

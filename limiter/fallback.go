@@ -98,7 +98,8 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 		if isUncounted(op, aloneOp) {
 			continue // applyShare decided it
 		}
-		op.Decision, op.Full = localcache.UnscaleDecision(aloneOp.Decision, op.Limit, c.now, op.Cost), aloneOp.Full
+		op.CopyOutcome(aloneOp)
+		op.Decision = localcache.UnscaleDecision(op.Decision, op.Limit, op.At, op.Cost)
 	}
 }
 
@@ -148,7 +149,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveBackAlone(aloneOp, c.now); admitted {
+			if c.giveBackAlone(aloneOp); admitted {
 				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
@@ -160,8 +161,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 }
 
 // giveBackAlone gives back what op took from the fallback counters.
-func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Instant) {
-	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takeRecordAt(op, at), op.Cost, nil) // the gates are always open
+func (c *clusterCheck) giveBackAlone(op *counters.Op) {
+	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, op.TakeRecord(), op.Cost, nil) // the gates are always open
 }
 
 // narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
@@ -187,7 +188,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
-			if c.giveBackAlone(aloneOp, s.decidedAt); s.decidedBy == ByFallback {
+			if c.giveBackAlone(aloneOp); s.decidedBy == ByFallback {
 				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}

@@ -15,7 +15,7 @@ func (c *clusterCheck) fold() bool {
 	case c.decided < len(c.subjects):
 		return false
 	}
-	a.Allowed, a.DecidedBy = !c.refused, c.weakest
+	a.Allowed, a.DecidedBy, a.Now = !c.refused, c.weakest, c.now
 	a.conclude()
 	return true
 }
@@ -78,9 +78,8 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			taken := takeRecordAt(op, s.decidedAt)
-			if l.table.Give(l.clock.Now(), op.Key, op.Limit, taken, op.Cost, sameLineage) != nil {
-				back.ops, back.when = append(back.ops, *op), append(back.when, taken.Window)
+			if l.table.Give(l.clock.Now(), op.Key, op.Limit, op.TakeRecord(), op.Cost, sameLineage) != nil {
+				back.ops, back.when = append(back.ops, *op), append(back.when, takenWhen(op, s.decidedAt))
 			}
 		}
 	}

@@ -42,28 +42,38 @@ func (ls *leases) grant(now algorithms.Instant, request *leaseRequest, ops []cou
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
 		}
-		if ops[i].Limit.Kind != algorithms.TokenBucket {
-			g.EndsIn = min(g.EndsIn, ops[i].Limit.WindowLeft(now))
-		}
-		g.Windows = append(g.Windows, takeRecordAt(&ops[i], now).Window)
 	}
 	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
+			ls.limiter.table.Peek(now, ops)
+			for i := range ops {
+				g.describe(&ops[i])
+			}
 			return true
 		}
-		taken := ls.limiter.table.Take(now, ops) == counters.Admitted
-		for i := range ops {
-			if ops[i].Limit.Kind == algorithms.TokenBucket {
-				g.Windows[i] = int64(ops[i].Decision.ResetAfter) // see debit.when
-			}
+		if ls.limiter.table.Take(now, ops) != counters.Admitted {
+			return false
 		}
-		return taken
+		for i := range ops {
+			g.describe(&ops[i])
+		}
+		return true
 	})
 	if g.ID != 0 {
 		m.counts.granted.Add(1)
 	}
 	return g, g.ID != 0
+}
+
+// describe adds to g what the owner debited for one limit, and ends g no later than the window that it was debited in.
+func (g *leaseGrant) describe(op *counters.Op) {
+	if op.Limit.Kind == algorithms.TokenBucket {
+		g.Windows = append(g.Windows, int64(op.Decision.ResetAfter)) // see debit.when
+		return
+	}
+	g.Windows = append(g.Windows, op.TakeRecord().Window)
+	g.EndsIn = min(g.EndsIn, op.Limit.WindowLeft(op.At))
 }
 
 // forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within

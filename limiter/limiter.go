@@ -349,6 +349,12 @@ func (l *Limiter) mayDecideHere(a *Answer) bool {
 // recordDecidedHere records that this node decided the whole check as the owner.
 func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.Allowed, a.DecidedBy, a.scratch.decidedHere = v == counters.Admitted, ByOwner, true
+
+	// The table may have seen a later reading of the clock than the one that the check began with, and decided as of that.
+	if late := a.scratch.ops[0].At.Steady - a.Now.Steady; late > 0 {
+		a.Now.Steady += late
+		a.Now.Wall += late
+	}
 }
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority

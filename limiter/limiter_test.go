@@ -108,13 +108,13 @@ rules:
 			t.Fatalf("second %d: have %+v", s, a.Limits)
 		}
 	}
-	a := check(t, l, after(10*time.Second), q)
-	if a.Allowed || a.TightestIndex != 1 || a.Limits[1].RetryAfter != 50*time.Second {
-		t.Errorf("the 101st: have %+v", a.Limits)
-	}
 	// In the tenth second both limits refuse; the longer wait counts.
 	if a := check(t, l, after(9*time.Second), q); a.TightestIndex != 1 || a.Limits[1].RetryAfter != 51*time.Second {
 		t.Errorf("both refuse: have %+v", a.Limits)
+	}
+	a := check(t, l, after(10*time.Second), q)
+	if a.Allowed || a.TightestIndex != 1 || a.Limits[1].RetryAfter != 50*time.Second {
+		t.Errorf("the 101st: have %+v", a.Limits)
 	}
 }
 

@@ -252,7 +252,7 @@ func (r *refund) giveOp(l *Limiter, now algorithms.Instant, i int, cost int64) e
 	case op.Limit.Kind.Bucket() && now.Steady-r.steady > int64(maxDebitAge):
 		return errTooOld
 	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += r.when[i] // see takeRecordAt
+		taken.Steady += r.when[i] // see takenWhen
 	}
 	return l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage)
 }

@@ -143,7 +143,7 @@ func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
-	when := takeRecordAt(&op, a.Now).Window
+	when := takenWhen(&op, a.Now)
 	return debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{when}}, p
 }
 

@@ -160,7 +160,7 @@ func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops [
 		case decision.undo == undoAsked:
 			when = decision.answeredBy.windows[first+j]
 		default:
-			when = takeRecordAt(op, decision.decidedAt).Window
+			when = op.TakeRecord().Window
 		}
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
 		d.when = append(d.when, when)

@@ -337,7 +337,7 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 		r.admitted = append(r.admitted, verdict == counters.Admitted)
 		for i := range q.ops {
 			op := &q.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takeRecordAt(op, now).Window})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenWhen(op, now)})
 		}
 		if verdict != counters.Admitted {
 			break

@@ -178,7 +178,8 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 				return err
 			}
 			begin, taken := len(frames), 0
-			frames, taken = appendFrame(frames, records[n:], cf.config.Now())
+			now := cf.config.Now()
+			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
 			if n += taken; len(frames) == begin+frameHeader {
 				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {

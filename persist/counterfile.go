@@ -36,6 +36,10 @@ type Source interface {
 	// Restore puts records back, except those of counters that the table already has. If a counter has several records, the
 	// first counts. It returns how many it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
+	// Lead returns how far ahead of this node's wall clock, in nanoseconds, the clocks are by which partitions count their
+	// windows, at most. Follow makes a partition count its windows by a clock that reads at least wall now.
+	Lead(now algorithms.Instant) int64
+	Follow(now algorithms.Instant, partition int, wall int64)
 }
 
 // CounterFileConfig says where and how often counters are saved.
@@ -240,7 +244,7 @@ func (cf *CounterFile) inspect() error {
 					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
-			case b != nil && len(name) == 8: // an expiry time, which named buckets in the older format
+			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8): // an expiry time named buckets in an even older one
 				return errOlderFormat
 			}
 			return pageError("unknown bucket %x", name)

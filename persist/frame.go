@@ -12,26 +12,32 @@ import (
 //
 //	4 bytes     CRC32C of the number and of all that follows, little endian
 //	8 bytes     wall-clock time of writing: Unix nanoseconds, big endian
+//	8 bytes     how far ahead of it a clock was by which partitions counted their windows, at most: nanoseconds, big endian
 //	records     as counters.AppendRecord writes them at that time, back to back
 //
 // If a counter has several records, the one in the highest-numbered frame counts. A fresh record means that the counter was
 // reset.
 const (
-	frameHeader = 4 + 8
+	frameHeader = 4 + 8 + 8
 	// frameBytes is the size at which a frame is full. With its last record it fits into 16 bbolt pages, unless that record
 	// is a log.
 	frameBytes = 63 << 10
 )
 
-// framesBucket is the name of the bucket of frames.
-var framesBucket = []byte("frames")
+// framesBucket is the name of the bucket of frames. An earlier version, whose frames have another header, named it as in
+// olderFramesBucket.
+var (
+	framesBucket      = []byte("frames-2")
+	olderFramesBucket = []byte("frames")
+)
 
 // appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. It skips expired records.
 // Their older copies have expired as well, because a counter's expiry never moves to an earlier time.
-func appendFrame(b []byte, records []counters.Record, now algorithms.Instant) (frame []byte, taken int) {
+func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, lead int64) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64(now.Wall))
+	b = binary.BigEndian.AppendUint64(b, uint64(lead))
 	for taken < len(records) && len(b) < full {
 		if r := &records[taken]; r.FreshAt > now.Steady/1e9 {
 			b = counters.AppendRecord(b, r, now)
@@ -51,15 +57,20 @@ func frameSum(number, frame []byte) uint32 {
 }
 
 // readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the record's
-// length in bytes. It takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the
-// frame's counters expire that much earlier. It returns false if the frame is damaged. r is reused between calls.
-func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, size int)) bool {
+// length in bytes; wall is the latest reading, at the time of writing, of a clock by which the frame's windows were counted. It
+// takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the frame's counters expire
+// that much earlier. It returns false if the frame is damaged. r is reused between calls.
+func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false
 	}
-	if age := now.Wall - int64(binary.BigEndian.Uint64(frame[4:])); age > 0 {
-		now.Wall, now.Steady = now.Wall-age, now.Steady-age
+	written := int64(binary.BigEndian.Uint64(frame[4:]))
+	wall := written + int64(binary.BigEndian.Uint64(frame[12:]))
+	if age := now.Wall - written; age > 0 {
+		now.Wall -= age
+		now.Steady -= age
 	}
+
 	var r counters.Record
 	var log []algorithms.Entry // reused
 	for d := wire.NewDecoder(frame[frameHeader:]); d.More(); {
@@ -71,7 +82,7 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 		if r.Log != nil {
 			log = r.Log
 		}
-		each(&r, before-d.Len())
+		each(&r, wall, before-d.Len())
 	}
 	return true
 }

@@ -27,13 +27,13 @@ func TestFrames(t *testing.T) {
 	}
 	seen, entries, most := 0, 0, 0
 	for rest := all; len(rest) > 0; {
-		frame, taken := appendFrame(nil, rest, now)
+		frame, taken := appendFrame(nil, rest, now, 0)
 		number := binary.BigEndian.AppendUint64(nil, uint64(len(rest)))
 		addChecksum(number, frame)
 		if most = max(most, len(frame)); taken == 0 {
 			t.Fatal("an empty frame")
 		}
-		if !readFrame(number, frame, now, func(r *counters.Record, _ int) {
+		if !readFrame(number, frame, now, func(r *counters.Record, _ int64, _ int) {
 			if r.Key != all[seen].Key {
 				t.Fatalf("record %d: have %+v, want %+v", seen, *r, all[seen])
 			}
@@ -53,9 +53,9 @@ func TestFrames(t *testing.T) {
 func TestFrameIsWhole(t *testing.T) {
 	now := newClock().Now()
 	number := binary.BigEndian.AppendUint64(nil, 7)
-	frame, _ := appendFrame(nil, sample(now, 20), now)
+	frame, _ := appendFrame(nil, sample(now, 20), now, 0)
 	addChecksum(number, frame)
-	none := func(r *counters.Record, _ int) { t.Fatalf("have %+v", *r) }
+	none := func(r *counters.Record, _ int64, _ int) { t.Fatalf("have %+v", *r) }
 	for i := range frame {
 		frame[i] ^= 0x10
 		if readFrame(number, frame, now, none) {
@@ -77,7 +77,7 @@ func TestFrameIsWhole(t *testing.T) {
 func FuzzReadFrame(f *testing.F) {
 	now := newClock().Now()
 	for i := range 6 {
-		frame, _ := appendFrame(nil, sample(now, i), now)
+		frame, _ := appendFrame(nil, sample(now, i), now, 0)
 		f.Add(frame)
 	}
 	f.Add([]byte{})
@@ -89,7 +89,7 @@ func FuzzReadFrame(f *testing.F) {
 		table := counters.New(1000)
 		defer table.Close()
 		var have []counters.Record
-		whole := readFrame(number, frame, now, func(r *counters.Record, size int) {
+		whole := readFrame(number, frame, now, func(r *counters.Record, _ int64, size int) {
 			if size <= 0 || r.State.Count < 0 || r.State.Part < 0 || len(r.Log) > algorithms.MaxLogEntries {
 				t.Fatalf("have %+v of %d bytes", *r, size)
 			}
@@ -103,10 +103,10 @@ func FuzzReadFrame(f *testing.F) {
 		if !whole || len(have) == 0 {
 			return
 		}
-		again, taken := appendFrame(nil, have, now)
+		again, taken := appendFrame(nil, have, now, 0)
 		addChecksum(number, again)
 		i := 0
-		if !readFrame(number, again, now, func(r *counters.Record, _ int) {
+		if !readFrame(number, again, now, func(r *counters.Record, _ int64, _ int) {
 			if want := have[i]; r.Key != want.Key || r.Kind != want.Kind || r.State.Count != want.State.Count || r.State.Part != want.State.Part {
 				t.Fatalf("have %+v, then %+v", want, *r)
 			}

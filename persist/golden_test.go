@@ -27,14 +27,14 @@ func TestGolden(t *testing.T) {
 		records[i].Key, records[i].FreshAt = counters.Key{Subject: 1 << 63, Counter: uint64(i)}, now.Steady/1e9+60
 	}
 	number := binary.BigEndian.AppendUint64(nil, 12)
-	frame, taken := appendFrame(nil, records, now)
+	frame, taken := appendFrame(nil, records, now, 0)
 	addChecksum(number, frame)
 	frame = golden.Check(t, "testdata/frames.txt", golden.Line{Name: "12", Bytes: frame})[0]
 
 	then := now
 	then.Steady, then.Wall = then.Wall+int64(time.Second), then.Wall+int64(time.Second)
 	i := 0
-	whole := readFrame(number, frame, then, func(r *counters.Record, _ int) {
+	whole := readFrame(number, frame, then, func(r *counters.Record, _ int64, _ int) {
 		want := records[i]
 		if want.FreshAt++; want.Kind.Bucket() && want.State.Count > 0 {
 			want.State.At += int64(time.Second)

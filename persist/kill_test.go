@@ -250,7 +250,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 		for n, f := c.First(); n != nil; n, f = c.Next() {
 			if victim == 0 {
 				number, frame = slices.Clone(n), slices.Clone(f)
-			} else if !readFrame(n, f, wallClock(), func(r *counters.Record, _ int) { want[r.Key] = changeOf(*r) }) {
+			} else if !readFrame(n, f, wallClock(), func(r *counters.Record, _ int64, _ int) { want[r.Key] = changeOf(*r) }) {
 				return fmt.Errorf("frame %x is damaged", n)
 			}
 			victim--

@@ -33,8 +33,8 @@ const (
 	restoreBytes     = 1 << 20  // bytes of records that a reader collects before it puts them back; a frame may exceed it
 )
 
-// Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
-// written while the clock was ahead, is moved to now.
+// Load puts the counters of the file back into the table. Call it before the table's first use. If the clock was ahead when they
+// were written, or has been set back since, their partitions follow that clock.
 func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
 	if err := cf.acquire(cf.ctx); err != nil {
@@ -69,7 +69,7 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 	errs := make([]error, len(readers))
 	var group sync.WaitGroup
 	for i := range readers {
-		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}}
+		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}, walls: map[int]int64{}}
 		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
 	group.Wait()
@@ -97,6 +97,8 @@ type frameReader struct {
 	part, parts uint64
 	// reset holds the counters that are not in the table because they were reset. They are few.
 	reset map[counters.Key]struct{}
+	// walls holds the partitions that must follow a clock that was ahead of this one, and its reading.
+	walls map[int]int64
 	batch []counters.Record // records to put back, newest first
 	bytes int64             // of batch
 	LoadStats
@@ -124,13 +126,16 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 			forgotten = f.totalBytes
 		}
 	}
+	for p, wall := range f.walls {
+		f.config.Source.Follow(f.now, p, wall)
+	}
 	f.restore()
 	return nil
 }
 
 // collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
-// counter.
-func (f *frameReader) collect(r *counters.Record, size int) {
+// counter. wall is as in readFrame.
+func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 	if part, _ := bits.Mul64(r.Key.Subject, f.parts); part != f.part {
 		return
 	}
@@ -146,6 +151,11 @@ func (f *frameReader) collect(r *counters.Record, size int) {
 		f.reset[r.Key] = struct{}{}
 		return
 	}
+	if wall > f.now.Wall {
+		p := r.Key.Partition()
+		f.walls[p] = max(f.walls[p], wall)
+	}
+
 	f.batch, f.bytes = append(f.batch, *r), f.bytes+int64(size)
 	f.batch[len(f.batch)-1].Log = slices.Clone(r.Log)
 }

@@ -97,6 +97,10 @@ func (t *table) Restore(_ algorithms.Instant, records []counters.Record) (restor
 
 func (t *table) Drops() int64 { return 0 }
 
+func (t *table) Lead(algorithms.Instant) int64 { return 0 }
+
+func (t *table) Follow(algorithms.Instant, int, int64) {}
+
 const tableParts = 16
 
 func (t *table) MarkChanged(part, n int) (next, marked int) {

@@ -86,6 +86,9 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 		decodeSection(d, now, func(head section) bool {
 			s = head
 			taken = k.beginPush(state, c.From, h.seq, s)
+			if taken {
+				k.config.Table.Follow(now, s.p, s.wall)
+			}
 			return taken
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {

@@ -311,6 +311,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 // Afterwards s describes the next section.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.config.Now()
+	s.wall = k.config.Table.WallIn(now, s.p)
 	for more := true; more; more = len(records) > 0 {
 		if len(t.message) == 0 {
 			t.message = k.nextHeader(t.message)

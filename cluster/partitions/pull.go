@@ -3,6 +3,7 @@ package partitions
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
@@ -73,6 +74,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	give := func(p int, at version) error {
 		s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
 		add := func(records []counters.Record) (err error) {
+			s.wall = k.config.Table.WallIn(k.config.Now(), p)
 			for more := true; more && err == nil; more = len(records) > 0 {
 				if len(message) == 0 {
 					message = k.appendHeader(message, 0)
@@ -148,6 +150,7 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 		return // the beginning of its copy is missing
 	}
 	g.records = append(g.records, records...)
+	g.wall = max(g.wall, s.wall)
 	if g.sectionCount++; s.flags&sectionEnds == 0 {
 		return
 	}
@@ -160,22 +163,30 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 // adoptCopy replaces the copy here with a newer one. Copies of different lineages are merged: the more used one of two
 // counters stays. The caller holds mu.
 func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
-	now := k.config.Now()
+	now, table := k.config.Now(), k.config.Table
 	pt := &k.parts[g.p]
 	switch {
 	case pt.complete && g.after(pt.version):
-		k.config.Table.Drop(g.p)
+		table.Drop(g.p)
+		table.Follow(now, g.p, g.wall)
 		for _, rec := range g.records {
-			k.config.Table.Put(now, rec)
+			table.Put(now, rec)
 		}
 		k.debts.noteDropped(g.p)
 		pt.version, pt.source = g.version, from
+
 	case !pt.complete || g.lineage != pt.lineage:
+		apart := time.Duration(g.wall - table.WallIn(now, g.p)).Abs()
+		table.Follow(now, g.p, g.wall)
 		for _, rec := range g.records {
-			k.config.Table.Merge(now, rec)
+			table.Merge(now, rec, apart <= mergeTolerance)
 		}
 	}
 }
+
+// mergeTolerance is how far apart the clocks of two copies may be for the windows of their counters to tell which is newer. It
+// allows for the time that a copy takes to arrive.
+const mergeTolerance = time.Second
 
 // A node that was ended because it stopped applying the log is still alive, and may hold counters that no other node has:
 // it kept pushing to the standbys of the last state it applied. A new owner without a complete copy asks it. The ended node

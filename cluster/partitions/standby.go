@@ -48,7 +48,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 		taken := takeRecordNow(op.Limit, now)
 		if verdict != counters.Admitted {
 			if shareOps[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].TakeRecord(now), op.Cost, nil)
+				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].TakeRecord(), op.Cost, nil)
 			}
 			continue
 		}

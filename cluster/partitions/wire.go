@@ -77,6 +77,8 @@ type section struct {
 	version
 	flags        uint8
 	sectionCount uint64 // sections of the copy up to and including this one
+	// wall is the reading of the clock by which the sender counts the partition's windows, after it collected the records.
+	wall int64
 }
 
 // append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
@@ -87,6 +89,7 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 	flags := len(b)
 	b = append(b, s.flags)
 	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
+	b = binary.AppendVarint(b, s.wall)
 	n, begin := 0, len(b)+4
 	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
 		b = counters.AppendRecord(b, &records[n], now)
@@ -115,7 +118,7 @@ func decodeVersion(d *wire.Decoder) version {
 // decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
 // of the partition.
 func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
-	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint()}
+	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint(), wall: d.Varint()}
 	n := d.Uint32()
 	if d.Failed() {
 		return

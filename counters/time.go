@@ -1,0 +1,126 @@
+package counters
+
+import "github.com/rlnode/rlnode/algorithms"
+
+// No counter's time goes back. Two things could turn it back.
+//
+// A caller reads the clock before it has the lock. While it waits, another caller with a later reading may have taken from the
+// counter in the next window. So each shard remembers the latest readings of this process's clocks that it has seen, and decides
+// by nothing earlier: see advance.
+//
+// Other nodes' wall clocks, and this node's before a restart, may have been ahead of this node's clock now. Their counters would
+// be in windows that have yet to begin here. So a partition whose counters come from elsewhere counts its windows by the clock that
+// they came from, until this node's own has caught up: see Follow.
+
+// advance returns the later of now and the latest readings that the shard has seen, each clock by itself, and remembers them. The
+// caller must hold s, and now must be a reading of this process's clock.
+func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
+	now.Steady = max(now.Steady, s.latest.Steady)
+	now.Wall = max(now.Wall, s.latest.Wall)
+	s.latest = now
+	return now
+}
+
+// lock locks the shard of k. It returns the time at which what the caller then does with k takes place.
+func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	return s, s.timeIn(k.Partition(), s.advance(now))
+}
+
+// timeIn returns now as partition p counts its windows. The caller must hold s.
+func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
+	if s.leads == nil {
+		return now
+	}
+	return s.timeInLead(p, now)
+}
+
+// timeInLead is timeIn for a shard with a partition that follows another clock. It forgets such a clock once this node's own has
+// caught up.
+func (s *shard) timeInLead(p int, now algorithms.Instant) algorithms.Instant {
+	lead, follows := s.leads[p]
+	if !follows {
+		return now
+	}
+
+	wall := lead.At(now.Steady)
+	if wall <= now.Wall {
+		s.dropLead(p)
+		return now
+	}
+	return algorithms.Instant{Steady: now.Steady, Wall: wall}
+}
+
+// dropLead makes the shard count p's windows by this node's clock. The caller must hold s.
+func (s *shard) dropLead(p int) {
+	if _, follows := s.leads[p]; !follows {
+		return
+	}
+
+	s.table.leads.Add(-1)
+	delete(s.leads, p)
+	if len(s.leads) == 0 {
+		s.leads = nil
+	}
+}
+
+// Follow makes p count its windows, from now on, by a wall clock that reads at least wall, in Unix nanoseconds. That is the
+// reading, at the time when they were sent or written, of the clock by which counters that are about to be put into p were
+// counted. If it is ahead of this node's clock, p's clock runs slightly slower until the two agree. So none of those counters is in
+// a window that has yet to begin, and windows keep turning.
+func (t *Table) Follow(now algorithms.Instant, p int, wall int64) {
+	shards := t.shardsOf(p)
+	for i := range shards {
+		shards[i].follow(now, p, wall)
+	}
+}
+
+func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now = s.advance(now)
+	if wall <= s.timeIn(p, now).Wall {
+		return
+	}
+
+	if s.leads == nil {
+		s.leads = make(map[int]algorithms.Course)
+	}
+	if _, follows := s.leads[p]; !follows {
+		s.table.leads.Add(1)
+	}
+	s.leads[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
+}
+
+// WallIn returns the reading at now of the wall clock by which p counts its windows, for another table to follow.
+func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
+	wall := now.Wall
+	shards := t.shardsOf(p)
+	for i := range shards {
+		s := &shards[i]
+		s.mu.Lock()
+		wall = max(wall, s.timeIn(p, s.advance(now)).Wall)
+		s.mu.Unlock()
+	}
+	return wall
+}
+
+// Lead returns how far ahead of this node's clock, in nanoseconds, the clocks are by which partitions count their windows, at
+// most; 0 if none is ahead.
+func (t *Table) Lead(now algorithms.Instant) (most int64) {
+	if t.leads.Load() == 0 {
+		return 0
+	}
+
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		at := s.advance(now)
+		for p := range s.leads {
+			most = max(most, s.timeIn(p, at).Wall-at.Wall)
+		}
+		s.mu.Unlock()
+	}
+	return most
+}
