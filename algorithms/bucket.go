@@ -70,20 +70,41 @@ func (s State) drainPart(drained, window, t int64) State {
 	return s
 }
 
-// refilledSince reports whether even the fullest bucket drains completely between a Take and a later steady time, at the rate
-// of the Take or the present one.
-func (l *Limit) refilledSince(from TakeRecord, to int64) bool {
-	return l.refillsBetween(l.Amount, l.Burst, from.Steady, to) ||
-		from.Amount > 0 && l.refillsBetween(from.Amount, from.Burst, from.Steady, to)
-}
-
-func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
-	if to <= from {
-		return false
+// giveBucket puts cost back into a bucket, or as much of it as is certainly still in it, to the part of a unit.
+//
+// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since. Had x of the cost
+// not been taken, the bucket would owe x less now, unless it had been empty in between; then it would owe E, what an empty bucket
+// would owe that got all that was taken since. It now owes at least C + A − D − R, where A is what was taken since, and E is at most
+// A. So if x is at most C − D − R, it owes no less than E afterwards.
+func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
+	if from.Amount == 0 || from.Reset <= 0 {
+		return s // without a rate, from.Reset does not say how much was owed
 	}
-	refilledHi, refilledLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
-	fullHi, fullLo := mul(burst, int64(l.Window))
-	return !less(refilledHi, refilledLo, fullHi, fullLo)
+
+	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up to a whole nanosecond, so only one part of what
+	// drains in the last one was owed for sure.
+	owedHi, owedLo := mulAdd(int64(from.Reset)-1, from.Amount, 1)
+	age := max(0, now.Steady-from.Steady)
+	drainedHi, drainedLo := mul(age, max(from.Amount, from.Fastest))
+	returnedHi, returnedLo := mul(from.Returned, int64(l.Window))
+	drainedLo, carry := bits.Add64(drainedLo, returnedLo, 0)
+	drainedHi += returnedHi + carry
+	if !less(drainedHi, drainedLo, owedHi, owedLo) {
+		return s
+	}
+	leftLo, borrow := bits.Sub64(owedLo, drainedLo, 0)
+	leftHi := owedHi - drainedHi - borrow
+
+	costHi, costLo := mul(cost, int64(l.Window))
+	if !less(leftHi, leftLo, costHi, costLo) {
+		return s.lower(cost)
+	}
+	units, part := bits.Div64(leftHi, leftLo, uint64(l.Window)) // the quotient fits: it is less than cost
+	s = s.lower(int64(units)).drainPart(int64(part), int64(l.Window), s.At)
+	if s.Count == 0 && s.Part < l.Amount {
+		return State{At: s.At} // it would be empty a nanosecond later anyway
+	}
+	return s
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {

@@ -36,8 +36,8 @@ func TestFirstWindowGivesBack(t *testing.T) {
 		}
 		return s, l.TakeRecord(s, now), l.Describe(s, now, cost, true).ResetAfter
 	}
-	s, first, firstEnds := take(State{}, 0, 4)
-	s, second, secondEnds := take(s, 59, 5)
+	s, first, _ := take(State{}, 0, 4)
+	s, second, _ := take(s, 59, 5)
 	if have := l.Give(s, first, atSecond(59.5), 4); have != (State{Count: 5}) {
 		t.Errorf("given back the first: have %+v", have)
 	}
@@ -46,17 +46,11 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	} else if _, _, ends := take(have, 59.5, 1); ends != time.Minute {
 		t.Errorf("the next window ends after %v", ends)
 	}
-	for name, rest := range map[string]time.Duration{"here": secondEnds - time.Second/2, "by clocks that differ": secondEnds - time.Second*7/10} {
-		if have := l.Refund(s, TakeRecord{}, rest, atSecond(59.5), 3); have.Count != 6 {
-			t.Errorf("refunded %s: have %+v", name, have)
-		}
-	}
 	// The next window begins when this one ends, a second after the second hit.
 	s, third, _ := take(s, 60, 7)
 	for name, have := range map[string]State{
-		"given back":            l.Give(s, second, atSecond(60), 5),
-		"refunded":              l.Refund(s, TakeRecord{}, secondEnds-time.Second, atSecond(60), 5),
-		"refunded what is over": l.Refund(s, TakeRecord{}, firstEnds-90*time.Second, atSecond(90), 4),
+		"given back": l.Give(s, second, atSecond(60), 5),
+		"given back what may have been taken before": l.Give(s, TakeRecord{Steady: third.Steady - 1}, atSecond(90), 4),
 	} {
 		if have != s {
 			t.Errorf("%s in the next window: have %+v, want %+v", name, have, s)
@@ -106,7 +100,7 @@ func TestFirstWindowAtTheBounds(t *testing.T) {
 				l := &Limit{Kind: FirstWindow, Amount: MaxAmount, Window: window}
 				s := State{Count: used, At: began}
 				s = l.Force(s, TakeRecord{Steady: began}, now, MaxAmount)
-				s = l.Give(l.Refund(s, TakeRecord{}, Forever, now, 1), TakeRecord{Steady: math.MaxInt64}, now, 1)
+				s = l.Give(s, TakeRecord{Steady: math.MaxInt64}, now, 1)
 				d := l.Peek(s, now, MaxAmount)
 				if d.Used < 0 || d.Used > maxOwed || d.ResetAfter < 0 || d.ResetAfter > window || !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > window) {
 					t.Errorf("%d used since %d in a window of %v: have %+v", used, began, window, d)

@@ -119,10 +119,25 @@ func At(t time.Time) Instant { return Instant{Steady: t.UnixNano(), Wall: t.Unix
 // TakeRecord describes a Take: when, in which window and under which limit it took its cost. With it, a Give or a late Force
 // touches only what the cost came from.
 type TakeRecord struct {
-	Steady int64 // steady time of the Take
+	// Steady is the steady time of the Take. For one of another process, whose clock can't be read, it is the earliest time at
+	// which that may have been.
+	Steady int64
 	Window int64 // number of the window it was counted in; unused by buckets and logs
-	Amount int64 // of the limit at the time; 0 if unknown. Used by buckets only
-	Burst  int64 // of the limit at the time
+	// Of a bucket:
+	Amount int64         // of the limit at the time; 0 if unknown
+	Reset  time.Duration // in which time all that it then owed would drain at Amount, rounded up
+	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount, and how much
+	// else was put back into it since.
+	Fastest, Returned int64
+}
+
+// AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give then sets
+// Returned to how much was put back altogether.
+func (r *TakeRecord) AddReturned(l *Limit, n int64) {
+	if n > 0 && l.Amount > 0 {
+		hi, lo := mul(n, int64(l.Window))
+		r.Reset = time.Duration(addSat(int64(r.Reset), floorDiv128(hi, lo, uint64(l.Amount))))
+	}
 }
 
 // Never is the RetryAfter of a check that can never be allowed: its cost exceeds the capacity, which is not 0.
@@ -204,7 +219,10 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 
 // TakeRecord describes a Take at now, for a later Give. s is the state that the Take returned.
 func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
-	return TakeRecord{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
+	if l.Kind.Bucket() {
+		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.drainTime(s.Count, s.Part, 0)}
+	}
+	return TakeRecord{Steady: now.Steady, Window: s.Window()}
 }
 
 // Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. Force drops a cost from a
@@ -238,20 +256,16 @@ func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) S
 	return l.Force(s, from, now, max(0, min(cost, room)))
 }
 
-// Give puts back cost taken at from. Nothing happens if the state no longer holds the cost, either because its window is over
-// (a sliding-window counter still holds the previous one), or because a bucket has since had time to refill completely, at
-// the rate of the Take or the present one. A FirstWindow holds what was taken since it began.
+// Give puts back cost taken at from, as far as the state certainly still holds it. A window that is over gives nothing back (a
+// sliding-window counter still holds the previous one). A FirstWindow holds what was taken since it began.
 //
-// A bucket can't tell what else was taken in the meantime. It puts back all of the cost, though part of it may have drained.
-// So the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains during the age of the costs
-// put back. Callers bound that age.
+// A bucket puts back what can't have drained since: had the cost not been taken, it would owe at most what it owes now, but for
+// what drains in a nanosecond. So the costs that it admits stay within its burst and its rate.
 func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind.Bucket():
-		if !l.refilledSince(from, s.At) {
-			s = s.lower(cost)
-		}
+		s = l.giveBucket(s, from, now, cost)
 	case l.Kind == FirstWindow:
 		if from.Steady >= s.At {
 			s = s.lower(cost)

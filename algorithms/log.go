@@ -126,15 +126,21 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 	}
 }
 
-// Give puts back cost taken at from, if it is still in the window.
+// Give puts back cost taken at from, if it is certainly still in the window. If the log has no hit of that time, as when another
+// process took the cost, it removes the oldest hits. They leave the window before that one, so the log never forgets early.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {
 		return
 	}
+
 	at := log.roundUp(from.Steady)
 	if i := log.search(at); i < len(log.entries) && log.entries[i].At == at {
 		log.lower(i, cost)
+		return
+	}
+	for cost > 0 && log.Len() > 0 {
+		cost -= log.lower(log.head, cost)
 	}
 }
 

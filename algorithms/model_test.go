@@ -1,7 +1,9 @@
 package algorithms
 
 import (
+	"cmp"
 	"flag"
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -160,6 +162,9 @@ func (h *history) step() string {
 		x := h.takes[i]
 		h.takes = slices.Delete(h.takes, i, i+1)
 		back := x.cost - h.rng.Int64N(x.cost)
+		if m, ok := h.model.(*bucketModel); ok {
+			x.from.Fastest = m.fastest
+		}
 		h.give(x.from, back)
 		h.model.sub(back, x.from)
 	case op == 11:
@@ -267,9 +272,10 @@ func (h *history) rewardReal(n int64) {
 
 // bucketModel keeps what is owed as a big integer of 1/Window units.
 type bucketModel struct {
-	l    *Limit
-	owed big.Int
-	at   int64
+	l       *Limit
+	owed    big.Int
+	at, now int64
+	fastest int64 // the highest rate so far
 }
 
 func (m *bucketModel) units(n int64) *big.Int {
@@ -277,7 +283,8 @@ func (m *bucketModel) units(n int64) *big.Int {
 }
 
 func (m *bucketModel) advance(l *Limit, now Instant) {
-	m.l = l
+	m.l, m.now = l, now.Steady
+	m.fastest = max(m.fastest, l.Amount)
 	if now.Steady > m.at {
 		back := new(big.Int).Mul(big.NewInt(l.Amount), new(big.Int).SetUint64(uint64(now.Steady-m.at)))
 		if m.owed.Sub(&m.owed, back); m.owed.Sign() < 0 {
@@ -297,13 +304,21 @@ func (m *bucketModel) add(cost int64, _ TakeRecord) {
 	}
 }
 func (m *bucketModel) sub(cost int64, from TakeRecord) {
-	if m.at > from.Steady {
-		back := new(big.Int).Mul(big.NewInt(m.l.Amount), big.NewInt(m.at-from.Steady))
-		if back.Cmp(m.units(m.l.Burst)) >= 0 {
-			return
-		}
+	left := new(big.Int).Mul(big.NewInt(int64(from.Reset)-1), big.NewInt(from.Amount))
+	left.Add(left, big.NewInt(1))
+	left.Sub(left, new(big.Int).Mul(big.NewInt(max(0, m.now-from.Steady)), big.NewInt(from.Fastest)))
+	if from.Reset <= 0 || left.Sign() <= 0 {
+		return
 	}
-	m.reward(cost)
+	back := m.units(cost)
+	partly := left.Cmp(back) < 0
+	if partly {
+		back = left
+	}
+	m.owed.Sub(&m.owed, back)
+	if m.owed.Sign() < 0 || partly && m.owed.Cmp(big.NewInt(min(m.l.Amount, int64(m.l.Window)))) < 0 {
+		m.owed.SetInt64(0)
+	}
 }
 func (m *bucketModel) reward(n int64) {
 	if m.owed.Sub(&m.owed, m.units(n)); m.owed.Sign() < 0 {
@@ -314,7 +329,14 @@ func (m *bucketModel) used() int64 {
 	up := new(big.Int).Add(&m.owed, big.NewInt(int64(m.l.Window)-1))
 	return up.Div(up, big.NewInt(int64(m.l.Window))).Int64()
 }
-func (m *bucketModel) taken() TakeRecord { return TakeRecord{Steady: m.at} }
+func (m *bucketModel) taken() TakeRecord {
+	reset := new(big.Int).Add(&m.owed, big.NewInt(m.l.Amount-1))
+	reset.Div(reset, big.NewInt(m.l.Amount))
+	if !reset.IsInt64() {
+		reset.SetInt64(math.MaxInt64)
+	}
+	return TakeRecord{Steady: m.at, Amount: m.l.Amount, Reset: time.Duration(reset.Int64())}
+}
 
 // windowModel remembers the usage of every window ever.
 type windowModel struct {
@@ -379,12 +401,26 @@ func (m *logModel) add(cost int64, from TakeRecord) {
 	}
 }
 func (m *logModel) sub(cost int64, from TakeRecord) {
+	if from.Steady+int64(m.l.Window) <= m.now {
+		return
+	}
+	there := false
 	for i := range m.hits {
-		if m.hits[i].At == from.Steady {
+		if m.hits[i].At == from.Steady && m.hits[i].N > 0 {
+			there = true
 			n := min(cost, m.hits[i].N)
 			m.hits[i].N -= n
 			cost -= n
 		}
+	}
+	if there {
+		return
+	}
+	slices.SortStableFunc(m.hits, func(a, b Entry) int { return cmp.Compare(a.At, b.At) })
+	for i := range m.hits {
+		n := min(cost, m.hits[i].N)
+		m.hits[i].N -= n
+		cost -= n
 	}
 }
 func (m *logModel) reward(n int64) {

@@ -110,7 +110,9 @@ func onState(t *rapid.T, s State, l *Limit, from *TakeRecord, now Instant, cost 
 	case 3:
 		return l.Reward(s, now, cost), false
 	case 4:
-		return l.Refund(s, *from, time.Second, now, cost), false
+		late := *from
+		late.Fastest = MaxAmount
+		return l.Give(s, late, now, cost), false
 	}
 	checkSane(t, l, l.Peek(s, now, cost))
 	if l.Used(l.Advance(s, now), now) < 0 {
@@ -136,7 +138,7 @@ func onLog(t *rapid.T, g *Log, l *Limit, from *TakeRecord, now Instant, cost int
 		g.Reward(l, now, cost)
 		return false
 	case 3:
-		g.Refund(l, time.Second, now, cost)
+		g.Give(l, TakeRecord{Steady: from.Steady - 1}, now, cost)
 		return false
 	}
 	checkSane(t, l, g.Peek(l, now, cost))

@@ -19,38 +19,39 @@ type Code string
 
 // The codes of all doors.
 const (
-	BadJSON            Code = "bad-json"
-	UnknownField       Code = "unknown-field"
-	BadValue           Code = "bad-value"
-	MissingKey         Code = "missing-key"
-	BadRequest         Code = "bad-request" // not valid HTTP
-	Unauthorized       Code = "unauthorized"
-	Forbidden          Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
-	Denied             Code = "denied"       // a decision: the deny list or the default refused the check
-	CrossOrigin        Code = "cross-origin" // the request comes from a page in a browser
-	WrongHost          Code = "wrong-host"   // admin plane: Host names no known host name of this node
-	UnknownRule        Code = "unknown-rule"
-	UnknownReservation Code = "unknown-reservation"
-	NotFound           Code = "not-found"
-	MethodNotAllowed   Code = "method-not-allowed"
-	Timeout            Code = "timeout" // the request did not arrive in time
-	Conflict           Code = "conflict"
-	TooLarge           Code = "too-large"
-	InvalidRules       Code = "invalid-rules"
-	HeadersTooLarge    Code = "headers-too-large"
-	Internal           Code = "internal"
-	NotReady           Code = "not-ready"
-	Draining           Code = "draining"
-	NoLeader           Code = "no-leader" // writes: there is no leader to agree on the change
-	NoOwner            Code = "no-owner"  // reads of counters: no node that may answer can be reached
-	Refused            Code = "member-there"
-	OnlyMember         Code = "only-member"
-	LevelRefused       Code = "level-refused"
-	NoPrimary          Code = "no-primary" // writes: the region where rules are written can't be reached
-	WriteFailed        Code = "write-failed"
-	Overloaded         Code = "overloaded"
-	RequestIDReused    Code = "request-id-reused"
-	Incomplete         Code = "incomplete" // exports: a node that holds part of the data can't be reached
+	BadJSON             Code = "bad-json"
+	UnknownField        Code = "unknown-field"
+	BadValue            Code = "bad-value"
+	MissingKey          Code = "missing-key"
+	BadRequest          Code = "bad-request" // not valid HTTP
+	Unauthorized        Code = "unauthorized"
+	Forbidden           Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
+	Denied              Code = "denied"       // a decision: the deny list or the default refused the check
+	CrossOrigin         Code = "cross-origin" // the request comes from a page in a browser
+	WrongHost           Code = "wrong-host"   // admin plane: Host names no known host name of this node
+	UnknownRule         Code = "unknown-rule"
+	UnknownReservation  Code = "unknown-reservation"
+	NotFound            Code = "not-found"
+	MethodNotAllowed    Code = "method-not-allowed"
+	Timeout             Code = "timeout" // the request did not arrive in time
+	Conflict            Code = "conflict"
+	TooLarge            Code = "too-large"
+	InvalidRules        Code = "invalid-rules"
+	HeadersTooLarge     Code = "headers-too-large"
+	Internal            Code = "internal"
+	NotReady            Code = "not-ready"
+	Draining            Code = "draining"
+	NoLeader            Code = "no-leader" // writes: there is no leader to agree on the change
+	NoOwner             Code = "no-owner"  // reads of counters: no node that may answer can be reached
+	Refused             Code = "member-there"
+	OnlyMember          Code = "only-member"
+	LevelRefused        Code = "level-refused"
+	NoPrimary           Code = "no-primary" // writes: the region where rules are written can't be reached
+	WriteFailed         Code = "write-failed"
+	Overloaded          Code = "overloaded"
+	TooManyReservations Code = "too-many-reservations"
+	RequestIDReused     Code = "request-id-reused"
+	Incomplete          Code = "incomplete" // exports: a node that holds part of the data can't be reached
 )
 
 // kinds maps each code to its HTTP status and title.
@@ -58,38 +59,39 @@ var kinds = map[Code]struct {
 	status int
 	title  string
 }{
-	BadJSON:            {http.StatusBadRequest, "The body is not one strict JSON object"},
-	UnknownField:       {http.StatusBadRequest, "Unknown field"},
-	BadValue:           {http.StatusBadRequest, "Value out of bounds"},
-	MissingKey:         {http.StatusBadRequest, "A required field is missing"},
-	BadRequest:         {http.StatusBadRequest, "The request is not valid HTTP"},
-	Unauthorized:       {http.StatusUnauthorized, "A valid token is needed"},
-	Forbidden:          {http.StatusForbidden, "This is not allowed"},
-	Denied:             {http.StatusForbidden, "The rules deny this"},
-	CrossOrigin:        {http.StatusForbidden, "Refused to a page in a browser"},
-	WrongHost:          {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
-	UnknownRule:        {http.StatusNotFound, "Unknown rule"},
-	UnknownReservation: {http.StatusNotFound, "Unknown reservation"},
-	NotFound:           {http.StatusNotFound, "Not found"},
-	MethodNotAllowed:   {http.StatusMethodNotAllowed, "Method not allowed"},
-	Timeout:            {http.StatusRequestTimeout, "The request did not arrive in time"},
-	Conflict:           {http.StatusPreconditionFailed, "The rules have changed"},
-	TooLarge:           {http.StatusRequestEntityTooLarge, "The body is too large"},
-	InvalidRules:       {http.StatusUnprocessableEntity, "The rules are not valid"},
-	HeadersTooLarge:    {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
-	Internal:           {http.StatusInternalServerError, "Internal error"},
-	NotReady:           {http.StatusServiceUnavailable, "Not ready"},
-	Draining:           {http.StatusServiceUnavailable, "Draining"},
-	NoLeader:           {http.StatusServiceUnavailable, "No leader"},
-	NoOwner:            {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
-	Refused:            {http.StatusConflict, "The cluster refuses this"},
-	OnlyMember:         {http.StatusConflict, "There is no other member"},
-	RequestIDReused:    {http.StatusConflict, "Another request had this id"},
-	LevelRefused:       {http.StatusConflict, "The feature level can't be raised to that"},
-	NoPrimary:          {http.StatusServiceUnavailable, "The primary region can't be reached"},
-	WriteFailed:        {http.StatusServiceUnavailable, "The rules could not be stored"},
-	Overloaded:         {http.StatusServiceUnavailable, "The node is overloaded"},
-	Incomplete:         {http.StatusServiceUnavailable, "Not all nodes could be asked"},
+	BadJSON:             {http.StatusBadRequest, "The body is not one strict JSON object"},
+	UnknownField:        {http.StatusBadRequest, "Unknown field"},
+	BadValue:            {http.StatusBadRequest, "Value out of bounds"},
+	MissingKey:          {http.StatusBadRequest, "A required field is missing"},
+	BadRequest:          {http.StatusBadRequest, "The request is not valid HTTP"},
+	Unauthorized:        {http.StatusUnauthorized, "A valid token is needed"},
+	Forbidden:           {http.StatusForbidden, "This is not allowed"},
+	Denied:              {http.StatusForbidden, "The rules deny this"},
+	CrossOrigin:         {http.StatusForbidden, "Refused to a page in a browser"},
+	WrongHost:           {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
+	UnknownRule:         {http.StatusNotFound, "Unknown rule"},
+	UnknownReservation:  {http.StatusNotFound, "Unknown reservation"},
+	NotFound:            {http.StatusNotFound, "Not found"},
+	MethodNotAllowed:    {http.StatusMethodNotAllowed, "Method not allowed"},
+	Timeout:             {http.StatusRequestTimeout, "The request did not arrive in time"},
+	Conflict:            {http.StatusPreconditionFailed, "The rules have changed"},
+	TooLarge:            {http.StatusRequestEntityTooLarge, "The body is too large"},
+	InvalidRules:        {http.StatusUnprocessableEntity, "The rules are not valid"},
+	HeadersTooLarge:     {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
+	Internal:            {http.StatusInternalServerError, "Internal error"},
+	NotReady:            {http.StatusServiceUnavailable, "Not ready"},
+	Draining:            {http.StatusServiceUnavailable, "Draining"},
+	NoLeader:            {http.StatusServiceUnavailable, "No leader"},
+	NoOwner:             {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
+	Refused:             {http.StatusConflict, "The cluster refuses this"},
+	OnlyMember:          {http.StatusConflict, "There is no other member"},
+	RequestIDReused:     {http.StatusConflict, "Another request had this id"},
+	LevelRefused:        {http.StatusConflict, "The feature level can't be raised to that"},
+	NoPrimary:           {http.StatusServiceUnavailable, "The primary region can't be reached"},
+	WriteFailed:         {http.StatusServiceUnavailable, "The rules could not be stored"},
+	Overloaded:          {http.StatusServiceUnavailable, "The node is overloaded"},
+	TooManyReservations: {http.StatusServiceUnavailable, "Too many reservations are open"},
+	Incomplete:          {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 
 // Error is an error that is reported to the caller.
@@ -164,6 +166,7 @@ var causes = []struct {
 	{limiter.ErrNoLimitInUnit, BadValue, "costs: "},
 	{limiter.ErrRequestIDReused, RequestIDReused, ""},
 	{limiter.ErrTooManyRequestIDs, Overloaded, ""},
+	{limiter.ErrTooManyReservations, TooManyReservations, ""},
 	{limiter.ErrFull, Overloaded, ""},
 	{loads.ErrFull, Overloaded, ""},
 }

@@ -77,7 +77,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
 			from := ops[0].TakeRecord()
-			if table.Give(epoch, k, l, from, 1, nil) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
+			if table.give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
 				t.Error("the change was lost")
 			}
 		}); n != 0 {

@@ -1,8 +1,6 @@
 package counters
 
 import (
-	"time"
-
 	"github.com/rlnode/rlnode/algorithms"
 )
 
@@ -33,22 +31,15 @@ func reward(l *algorithms.Limit, n int64) edit {
 	}
 }
 
-// refund puts back part of a cost; see [algorithms.Limit.Refund].
-func refund(l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64) edit {
-	return edit{
-		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			return l.Refund(s, from, rest, now, cost)
-		},
-		func(g *algorithms.Log, now algorithms.Instant) { g.Refund(l, rest, now, cost) },
-	}
-}
-
 // ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
-// takes all of the cost. It does not check the gate, because a standby uses it to change its copy. If it fails with ErrFull,
-// nothing changes.
+// takes all of the cost. If the subject was reset since, nothing is debited. It does not check the gate, because a standby uses it
+// to change its copy. If it fails with ErrFull, nothing changes.
 func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
+	if t.isResetAfter(now, k, from) {
+		return nil
+	}
 	return t.changeHeld(s, now, k, l, edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			return l.ForceCapped(s, from, now, cost)
@@ -59,26 +50,7 @@ func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, 
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l, penalty(l, cost), nil)
-}
-
-// Give puts back cost taken at from. sameLineage reports whether the counters here are still those that it was taken from;
-// nil if they are. No partition comes or goes during that call. If it fails with ErrShut, nothing changes.
-func (t *Table) Give(
-	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, sameLineage func() bool,
-) error {
-	return t.change(now, k, l, edit{
-		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
-		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
-	}, sameLineage)
-}
-
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. sameLineage and the error are as
-// in Give.
-func (t *Table) Refund(
-	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, rest time.Duration, cost int64, sameLineage func() bool,
-) error {
-	return t.change(now, k, l, refund(l, from, rest, cost), sameLineage)
+	return t.change(now, k, l, penalty(l, cost))
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
@@ -103,11 +75,11 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 	return nil
 }
 
-// change changes one counter, unless the gate of its partition is shut, or sameLineage is neither nil nor true.
-func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit, sameLineage func() bool) error {
+// change changes one counter, unless the gate of its partition is shut.
+func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
-	if t.gates.isShut(k.Partition()) || sameLineage != nil && !sameLineage() {
+	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
 	return t.changeHeld(s, now, k, l, e)
@@ -140,8 +112,24 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		loc = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
+	if l.Kind.Bucket() {
+		t.recordBucket(now, k, l, l.Advance(loc.state(), now), next)
+	}
 	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
+}
+
+// recordBucket records a change of k, a bucket, other than by a check.
+func (t *Table) recordBucket(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
+	returned := before.Count - after.Count
+	if before.Part > after.Part {
+		returned++
+	}
+	if returned > 0 {
+		t.recordReturn(now, k, l, returned)
+	} else if t.notes.HasRates(k.Partition()) {
+		t.recordTake(now, k, l)
+	}
 }
 
 // ensureLog returns k's log, creating it if needed.
@@ -232,13 +220,13 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 		for i := range sub.groups {
 			g := &sub.groups[i]
 			for slot := range g.records {
-				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Subject == subject && e.key.isInlineCounter() && !e.state.Fresh() {
+				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Subject == subject && e.key.IsInline() && !e.state.Fresh() {
 					add(e.key, g.kindFullnesses[slot].kind())
 				}
 			}
 		}
 		for k, e := range sub.logs {
-			if k.Subject == subject && k.isInlineCounter() && !e.log.Fresh() {
+			if k.Subject == subject && k.IsInline() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}
 		}

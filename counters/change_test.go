@@ -7,7 +7,23 @@ func (t *Table) force(now algorithms.Instant, k Key, l *algorithms.Limit, from a
 	return t.change(now, k, l, edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Force(s, from, now, cost) },
 		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
-	}, nil)
+	})
+}
+
+// onlyCounters returns those of records that are no notes.
+func onlyCounters(records []Record) (list []Record) {
+	for _, r := range records {
+		if r.Note == nil {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// give puts back cost taken at from, in the present life, from a bucket whose rate has not changed.
+func (t *Table) give(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
+	from.Fastest = l.Amount
+	return t.GiveBack(now, k, l, from, cost, t.Life(k.Partition()))
 }
 
 // reward lowers usage by n units.

@@ -4,13 +4,14 @@ import (
 	"math/bits"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // changedBatch is the number of records that Changed collects before it yields them. A batch may exceed it by one shard's
 // records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter that changed since the last call, in batches of some ten thousand; it reuses the slice. A
+// Changed yields every counter and note that changed since the last call, in batches of some ten thousand; it reuses the slice. A
 // record with Fullness 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
 // all later ones still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
@@ -27,7 +28,7 @@ func (t *Table) Changed(yield func([]Record) error) error {
 		t.markResetsClean(batch)
 		batch = batch[:0]
 	}
-	return nil
+	return t.changedNotes(batch, yield)
 }
 
 // collectChanged appends the shard's changed counters and marks them clean, except resets. The record of a reset must stay in
@@ -82,6 +83,10 @@ func (t *Table) markResetsClean(batch []Record) {
 func (t *Table) markChanged(batch []Record, by readers) {
 	for i := range batch {
 		k := batch[i].Key
+		if n := batch[i].Note; n != nil {
+			t.notes.MarkChanged(n.Key, noteReaders(by))
+			continue
+		}
 		s := t.shardOf(k)
 		s.mu.Lock()
 		if e := s.log(k); e != nil {
@@ -94,8 +99,8 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// MarkChanged marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one,
-// until it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters
+// MarkChanged marks counters and notes as changed, so that Changed yields them again. It marks whole shards, and then the notes of
+// whole partitions, starting at the given one, until it has marked at least n. It returns the shard to continue with, zero after the last, and how many counters
 // it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
@@ -114,7 +119,10 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 			marked += sub.count()
 		})
 	}
-	if shard == len(t.shards) {
+	for ; shard >= len(t.shards) && shard < len(t.shards)+ring.Partitions && marked < n; shard++ {
+		marked += t.notes.MarkAllChanged(shard - len(t.shards))
+	}
+	if shard == len(t.shards)+ring.Partitions {
 		shard = 0
 	}
 	return shard, marked
@@ -126,13 +134,19 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noRoom int) {
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
-		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
+		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.Note == nil && r.FreshAt > now.Steady/1e9 {
 			needed[t.shardIndex(records[i].Key)]++
 		}
 	}
 	for i := range records {
 		r := &records[i]
 		if r.FreshAt <= now.Steady/1e9 {
+			continue
+		}
+		if r.Note != nil {
+			if t.notes.Restore(r.Note, now.Steady) {
+				restored++
+			}
 			continue
 		}
 		log := r.asLog()

@@ -2,6 +2,7 @@ package counters
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -10,7 +11,7 @@ import (
 // copyBatch bounds the number of records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy yields every counter of p, in batches of at most 4096; it reuses the slice. It holds no lock while it yields, so a
+// Copy yields every counter and note of p, in batches of at most 4096; it reuses the slice. It holds no lock while it yields, so a
 // batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The records include
 // resets not yet reported to every reader. If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
@@ -19,12 +20,17 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 	shards := t.shardsOf(p)
 	for i := range shards {
 		batch = shards[i].appendCopy(p, batch[:0])
-		for rest := batch; len(rest) > 0; {
-			n := min(len(rest), copyBatch)
-			if err := yield(rest[:n]); err != nil {
-				return err
-			}
-			rest = rest[n:]
+		if err := yieldInBatches(batch, yield); err != nil {
+			return err
+		}
+	}
+	return yieldInBatches(recordsOf(t.notes.Copy(p), batch[:0]), yield)
+}
+
+func yieldInBatches(list []Record, yield func([]Record) error) error {
+	for some := range slices.Chunk(list, copyBatch) {
+		if err := yield(some); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -54,6 +60,11 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 // Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
 // was no room for the counter.
 func (t *Table) Put(now algorithms.Instant, r Record) bool {
+	if r.Note != nil {
+		t.notes.Replace(r.Note, now.Steady)
+		return true
+	}
+
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
 		r.State, r.Log, r.Fullness = algorithms.State{}, nil, 0
@@ -140,7 +151,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 // Drop removes every counter of p without reporting it to any reader but by Drops. It also releases memory that is hardly used
 // any more.
 func (t *Table) Drop(p int) {
-	shards, found := t.shardsOf(p), false
+	shards, found := t.shardsOf(p), t.notes.Drop(p)
 	for i := range shards {
 		found = t.dropFrom(&shards[i], p) || found
 	}

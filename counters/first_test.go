@@ -119,13 +119,12 @@ func (r *firstRun) putBack() {
 	now, table := r.now(r.home), r.procs[r.home].table
 	var held bool
 	var err error
-	if rapid.Bool().Draw(r.t, "refund") || x.home != r.home {
-		rest := x.ends - time.Duration(r.time-x.time)
-		held, err = rest > 0, table.Refund(now, firstKey, &r.limit, algorithms.TakeRecord{}, rest, x.cost, nil)
-	} else {
-		held = len(r.hits) > 0 && x.time >= r.hits[0].At
-		err = table.Give(now, firstKey, &r.limit, x.from, x.cost, nil)
+	if x.home != r.home {
+		// Another process took it: it can't have been earlier than its age by the clock of this one.
+		x.from.Steady = now.Steady - (r.time - x.time)
 	}
+	held = len(r.hits) > 0 && x.time >= r.hits[0].At
+	err = table.give(now, firstKey, &r.limit, x.from, x.cost)
 	if err != nil {
 		r.t.Fatal(err)
 	}

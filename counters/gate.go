@@ -64,20 +64,31 @@ func (t *Table) ShutAll() {
 	for i := range t.shards {
 		t.shards[i].waitForHolders()
 	}
+	for p := range ring.Partitions {
+		t.notes.Wait(p)
+	}
 }
 
-// Open opens the gate of p: from now on this table decides its counters.
-func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
+// Open opens the gate of p: from now on this table decides its counters, which are of the given lineage, not 0. What was taken from
+// counters of another lineage does not come back to them.
+func (t *Table) Open(p int, lineage uint64) {
+	t.lineages[p].Store(lineage)
+	t.gates[p/64].And(^(uint64(1) << (p % 64)))
+}
+
+// Lineage returns the lineage with which p was last opened.
+func (t *Table) Lineage(p int) uint64 { return t.lineages[p].Load() }
 
 // Shut shuts the gate of p. Once it has returned, no decision for p is running, and none starts until Open. Until then, only
-// calls that ignore the gate change p's counters: TakeUngated, ForceCapped, SetNote, Restore, Put, Merge and Drop, as well as
-// evictions and Sweep.
+// calls that ignore the gate change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge and Drop, what is done
+// with Notes, as well as evictions and Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)
 	for i := range shards {
 		shards[i].waitForHolders()
 	}
+	t.notes.Wait(p)
 }
 
 // IsOpen reports whether the gate of p is open.

@@ -1,7 +1,6 @@
 package counters
 
 import (
-	"errors"
 	"flag"
 	"math/rand/v2"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/notes"
 )
 
 var inlineKeys = flag.Int("inline-keys", 300_000, "inline subjects of a flood; make models has more")
@@ -229,7 +229,7 @@ func TestSmallTablesHoldInlineCounters(t *testing.T) {
 	}
 }
 
-// Copies from other nodes, records from disk and notes never take more room than inline counters may have.
+// Copies from other nodes and records from disk never take more room than inline counters may have.
 func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	const bound = 1000
 	record := func(i uint64, kind algorithms.Kind) Record {
@@ -241,18 +241,10 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 		}
 		return r
 	}
-	note := func(table *Table, k Key) error {
-		_, _, err := table.Settle(epoch, &Settlement{Notes: []Note{{Key: k, Count: 1}}, Until: epoch.Steady/1e9 + 3600})
-		return err
-	}
 	for name, add := range map[string]func(table *Table, r Record) bool{
 		"put":     func(table *Table, r Record) bool { return table.Put(epoch, r) },
 		"merge":   func(table *Table, r Record) bool { return table.Merge(epoch, r, true) },
 		"restore": func(table *Table, r Record) bool { _, noRoom := table.Restore(epoch, []Record{r}); return noRoom == 0 },
-		"settle":  func(table *Table, r Record) bool { return note(table, r.Key) == nil },
-		"memo": func(table *Table, r Record) bool {
-			return table.Remember(epoch, &Memo{Key: r.Key, Until: r.FreshAt, Answer: make([]byte, 100)}) == nil
-		},
 	} {
 		table := newTable(t, bound)
 		for i := range uint64(bound) {
@@ -264,15 +256,6 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 		}
 		if add(table, record(bound, algorithms.FixedWindow)) {
 			t.Errorf("%s: there was room for one more", name)
-		}
-		if err := note(table, key(1)); err != nil {
-			t.Errorf("%s: a settlement of a rule's subject: %v", name, err)
-		}
-		for i := range uint64(100) { // a memo of several notes may have left room for fewer
-			_ = note(table, inlineKey(1<<40+i))
-		}
-		if err := note(table, inlineKey(1<<41)); !errors.Is(err, ErrFull) {
-			t.Errorf("%s: a settlement of an inline subject: have %v, want %v", name, err, ErrFull)
 		}
 		addsUp(t, table)
 	}
@@ -329,10 +312,10 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 				case 0:
 					_ = table.makeFresh(now, k, ops[0].Limit)
 				case 1:
-					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: Key{Subject: k.Subject, Counter: k.Counter + 1<<55}, Until: now.Steady/1e9 + 10},
+					_ = table.Amend(now, &Amendment{Ops: ops, Memo: &Memo{Key: notes.Key{Subject: k.Subject, ID: k.Counter + 1<<55, Kind: notes.Write}, Until: now.Steady/1e9 + 10},
 						Answer: func(*Amendment) []byte { return make([]byte, 40) }})
 				case 2:
-					s := settled(now, algorithms.TakeRecord{}, Key{Subject: k.Subject, Counter: k.Counter + 1<<54})
+					s := settled(table, now, algorithms.TakeRecord{}, k.Subject, k.Counter+1<<54)
 					_, _, _ = table.Settle(now, s)
 				case 3:
 					r := Record{Key: k, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)}, FreshAt: now.Steady/1e9 + 30}

@@ -96,13 +96,12 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was never reported to its borrower. If the counter has moved to another window, or this node
-// no longer decides it, nothing happens and the loan is lost. sameLineage reports whether the counters here are still those
-// that made the loan. No partition comes or goes during that call.
-func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
+// Unlend puts back a loan that was made in the given life and never reported to its borrower. If the counter has moved to another
+// window or begun another life, or this node no longer decides it, nothing happens and the loan is lost.
+func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, life Life) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
-	if _, err := t.loansInWindow(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
+	if _, err := t.loansInWindow(s, now, k, l, window); err != nil || n <= 0 || !t.isAlive(now, k, life) {
 		return
 	}
 	give := edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
@@ -127,10 +126,10 @@ func (t *Table) loansInWindow(s *shard, now algorithms.Instant, k Key, l *algori
 
 // Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used minus
 // outstanding, the amount that may still be given back in another way. The excess widens a fixed window; for a bucket it is
-// lost. Borrow returns how much it credited. sameLineage reports whether the counters here are still those that borrowed. No
-// partition comes or goes during that call. If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// lost. Borrow returns how much it credited: nothing if the counters are not those of life, in which the loan was asked for. If it
+// fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Borrow(
-	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool,
+	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -142,7 +141,7 @@ func (t *Table) Borrow(
 	if l.Kind == algorithms.FixedWindow {
 		excess = n - back
 	}
-	if back+excess <= 0 || !sameLineage() {
+	if back+excess <= 0 || !t.isAlive(now, k, life) {
 		return 0, nil
 	}
 	if !t.makeRoomForLoan(s, now, k) {

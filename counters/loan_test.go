@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-func always() bool { return true }
+// always is the life of a table that was never reset.
+var always = Life{Lineage: soleLineage}
 
 // G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. The total that all regions have
 // admitted and may still admit grows only by what drains from buckets.
@@ -202,7 +203,7 @@ func (m *loanModel) giveBack(t *rapid.T) {
 	at := rapid.IntRange(0, len(m.taken)-1).Draw(t, "cost")
 	c := m.taken[at]
 	m.taken = append(m.taken[:at], m.taken[at+1:]...)
-	_ = m.tables[c.at].Give(m.now, m.key, m.limits[c.at], c.from, c.cost, nil)
+	_ = m.tables[c.at].give(m.now, m.key, m.limits[c.at], c.from, c.cost)
 	m.admitted[c.at] -= c.cost
 }
 
@@ -305,7 +306,7 @@ func TestLoanRefused(t *testing.T) {
 	sliding := &algorithms.Limit{Kind: algorithms.SlidingWindow, Amount: 300, Window: time.Minute}
 	window := table.Loans(now, k, fixed).Window
 	table.Take(now, []Op{{Key: k, Limit: fixed, Cost: 100}})
-	try := func(what string, l *algorithms.Limit, window int64, same func() bool, want error) {
+	try := func(what string, l *algorithms.Limit, window int64, same Life, want error) {
 		t.Helper()
 		if _, _, err := table.Lend(now, k, l, window, 10); !errors.Is(err, want) {
 			t.Errorf("lend, %s: have %v, want %v", what, err, want)
@@ -320,11 +321,11 @@ func TestLoanRefused(t *testing.T) {
 	try("sliding window", sliding, window, always, ErrOtherWindow)
 	table.Shut(k.Partition())
 	try("shut", fixed, window, always, ErrShut)
-	table.Open(k.Partition())
-	if n, err := table.Borrow(now, k, fixed, window, 10, 0, func() bool { return false }); n != 0 || err != nil {
+	table.Open(k.Partition(), soleLineage)
+	if n, err := table.Borrow(now, k, fixed, window, 10, 0, Life{Lineage: 99}); n != 0 || err != nil {
 		t.Errorf("another lineage: have %d, %v", n, err)
 	}
-	table.Unlend(now, k, fixed, window, 10, func() bool { return false })
+	table.Unlend(now, k, fixed, window, 10, Life{Lineage: 99})
 	if s := table.Loans(now, k, fixed); s.Used != 100 || s.Lent != 0 || s.Borrowed != 0 {
 		t.Errorf("have %+v", s)
 	}

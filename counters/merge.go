@@ -14,6 +14,11 @@ import (
 // the earlier of two windows need not be over, and the higher count stays, in the later window. Of two buckets or logs, the one
 // that becomes fresh later counts as the more used.
 func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
+	if r.Note != nil {
+		t.notes.Merge(r.Note, now.Steady)
+		return true
+	}
+
 	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
@@ -52,6 +57,9 @@ func (s *storedCounter) isFresh() bool {
 }
 
 func (r *Record) isFresh() bool {
+	if r.Note != nil {
+		return false
+	}
 	if r.Kind == algorithms.SlidingLog {
 		return len(r.Log) == 0
 	}

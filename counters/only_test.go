@@ -47,7 +47,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		now = after(time.Duration(now.Steady-epoch.Steady) + time.Duration(rng.Int64N(int64(5*time.Second))))
 		if rng.IntN(50) == 0 {
 			p := key(rng.Uint64N(6)).Partition()
-			change := (*Table).Open
+			change := func(t *Table, p int) { t.Open(p, soleLineage) }
 			if one.IsOpen(p) {
 				change = (*Table).Shut
 			}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/notes"
 )
 
 // Key identifies one counter.
@@ -17,20 +18,13 @@ type Key struct {
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
-	// noteBit distinguishes the notes of inline subjects from their counters.
-	noteBit = 1 << 15
 )
 
-// InlineCounter returns counter with the tag of inline counters. InlineNote returns it with the tag of their notes,
-// which count as inline counters.
-func InlineCounter(counter uint64) uint64 { return counter&^(inlineMask|noteBit) | InlineTag }
-func InlineNote(counter uint64) uint64    { return InlineCounter(counter) | noteBit }
+// InlineCounter returns counter with the tag of inline counters.
+func InlineCounter(counter uint64) uint64 { return counter&^inlineMask | InlineTag }
 
 // IsInline reports whether k is the key of an inline counter.
 func (k Key) IsInline() bool { return k.Counter&inlineMask == InlineTag }
-
-// isInlineCounter reports whether k is the key of an inline counter and not of a note.
-func (k Key) isInlineCounter() bool { return k.IsInline() && k.Counter&noteBit == 0 }
 
 // class distinguishes inline counters, which may fill only part of the table, from configured ones.
 type class uint8
@@ -67,6 +61,7 @@ type Op struct {
 	Full bool
 
 	state    algorithms.State // after the check, while it is being decided; for a log, At is what MoreAfter returns
+	returned int64            // of a bucket: how much was put back into it before; see Table.recordTake
 	location location
 }
 
@@ -104,15 +99,20 @@ func (op *Op) MoreAfter() time.Duration {
 // delay.
 func (op *Op) TakeRecord() algorithms.TakeRecord {
 	l := op.Limit
-	if l.Kind == algorithms.SlidingLog {
+	switch {
+	case l.Kind == algorithms.SlidingLog:
 		return algorithms.TakeRecord{Steady: op.At.Steady + int64(op.Decision.Delay)}
+	case l.Kind.Bucket():
+		taken := algorithms.TakeRecord{Steady: op.At.Steady, Amount: l.Amount, Reset: op.Decision.ResetAfter}
+		taken.AddReturned(l, op.returned)
+		return taken
 	}
 	return l.TakeRecord(op.state, op.At)
 }
 
 // CopyOutcome copies to op how other was decided, under a limit of the same kind and window.
 func (op *Op) CopyOutcome(other *Op) {
-	op.At, op.state = other.At, other.state
+	op.At, op.state, op.returned = other.At, other.state, other.returned
 	op.Decision, op.Full = other.Decision, other.Full
 }
 
@@ -125,4 +125,6 @@ type Record struct {
 	Log      []algorithms.Entry // for the log
 	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
 	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
+	// Note, if not nil, is a note of the partition, which the record then is in place of a counter. FreshAt is when it expires.
+	Note *notes.Note
 }

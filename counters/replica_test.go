@@ -26,7 +26,7 @@ func contents(tb testing.TB, t *Table, p int) map[Key]Record {
 	tb.Helper()
 	out := map[Key]Record{}
 	err := t.Copy(p, func(b []Record) error {
-		for _, r := range b {
+		for _, r := range onlyCounters(b) {
 			if _, twice := out[r.Key]; twice {
 				tb.Fatalf("%v comes twice", r.Key)
 			}
@@ -81,7 +81,7 @@ func handOff(t *testing.T, bound int64) {
 		}
 	}
 	receive := func(b []Record) error {
-		for _, r := range b {
+		for _, r := range onlyCounters(b) {
 			if !to.Put(epoch, r) {
 				return errors.New("no room")
 			}
@@ -112,7 +112,7 @@ func handOff(t *testing.T, bound int64) {
 			t.Errorf("key %d: have %d used, want %d", n, used, admitted[n].Load())
 		}
 	}
-	to.Open(p)
+	to.Open(p, soleLineage)
 	if v := to.Take(epoch, []Op{{Key: keyIn(p, 0), Limit: limits[0], Cost: 1}}); v != Admitted {
 		t.Errorf("at the new owner: have %s", v)
 	}
@@ -138,7 +138,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	from := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
 		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
-		"give": table.Give(epoch, k, l, from, 1, nil), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
+		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
 	} {
 		if !errors.Is(err, ErrShut) {
 			t.Errorf("%s: have %v, want %v", what, err, ErrShut)
@@ -161,7 +161,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	if table.IsOpen(6) {
 		t.Error("open after ShutAll")
 	}
-	if table.Open(6); !table.IsOpen(6) || table.IsOpen(5) || table.IsOpen(7) {
+	if table.Open(6, soleLineage); !table.IsOpen(6) || table.IsOpen(5) || table.IsOpen(7) {
 		t.Error("Open opened another partition, or none")
 	}
 }
@@ -277,7 +277,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 		t.Errorf("for replicas: have %+v", b)
 	}
 	n := 0
-	table.Changed(func(b []Record) error { n += len(b); return nil })
+	table.Changed(func(b []Record) error { n += len(onlyCounters(b)); return nil })
 	if n != len(records) {
 		t.Errorf("for checkpoints: have %d records", n)
 	}
@@ -289,7 +289,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	}
 	n = 0
 	table.Changed(func(b []Record) error {
-		for _, r := range b {
+		for _, r := range onlyCounters(b) {
 			if n++; !r.isFresh() || r.FreshAt != second+60 {
 				t.Errorf("have %+v", r)
 			}
@@ -405,7 +405,7 @@ func TestConcurrentMoves(t *testing.T) {
 				case 1:
 					table.Shut(k.Partition())
 				case 2, 3:
-					table.Open(k.Partition())
+					table.Open(k.Partition(), soleLineage)
 				case 4:
 					table.Sweep(now, 0.2)
 				case 5:

@@ -3,6 +3,7 @@ package counters
 import (
 	"math/bits"
 
+	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -15,8 +16,8 @@ const (
 	keepChange                       // keep it for another call
 )
 
-// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls yield
-// once for each partition with changes, with all of them; it reuses the slice. It discards changes in unwanted partitions: a
+// Replicate yields every counter and note of the wanted partitions that changed since it was last yielded for replicas. It calls
+// yield once for each partition with changed counters, with all of them, and then for each with changed notes; it reuses the slice. It discards changes in unwanted partitions: a
 // new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
 // its error, and those records and all later ones still count as changed.
 //
@@ -54,7 +55,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 			rest = rest[n:]
 		}
 	}
-	return nil
+	return t.replicateNotes(batch, wanted, yield)
 }
 
 // ReplicatePartition appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
@@ -71,7 +72,7 @@ func (t *Table) ReplicatePartition(p int, buf []Record) []Record {
 			return keepChange
 		})
 	}
-	return buf
+	return recordsOf(t.notes.Changes(p, notes.Replicas, nil), buf)
 }
 
 // replicate appends the shard's changed counters whose disposition is emitChange.

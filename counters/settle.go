@@ -1,39 +1,99 @@
 package counters
 
 import (
-	"math"
 	"math/bits"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/notes"
 )
 
-// Note is a fact kept with the counters of its partition until it expires. It is replicated, handed over and saved as they
-// are, and never evicted before it expires.
-type Note struct {
-	Key    Key   // has the Subject of the counters that the note concerns
-	Count  int64 // 0…MaxAmount
-	Detail int64 // 0…MaxAmount
-	At     int64 // 0…2^39
+// Place is the note of a reservation at its home. It is made with the reservation, so that settling it never lacks room.
+type Place struct {
+	Key    notes.Key
+	Group  uint32 // identifies the rule
+	Inline bool
+	Until  int64 // when it expires: Unix seconds on the steady clock
 }
 
-// Settlement changes several counters of one subject at most once. Its notes are stored together with the change and prevent a
-// second one.
+// Ranks of a place.
+const (
+	openRank = iota
+	settledRank
+)
+
+// note returns p as the note of an open reservation.
+func (p *Place) note(now algorithms.Instant) notes.Note {
+	return notes.Note{Key: p.Key, At: now.Steady, Until: p.Until, Group: p.Group, Inline: p.Inline, Rank: openRank}
+}
+
+// MakePlace begins to record the rates of the buckets of ops, which a reservation is about to take and which are all of the place's
+// subject. If that is the reservation's home, it also makes the place. If it fails with ErrShut or notes.ErrReservations, nothing
+// changes.
+func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
+	p := place.Key.Partition()
+	h := t.notes.Lock(p, now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(p) {
+		return ErrShut
+	}
+
+	list := make([]notes.Note, 0, 4)
+	if isHome {
+		list = append(list, place.note(now))
+	}
+	for i := range ops {
+		op := &ops[i]
+		if !op.Limit.Kind.Bucket() || op.Block {
+			continue
+		}
+		rate := place.note(now)
+		rate.Key = rateKey(op.Key)
+		rate.Rank = uint64(op.Limit.Amount)
+		if had, found := h.Get(rate.Key); found {
+			rate.Rank = max(rate.Rank, had.Rank)
+			rate.Minor = had.Minor
+			rate.Until = max(rate.Until, had.Until)
+		}
+		list = append(list, rate)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return h.Make(list...)
+}
+
+// DropPlace drops a place that was made for a reservation that came to nothing.
+func (t *Table) DropPlace(now algorithms.Instant, k notes.Key) {
+	p := k.Partition()
+	h := t.notes.Lock(p, now.Steady)
+	defer h.Unlock()
+	if n, found := h.Get(k); found && n.Rank == openRank && !t.gates.isShut(p) {
+		h.Remove(k)
+	}
+}
+
+// Settlement changes several counters of one subject at most once: its place then says that it was made.
 type Settlement struct {
-	// Notes are stored with the change. If the first one exists already, Settle reads all of them instead and changes
-	// nothing. There must be at least one.
-	Notes []Note
-	Until int64 // when the notes expire: Unix seconds on the steady clock
+	Place Place
+	// HasPlace says that the place was made with the reservation, on this node or elsewhere. If it is missing in the same lineage,
+	// the reservation is over; in another one, it was lost with its node, and is made again. Without a place there must be room
+	// for one.
+	HasPlace bool
 	// TooLate says that the deadline has passed: Settle then only looks for an earlier change.
 	TooLate bool
 	Changes []SettledCost
-	// SameLineage reports whether the counters here are still those that costs to put back were taken from; nil if they are.
-	// No partition comes or goes during that call.
-	SameLineage func() bool
-	// Refundable is set by Settle, unless it repeats: whether they were. Otherwise nothing was put back.
-	Refundable bool
+	Life    Life // of the counters that the costs to put back were taken from
+	// Answer returns what to keep with the place; Kept is what was kept, if the settlement was made earlier. It may have been
+	// forgotten.
+	Answer func(s *Settlement) []byte
+	Kept   []byte
+
+	// SameLineage is set by Settle, unless it repeats: whether the counters are still of the lineage of Life.
+	SameLineage bool
+	// Dropped is set by Settle: how many costs were not put back, and how many found no room to be taken.
+	Dropped int
 	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
-	// capacity, among those with InTightest; −1 if none is. The first note's Detail holds Tightest+1.
+	// capacity, among those with InTightest; −1 if none is.
 	Tightest int64
 }
 
@@ -42,57 +102,97 @@ type SettledCost struct {
 	Key   Key
 	Limit *algorithms.Limit
 	// Cost is taken whether or not the limit allows it. A negative cost is put back.
-	Cost int64
-	// From and Rest describe when the cost to put back was taken; see [algorithms.Limit.Refund].
-	From       algorithms.TakeRecord
-	Rest       time.Duration
-	InTightest bool // takes part in Tightest
+	Cost       int64
+	From       algorithms.TakeRecord // describes when the cost to put back was taken
+	InTightest bool                  // takes part in Tightest
 }
 
-// Settle makes the changes of s. If they were made before, it reads the notes stored then and returns repeated. It returns
-// done unless it is too late for changes that were never made. If it fails with ErrShut or ErrFull, nothing changes.
+// Settle makes the changes of s. If they were made before, it reads what was kept then and returns repeated. It returns done unless
+// it is too late for changes that were never made. If it fails with ErrShut or notes.ErrReservations, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
-	sh, now := t.lock(now, s.Notes[0].Key)
+	home := Key{Subject: s.Place.Key.Subject}
+	sh, now := t.lock(now, home)
 	defer sh.mu.Unlock()
-	if t.gates.isShut(s.Notes[0].Key.Partition()) {
+	if t.gates.isShut(home.Partition()) {
 		return false, false, ErrShut
 	}
-	if sh.readNotes(s.Notes, now) {
-		s.Tightest = s.Notes[0].Detail - 1
+	s.SameLineage = s.Life.Lineage != 0 && t.Lineage(home.Partition()) == s.Life.Lineage
+	place, err := t.findPlace(now, s)
+	switch {
+	case err != nil:
+		return false, false, err
+	case place.Rank == settledRank:
+		s.Kept = []byte(place.Body)
 		return true, true, nil
-	}
-	if s.TooLate {
+	case s.TooLate:
 		return false, false, nil
 	}
-	room, spared := len(s.Notes), make([]Op, len(s.Changes))
+
+	t.makeRoomForChanges(sh, now, s.Changes)
 	for i := range s.Changes {
-		c := &s.Changes[i]
+		if err := t.settleCost(sh, now, &s.Changes[i], s.Life); err != nil {
+			s.Dropped++
+		}
+	}
+	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
+
+	place.Rank = settledRank
+	place.At = now.Steady
+	place.Body = string(s.Answer(s))
+	h := t.notes.Lock(home.Partition(), now.Steady)
+	h.Put(&place)
+	h.Unlock()
+	return false, true, nil
+}
+
+// findPlace returns the place of s. If the reservation was made without one, findPlace makes it. If there is none although it was
+// made, the reservation is over, and it is too late.
+func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.Note, err error) {
+	h := t.notes.Lock(s.Place.Key.Partition(), now.Steady)
+	defer h.Unlock()
+	place, found := h.Get(s.Place.Key)
+	if found {
+		return place, nil
+	}
+	if s.HasPlace && s.SameLineage {
+		s.TooLate = true
+	}
+	if s.TooLate {
+		return place, nil
+	}
+
+	place = s.Place.note(now)
+	if !s.HasPlace {
+		err = h.Make(place)
+	}
+	return place, err
+}
+
+// makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is none, the costs
+// are dropped: the counters were evicted, with all that had been taken.
+func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, changes []SettledCost) {
+	room, spared := 0, make([]Op, len(changes))
+	for i := range changes {
+		c := &changes[i]
 		spared[i].Key = c.Key
 		if c.Cost > 0 && sh.log(c.Key) == nil && !sh.find(c.Key).found() {
 			room++
 		}
 	}
-	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, spared) {
-		return false, false, ErrFull
+	if room > 0 {
+		t.makeRoomFor(sh, changes[0].Key, now, room, spared)
 	}
-	s.Refundable = s.SameLineage == nil || s.SameLineage()
-	for i := range s.Changes {
-		if c := &s.Changes[i]; c.Cost > 0 || c.Cost < 0 && s.Refundable {
-			e := penalty(c.Limit, c.Cost)
-			if c.Cost < 0 {
-				e = refund(c.Limit, c.From, c.Rest, -c.Cost)
-			}
-			if err := t.changeHeld(sh, now, c.Key, c.Limit, e); err != nil {
-				return false, false, err // can't happen, since room was just made
-			}
-		}
+}
+
+// settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
+func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, life Life) error {
+	switch {
+	case c.Cost > 0:
+		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, c.Cost))
+	case c.Cost < 0:
+		return t.giveBackHeld(sh, now, c.Key, c.Limit, c.From, -c.Cost, life)
 	}
-	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
-	s.Notes[0].Detail = s.Tightest + 1
-	for i := range s.Notes {
-		sh.storeNote(&s.Notes[i], s.Until)
-	}
-	return false, true, nil
+	return nil
 }
 
 // tightestRemaining returns what remains of the limit with the least left in proportion to its capacity, among those with
@@ -112,63 +212,4 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 		}
 	}
 	return least
-}
-
-// ReadNote reads the note under n's key into n and reports whether it exists.
-func (t *Table) ReadNote(now algorithms.Instant, n *Note) bool {
-	s, now := t.lock(now, n.Key)
-	defer s.mu.Unlock()
-	one := [...]Note{*n}
-	found := s.readNotes(one[:], now)
-	*n = one[0]
-	return found
-}
-
-// SetNote replaces the note under n's key and keeps it at least until the given time, in Unix seconds on the steady clock. It
-// does not check the gate. If it fails with ErrFull, nothing changes.
-func (t *Table) SetNote(now algorithms.Instant, n *Note, until int64) error {
-	s, now := t.lock(now, n.Key)
-	defer s.mu.Unlock()
-	if loc := s.find(n.Key); loc.found() {
-		until = max(until, int64(loc.group().freshAt[loc.slot()]))
-	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
-		return ErrFull
-	}
-	s.storeNote(n, until)
-	return nil
-}
-
-// noteKind is the kind of the counters that store notes; checks never use them. The stored Count is the note's plus 1,
-// because a counter with Count 0 could be fresh.
-const noteKind = algorithms.SlidingWindow
-
-// readNotes reads notes by their keys. It reports whether the first one exists and has not expired. The caller must hold the
-// shard.
-func (s *shard) readNotes(notes []Note, now algorithms.Instant) bool {
-	for i := range notes {
-		n := &notes[i]
-		loc := s.find(n.Key)
-		if !loc.found() || loc.state().Fresh() || int64(loc.group().freshAt[loc.slot()]) <= now.Steady/1e9 {
-			if i == 0 {
-				return false
-			}
-			continue
-		}
-		state := loc.state()
-		n.Count, n.Detail, n.At = state.Count-1, state.Part, state.At
-	}
-	return true
-}
-
-// storeNote stores n. The caller must hold the shard and have made room.
-func (s *shard) storeNote(n *Note, until int64) {
-	loc := s.find(n.Key)
-	if !loc.found() {
-		loc = s.insert(n.Key)
-	}
-	g := loc.group()
-	g.records[loc.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.kindFullnesses[loc.slot()] = packKindFullness(noteKind, refusedFullness) // never evicted
-	g.freshAt[loc.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.markDirty(loc, allReaders)
 }

@@ -6,27 +6,31 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/notes"
 )
 
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
-// settled gives back 40 of a counter's 100, under a note.
-func settled(now algorithms.Instant, from algorithms.TakeRecord, note Key) *Settlement {
+// settled gives back 40 of a counter's 100, by the reservation with that ID.
+func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, subject, id uint64) *Settlement {
 	return &Settlement{
-		Notes:   []Note{{Key: note, Count: 60, At: 1}},
-		Until:   now.Steady/1e9 + 60,
-		Changes: []SettledCost{{Key: Key{Subject: note.Subject, Counter: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
+		Place: Place{
+			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Until: now.Steady/1e9 + 60,
+		},
+		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
+		Life:    table.Life(Key{Subject: subject}.Partition()),
+		Answer:  func(*Settlement) []byte { return []byte("settled with 60") },
 	}
 }
 
 func TestSettleOnce(t *testing.T) {
-	table := New(1000)
-	defer table.Close()
+	table := newTable(t, 1000)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	k, note := Key{Subject: 7 << 52, Counter: 1}, Key{Subject: 7 << 52, Counter: 2}
+	const subject = 7 << 52
+	k := Key{Subject: subject, Counter: 1}
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
-	from := tokenLimit.TakeRecord(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
+	from := ops[0].TakeRecord()
 	expect := func(what string, table *Table, now algorithms.Instant, s *Settlement, repeated, done bool, used int64) {
 		t.Helper()
 		gotRepeated, gotDone, err := table.Settle(now, s)
@@ -36,52 +40,88 @@ func TestSettleOnce(t *testing.T) {
 		if have, _ := table.Usage(now, k, tokenLimit); have != used {
 			t.Errorf("%s: have %d used, want %d", what, have, used)
 		}
-		if done && (s.Tightest != 940 || s.Notes[0].Count != 60 || s.Notes[0].At != 1) {
+		if repeated && string(s.Kept) != "settled with 60" || done && !repeated && s.Tightest != 940 {
 			t.Errorf("%s: have %+v", what, s)
 		}
 	}
-	expect("first", table, now, settled(now, from, note), false, true, 60)
-	again := settled(now, from, note)
-	again.Notes[0].Count, again.TooLate = 3, true
+	expect("first", table, now, settled(table, now, from, subject, 2), false, true, 60)
+	again := settled(table, now, from, subject, 2)
+	again.TooLate = true
 	expect("again", table, now, again, true, true, 60)
-	late := settled(now, from, Key{Subject: note.Subject, Counter: 3})
+	late := settled(table, now, from, subject, 3)
 	late.TooLate = true
 	expect("late", table, now, late, false, false, 60)
 
 	// The note moves with the counters, between nodes and to disk.
-	other := New(1000)
-	defer other.Close()
-	if err := table.Copy(k.Partition(), func(records []Record) error {
-		for i := range records {
-			var r Record
-			if _, err := parseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
-				return err
-			}
-			other.Put(now, r)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	expect("a copy", other, now, settled(now, from, note), true, true, 60)
+	other := newTable(t, 1000)
+	copyTo(t, table, other, k.Partition(), now, func(r Record) { other.Put(now, r) })
+	expect("a copy", other, now, settled(other, now, from, subject, 2), true, true, 60)
 
-	// Once expired it has no effect, whether swept or not.
-	then := algorithms.At(time.Unix(0, now.Wall).Add(2 * time.Minute))
-	gone := settled(now, from, note)
+	// After a minute the answer is forgotten, but not that it was settled. Once expired it has no effect, whether swept or not.
+	table.Sweep(shifted(now, 59*time.Second), 1)
+	expect("nearly a minute later", table, now, settled(table, now, from, subject, 2), true, true, 60)
+	then := shifted(now, 2*time.Minute)
+	gone := settled(table, now, from, subject, 2)
 	gone.TooLate = true
 	expect("over", table, then, gone, false, false, 60)
 	table.Shut(k.Partition())
-	if _, _, err := table.Settle(now, settled(now, from, Key{Subject: note.Subject, Counter: 4})); !errors.Is(err, ErrShut) {
+	if _, _, err := table.Settle(now, settled(table, now, from, subject, 4)); !errors.Is(err, ErrShut) {
 		t.Errorf("shut: have %v", err)
 	}
 }
 
-// A flood of new subjects does not make the table forget a settling, which could otherwise be repeated.
-func TestNotesOutliveFloods(t *testing.T) {
-	table := New(64)
-	defer table.Close()
+// What was reserved with a place is unknown once the place is gone, and settled again where it was lost with its node.
+func TestPlaces(t *testing.T) {
+	table := newTable(t, 1000)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 2})
+	const subject = 7 << 52
+	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Cost: 100}}
+	reserve := func(id uint64) *Settlement {
+		t.Helper()
+		s := settled(table, now, algorithms.TakeRecord{}, subject, id)
+		s.HasPlace = true
+		if err := table.MakePlace(now, &s.Place, true, ops); err != nil {
+			t.Fatal(err)
+		}
+		table.Take(now, ops)
+		s.Changes[0].From = ops[0].TakeRecord()
+		return s
+	}
+	settle := func(at time.Duration, s *Settlement) (done bool) {
+		t.Helper()
+		_, done, err := table.Settle(shifted(now, at), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+
+	if s := reserve(1); !settle(59*time.Second, s) {
+		t.Error("a reservation could not be settled within its time")
+	}
+	s := reserve(2)
+	table.DropPlace(now, s.Place.Key)
+	if settle(0, s) {
+		t.Error("a reservation that came to nothing was settled")
+	}
+	if s := reserve(3); settle(2*time.Minute, s) {
+		t.Error("a reservation was settled after its place had expired, by a clock that says that it is not over")
+	}
+	lost := settled(table, now, algorithms.TakeRecord{}, subject, 4)
+	lost.HasPlace, lost.Life.Lineage = true, 99
+	if !settle(0, lost) || lost.SameLineage {
+		t.Error("a reservation whose place was lost with its node could not be settled")
+	}
+	if got := table.Notes().Stats().Open; got != 1 {
+		t.Errorf("%d reservations are open, want the one that was not settled", got)
+	}
+}
+
+// Nothing of a place is taken from the counters, and no flood of counters makes the table forget a settling.
+func TestNotesOutliveFloods(t *testing.T) {
+	table := newTable(t, 64)
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	s := settled(table, now, algorithms.TakeRecord{}, 1<<60, 2)
 	if _, _, err := table.Settle(now, s); err != nil {
 		t.Fatal(err)
 	}
@@ -91,93 +131,107 @@ func TestNotesOutliveFloods(t *testing.T) {
 	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
 		t.Errorf("the note was evicted: %v", err)
 	}
-	// If only notes are left, there is no room for another one, and nothing changes.
-	full := New(4)
-	defer full.Close()
+
+	// Ten thousand settlements leave room for each counter of a table of four.
+	small := newTable(t, 4)
+	for i := range uint64(10_000) {
+		if _, _, err := small.Settle(now, settled(small, now, algorithms.TakeRecord{}, 1<<60, 10+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range uint64(4) {
-		s := settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 10 + i})
-		if _, _, err := full.Settle(now, s); err != nil {
-			t.Fatal(err)
+		if d := take(small, now, key(i), tokenLimit, 1); !d.Allowed {
+			t.Fatalf("counter %d found no room", i)
 		}
-	}
-	if _, _, err := full.Settle(now, settled(now, algorithms.TakeRecord{}, Key{Subject: 1 << 60, Counter: 99})); !errors.Is(err, ErrFull) {
-		t.Errorf("have %v, want %v", err, ErrFull)
 	}
 }
 
-// A settlement evicts none of the counters that it settles, and needs no room for them.
+// A settlement evicts none of the counters that it settles, and does not fail for lack of room for them.
 func TestSettlingInAFullTable(t *testing.T) {
-	for bound, want := range map[int64]error{2: ErrFull, 3: nil} {
-		table := newTable(t, bound)
-		k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
-		if err := table.Penalize(epoch, refusing, tokenLimit, 1000); err != nil {
-			t.Fatal(err)
-		}
-		take(table, epoch, k, tokenLimit, 5)
-		s := settled(epoch, algorithms.TakeRecord{}, Key{Subject: 7, Counter: 3})
-		s.Changes[0].Cost = 1
-		used := int64(5)
-		if want == nil {
-			used = 6
-		}
-		if _, _, err := table.Settle(epoch, s); !errors.Is(err, want) {
-			t.Errorf("of %d counters: have %v, want %v", bound, err, want)
-		}
-		if have, _ := table.Usage(epoch, k, tokenLimit); have != used {
-			t.Errorf("of %d counters: have %d used, want %d", bound, have, used)
-		}
-	}
-}
-
-// A replaced note is kept for the longer of both times and is copied with its partition. When two copies merge, the later one
-// counts.
-func TestReplacedNotes(t *testing.T) {
-	table, other := New(100), New(100)
-	defer table.Close()
-	defer other.Close()
-	now := algorithms.At(time.Unix(1_800_000_000, 0))
-	key := Key{Subject: 5 << 52, Counter: 2}
-	second := now.Steady / 1e9
-	expect := func(name string, table *Table, at algorithms.Instant, want int64) {
-		t.Helper()
-		n := Note{Key: key}
-		if found := table.ReadNote(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
-			t.Errorf("%s: have %+v, %v, want %d", name, n, found, want)
-		}
-	}
-	set := func(table *Table, count, until int64) {
-		t.Helper()
-		if err := table.SetNote(now, &Note{Key: key, Count: count, At: 7}, until); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect("nothing", table, now, 0)
-	table.Shut(5)
-	set(table, 3, second+60)
-	set(table, 4, second+1)
-	later := algorithms.At(time.Unix(1_800_000_030, 0))
-	expect("replaced", table, later, 4)
-	set(other, 9, second+10)
-	if err := table.Copy(5, func(records []Record) error {
-		for _, r := range records {
-			b := AppendRecord(nil, &r, now)
-			if _, err := parseRecord(b, &r, now); err != nil {
-				t.Error(err)
-			}
-			other.Merge(now, r, true)
-		}
-		return nil
-	}); err != nil {
+	table := newTable(t, 2)
+	k, refusing := Key{Subject: 7, Counter: 1}, Key{Subject: 7, Counter: 2}
+	if err := table.Penalize(epoch, refusing, tokenLimit, 1000); err != nil {
 		t.Fatal(err)
 	}
-	expect("merged", other, later, 9)
-	expect("over", table, algorithms.At(time.Unix(1_800_000_061, 0)), 0)
+	take(table, epoch, k, tokenLimit, 5)
+	s := settled(table, epoch, algorithms.TakeRecord{}, 7, 3)
+	s.Changes[0].Cost = 1
+	s.Changes = append(s.Changes, SettledCost{Key: Key{Subject: 7, Counter: 4}, Limit: tokenLimit, Cost: 1})
+	if _, done, err := table.Settle(epoch, s); err != nil || !done || s.Dropped > 1 {
+		t.Errorf("have %v, %v, %d dropped", done, err, s.Dropped)
+	}
+	if have, _ := table.Usage(epoch, k, tokenLimit); have != 6 {
+		t.Errorf("have %d used, want 6", have)
+	}
+}
+
+// What comes back after a reset was taken in an earlier life.
+func TestLives(t *testing.T) {
+	for name, l := range every() {
+		t.Run(name, func(t *testing.T) {
+			table := newTable(t, 1000)
+			before := table.Life(key(1).Partition())
+			ops := []Op{{Key: key(1), Limit: l, Cost: 5}}
+			other := []Op{{Key: key(2), Limit: l, Cost: 5}}
+			table.Take(epoch, ops)
+			table.Take(epoch, other)
+			taken := ops[0].TakeRecord()
+			taken.Fastest = l.Amount
+			if err := table.makeFresh(epoch, key(1), l); err != nil {
+				t.Fatal(err)
+			}
+			table.Take(epoch, ops)
+
+			if err := table.GiveBack(epoch, key(1), l, taken, 5, before); !errors.Is(err, ErrGone) {
+				t.Errorf("what was taken before the reset came back: %v", err)
+			}
+			if used, _ := table.Usage(epoch, key(1), l); used != 5 {
+				t.Errorf("%d used, want 5", used)
+			}
+			if err := table.GiveBack(epoch, key(2), l, taken, 5, before); err != nil {
+				t.Errorf("another subject's cost did not come back: %v", err)
+			}
+			now := table.Life(key(1).Partition())
+			if err := table.GiveBack(epoch, key(1), l, taken, 5, now); err != nil {
+				t.Errorf("what was taken after the reset did not come back: %v", err)
+			}
+			now.Lineage++
+			if err := table.GiveBack(epoch, key(1), l, taken, 5, now); !errors.Is(err, ErrGone) {
+				t.Errorf("what was taken in another lineage came back: %v", err)
+			}
+		})
+	}
+}
+
+// A debt from before a reset is forgiven with the rest.
+func TestDebtsFromBeforeAReset(t *testing.T) {
+	table := newTable(t, 1000)
+	now := startOfMinute()
+	earlier := shifted(now, -time.Second)
+	debt := algorithms.TakeRecord{Steady: earlier.Steady, Window: now.Wall / int64(time.Hour)}
+	take(table, earlier, key(1), tokenLimit, 5)
+	if err := table.makeFresh(now, key(1), tokenLimit); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.ForceCapped(now, key(1), tokenLimit, debt, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if used, _ := table.Usage(now, key(1), tokenLimit); used != 0 {
+		t.Errorf("%d used after a debt from before the reset, want 0", used)
+	}
+
+	debt.Steady = now.Steady + 1
+	if err := table.ForceCapped(now, key(1), tokenLimit, debt, 7); err != nil {
+		t.Fatal(err)
+	}
+	if used, _ := table.Usage(now, key(1), tokenLimit); used != 7 {
+		t.Errorf("%d used after a debt from after it, want 7", used)
+	}
 }
 
 // A copy can be debited while the gate is shut.
 func TestForceCapped(t *testing.T) {
-	table := New(100)
-	defer table.Close()
+	table := newTable(t, 100)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	key := Key{Subject: 5 << 52, Counter: 2}
 	from := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)

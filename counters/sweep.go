@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Sweep drops expired counters from the next fraction (0…1) of the table; ten calls with 0.1 visit all of it. It locks one
+// Sweep drops expired counters and notes from the next fraction (0…1) of the table; ten calls with 0.1 visit all of it. It locks one
 // shard at a time. It also tidies the table's memory.
 func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	n := len(t.shards)
@@ -15,6 +15,7 @@ func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 		i := int(uint64(t.sweepCursor.Add(1)) % uint64(n))
 		t.sweepShard(&t.shards[i], now.Steady/1e9, t.activeReaders())
 	}
+	t.notes.Sweep(now.Steady, fraction)
 	t.memory.tidy()
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/ring"
 )
 
 const (
@@ -38,7 +40,9 @@ type Table struct {
 	maxInline     int         // per shard, so that inline counters fill at most half of the table
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
-	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
+	notes         *notes.Store
+	lineages      [ring.Partitions]atomic.Uint64 // of the counters of each partition, as of when its gate was last opened
+	outgrewCaches atomic.Bool                    // shards have drawn more than cachedCounters
 
 	_           [64]byte // separates the fields that every Take reads from those that change constantly
 	memory      memory
@@ -70,6 +74,10 @@ func New(bound int64) *Table {
 		maxCounters:   bound,
 		maxLogEntries: max(bound, minLogEntries),
 		maxInline:     int(max(bound/n/2, 1)),
+		notes:         notes.New(notes.DefaultReservations),
+	}
+	for p := range t.lineages {
+		t.lineages[p].Store(soleLineage)
 	}
 	// This is small enough that at most a 32nd of the bound sits idle in shards that don't need it.
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
@@ -85,6 +93,12 @@ func New(bound int64) *Table {
 	}
 	return t
 }
+
+// soleLineage is the lineage of the counters of a table whose gates were never shut.
+const soleLineage = 1
+
+// Notes returns the notes that are kept with the table's counters.
+func (t *Table) Notes() *notes.Store { return t.notes }
 
 // Close frees the table's memory and leaves it empty.
 func (t *Table) Close() {
@@ -188,6 +202,10 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	}
 	if !g.isDirty(slot, allReaders) {
 		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
+	}
+	op.returned = 0
+	if l.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
+		op.returned = t.recordTake(now, op.Key, l)
 	}
 	return true
 }
@@ -419,6 +437,10 @@ func (t *Table) commit(op *Op) {
 		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
+	op.returned = 0
+	if op.Limit.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
+		op.returned = t.recordTake(op.At, op.Key, op.Limit)
+	}
 }
 
 // withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the

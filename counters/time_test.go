@@ -96,7 +96,7 @@ func TestLateReadingOfWhatIsGivenBack(t *testing.T) {
 
 		ops := []Op{{Key: key(1), Limit: l, Cost: 1}}
 		table.Take(late, ops)
-		if err := table.Give(late, key(1), l, ops[0].TakeRecord(), 1, nil); err != nil {
+		if err := table.give(late, key(1), l, ops[0].TakeRecord(), 1); err != nil {
 			t.Fatal(err)
 		}
 		state := table.shardOf(key(1)).find(key(1)).state()

@@ -7,12 +7,13 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/notes"
 )
 
 // The encoding of a record, for another node or for disk:
 //
 //	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and fullness (5 bits)
-//	8 + 8       Key.Subject, Key.Counter, big endian
+//	8 + 8       Key.Subject, Key.Counter, big endian; of a note: Key.Subject, Key.ID, followed by the rest of it
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
 //	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
 //	            then follows, for buckets, the time since the last change as a uvarint, for a FirstWindow the time since it
@@ -27,8 +28,10 @@ import (
 const (
 	// widenedKind stands for a fixed window that allows more than its limit because other regions have lent to it.
 	widenedKind = algorithms.Kind(7)
-	maxUsed     = 1 << 60           // bounds counts, and the sum of a log
-	maxAge      = math.MaxInt64 / 2 // nanoseconds
+	// noteKind stands for a note. The fullness is its kind.
+	noteKind = algorithms.Kind(6)
+	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
+	maxAge   = math.MaxInt64 / 2 // nanoseconds
 	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a few seconds more than the longest queue.
 	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)
 	// maxWindowNumber bounds window numbers; the clock counts nanoseconds.
@@ -50,6 +53,10 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 
 // AppendRecord appends a record as of now. It rounds the fullness to one that a table can keep.
 func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
+	if r.Note != nil {
+		return appendNote(b, r.Note, now)
+	}
+
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
 		kind = widenedKind
@@ -77,6 +84,13 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 		return binary.AppendUvarint(b, age(s.At, now))
 	}
 	return binary.AppendVarint(b, s.At)
+}
+
+// appendNote is AppendRecord for a note.
+func appendNote(b []byte, n *notes.Note, now algorithms.Instant) []byte {
+	b = append(b, byte(noteKind)|byte(n.Kind)<<3)
+	b = AppendKey(b, Key{Subject: n.Subject, Counter: n.ID})
+	return n.Append(b, now.Steady)
 }
 
 // hasPart reports whether the encoding of a state of that kind, possibly widenedKind, includes its Part.
@@ -111,6 +125,11 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	packed := kindFullness(d.Byte())
 	log := r.Log[:0]
 	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), FreshAt: now.Steady / 1e9}
+	if r.Kind == noteKind {
+		*r = decodeNote(d, r.Key, notes.Kind(packed.fullness()), now)
+		return
+	}
+
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
@@ -128,6 +147,13 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 		}
 		r.State = decodeState(d, r.Kind, now)
 	}
+}
+
+// decodeNote reads the rest of what appendNote wrote.
+func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant) Record {
+	n := &notes.Note{Key: notes.Key{Subject: k.Subject, ID: k.Counter, Kind: kind}}
+	n.Decode(d, now.Steady)
+	return recordOf(n)
 }
 
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {

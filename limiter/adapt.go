@@ -15,8 +15,8 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if active := l.inForce.Load(); active != nil {
-		active.adapt(l.loadSteps)
+	if active := l.inForce.Load(); active != nil && active.adapt(l.loadSteps) {
+		l.noteOtherRates()
 	}
 }
 
@@ -33,14 +33,16 @@ func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	return r.Adaptive.Steps[step].Factor
 }
 
-// adapt stores the steps in force, as loadSteps returns them. The caller holds Limiter.mu.
-func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) {
+// adapt stores the steps in force, as loadSteps returns them, and reports whether any has changed. The caller holds Limiter.mu.
+func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) (changed bool) {
 	if loadSteps == nil || a.steps == nil {
-		return
+		return false
 	}
 	for i, step := range loadSteps(a.set) {
-		a.steps[i].Store(int32(step + 1))
+		before := a.steps[i].Swap(int32(step + 1))
+		changed = changed || before != int32(step+1)
 	}
+	return changed
 }
 
 // lowerLimits lowers the limits of m's hits by the steps in force.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -41,8 +42,8 @@ type ask struct {
 	decider     ring.NodeID
 	incarnation uint64
 	steady      int64
-	lineages    []uint64
-	windows     []int64 // by op
+	lives       []counters.Life // by subject
+	when        []int64         // by op; see debit.when
 }
 
 // The states of an ask.
@@ -92,8 +93,8 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	}
 	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
 	a.admitted = r.admitted[i]
-	a.lineages = append(a.lineages[:0], r.lineages...)
-	a.windows = a.windows[:0]
+	a.lives = append(a.lives[:0], r.lives...)
+	a.when = a.when[:0]
 	n := len(a.q.ops)
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
@@ -101,7 +102,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't send it
 			d.Used = max(0, a.q.ops[j].Limit.Capacity()-d.Remaining)
 		}
-		a.windows = append(a.windows, res.window)
+		a.when = append(a.when, res.when)
 	}
 }
 
@@ -253,13 +254,16 @@ func (a *ask) rollBack(l *Limiter) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
+		back := refund{debit: debit{subject: ops[first].Key.Subject, incarnation: a.incarnation, life: a.lives[subject], steady: a.steady}}
+		if a.q.placing != nil && a.q.placing.home == back.subject {
+			back.place = a.q.placing.id
+		}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
-				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.windows[i])
+				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.when[i])
 			}
 		}
-		if len(back.ops) > 0 && back.lineage != 0 {
+		if len(back.ops) > 0 && back.life.Lineage != 0 {
 			list = append(list, back)
 		}
 		first += n

@@ -144,7 +144,7 @@ type loan struct {
 	request  LoanRequest
 	region   string
 	to       dividedLimit
-	lineage  uint64
+	life     counters.Life
 	sent     int64 // on the steady clock
 	borrower *borrower
 	answered atomic.Bool
@@ -153,7 +153,7 @@ type loan struct {
 // borrowFor requests a loan for one limit, unless a loan is already in flight or no region has anything to lend.
 func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Instant) {
 	m := ls.limiter.membership
-	loan := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
+	loan := &loan{to: *d, life: ls.limiter.table.Life(d.partition), sent: now.Steady}
 	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
 	if !needsLoan(d.rule, d.limit, balance.Remaining) {
 		return
@@ -318,9 +318,8 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) {
 		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
 		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
-	lineageUnchanged := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
-	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, lineageUnchanged)
+	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, loan.life)
 	if err != nil {
 		n = 0
 	}

@@ -224,10 +224,6 @@ func (c *change) voidLeases(l *Limiter) {
 		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices, forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
-	if reset {
-		l.membership.leases.granted.Forget(subject)
-		l.membership.leases.resets.add(l.membership.Boottime(), subject)
-	}
 	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 

@@ -48,8 +48,6 @@ type Ownership interface {
 	WaitUnfrozen(ctx context.Context, p int)
 	// LearnOwner records that another node named owner as the owner of p at the given revision of the ring.
 	LearnOwner(p int, revision int64, owner ring.NodeID)
-	// Lineage identifies p's counters on this node. What was taken in one lineage is never given back in another.
-	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
 	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
 	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem partitions.OwnerProblem) counters.Verdict
@@ -229,12 +227,14 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// takenWhen says when op took its cost, as in debit.when. For a log, that is relative to base, because a message carries one time
-// for all its ops.
+// takenWhen says when op took its cost, as in debit.when.
 func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
 	taken := op.TakeRecord()
-	if op.Limit.Kind == algorithms.SlidingLog {
+	switch {
+	case op.Limit.Kind == algorithms.SlidingLog:
 		return taken.Steady - base.Steady
+	case op.Limit.Kind.Bucket():
+		return int64(taken.Reset)
 	}
 	return taken.Window
 }

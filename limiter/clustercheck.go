@@ -67,7 +67,7 @@ type subjectDecision struct {
 	undo      undo
 
 	decidedAt    algorithms.Instant // undoHere, undoAlone
-	lineage      uint64             // undoHere: the lineage of the counters
+	life         counters.Life      // undoHere, undoAlone: of the counters
 	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.aloneOps
 	receipt      localcache.Receipt // undoLease
 	answeredBy   *ask               // undoAsked
@@ -232,10 +232,14 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
+		s.life = c.limiter.table.Life(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
+	if !c.makePlaces(c.gatheredOps) {
+		return
+	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
+	c.notePlace(list, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -298,7 +302,7 @@ func (c *clusterCheck) askOthers() bool {
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
 		c.askSeparately = true
-		a.dispatch(c.limiter, together)
+		a.dispatch(c.limiter, together && a.q.placing == nil)
 	}
 	return c.askSeparately && last != nil
 }
@@ -307,6 +311,7 @@ func (c *clusterCheck) askOthers() bool {
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.version(), s.route.Revision
+	a.q.placing = c.answer.scratch.placing
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
@@ -404,7 +409,12 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		at, _ := findSubject(a.q.ops, s.subject)
 		copy(c.ops(s), a.q.ops[at:at+s.numOps])
 		s.answeredBy = a
+		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {
+			p.made = a.admitted && !a.standby
+		}
 		c.markDecided(s, by, a.admitted, undoAsked)
+	case a.status == tooManyReservations && c.answer.scratch.placing != nil:
+		c.failFor(ErrTooManyReservations)
 	case a.status == noAuthority:
 		s.problem = partitions.WithoutAuthority
 	case a.status == unreachable:

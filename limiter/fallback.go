@@ -6,6 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -27,7 +28,11 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			m.counts.fallback[mode].Add(1)
 		}
 		s.firstAloneOp = len(c.aloneOps)
+		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
+		if by == ByOwner && !c.makePlaceAlone(s, ops) {
+			return
+		}
 		for j := range ops {
 			op := ops[j]
 			counted := c.applyShare(&op, mode, nodes, rank)
@@ -149,7 +154,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveBackAlone(aloneOp); admitted {
+			if c.giveBackAlone(aloneOp, s.life); admitted {
 				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
@@ -161,8 +166,11 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 }
 
 // giveBackAlone gives back what op took from the fallback counters.
-func (c *clusterCheck) giveBackAlone(op *counters.Op) {
-	_ = c.limiter.membership.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, op.TakeRecord(), op.Cost, nil) // the gates are always open
+func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
+	taken := op.TakeRecord()
+	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
+	// Without a reset it can't fail: the gates are always open.
+	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
 // narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
@@ -185,10 +193,13 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
+	if p := c.answer.scratch.placing; p != nil {
+		c.limiter.membership.Fallback.DropPlace(c.now, placeKey(s.subject, p.id))
+	}
 	ops := c.ops(s)
 	for j := range ops {
 		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
-			if c.giveBackAlone(aloneOp); s.decidedBy == ByFallback {
+			if c.giveBackAlone(aloneOp, s.life); s.decidedBy == ByFallback {
 				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}

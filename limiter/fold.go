@@ -69,18 +69,17 @@ func (c *clusterCheck) rollBack() {
 	}
 }
 
-// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in. If they are
-// being handed over, it becomes a refund.
+// rollBackHere gives s's cost back to this node's counters. If they are being handed over, the refund waits, or follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, lineage: s.lineage, steady: s.decidedAt.Steady}}
-	sameLineage := func() bool { return l.sameLineage(s.subject, s.lineage) }
+	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, life: s.life, steady: s.decidedAt.Steady}}
+	back.place = c.takeBackPlace(s)
 	ops := c.ops(s)
 	for j := range ops {
-		if op := &ops[j]; op.Took() {
-			if l.table.Give(l.clock.Now(), op.Key, op.Limit, op.TakeRecord(), op.Cost, sameLineage) != nil {
-				back.ops, back.when = append(back.ops, *op), append(back.when, takenWhen(op, s.decidedAt))
-			}
+		op := &ops[j]
+		if op.Took() {
+			back.ops = append(back.ops, *op)
+			back.when = append(back.when, takenWhen(op, s.decidedAt))
 		}
 	}
 	if len(back.ops) > 0 {

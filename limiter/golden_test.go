@@ -26,10 +26,10 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		subject: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
+		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, incarnation: 3, steady: 4, when: []int64{7},
 		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
-	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
+	reservation := reservation{made: 1, until: 2, hasPlace: true, group: 300, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
 	ops := someOps()
 	ops[3].Limit = &all

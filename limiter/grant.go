@@ -26,7 +26,7 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 		for j := range ops {
 			ops[j].Decision = results[first+j].Decision
 		}
-		if g, ok := ls.grant(now, request, ops, r.lineages[subject], nodes); ok {
+		if g, ok := ls.grant(now, request, ops, r.lives[subject].Lineage, nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
 			m.counts.grantsRefused.Add(1)

@@ -15,7 +15,6 @@ type leases struct {
 	held          *localcache.Leases
 	granted       *localcache.LeaseLedger
 	forgetNotices notices // subjects that got quota back
-	resets        resets
 }
 
 // termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.
@@ -130,9 +129,10 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		for i := range r.grants {
 			if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
 				g = r.grants[i].Grant
+				g.Life, g.Steady = r.lives[subject], r.steady
 			}
 		}
-		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lineages[subject]}
+		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lives[subject].Lineage}
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			ls.held.AcceptAnswer(sent, at, from, ops, g, a.renewal)
@@ -208,7 +208,7 @@ func (ls *leases) returnEnded(at time.Duration, ended []localcache.EndedGrant) {
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		d := debit{subject: e.Ops[0].Key.Subject, incarnation: e.Source.Incarnation, life: e.Life, steady: e.Steady, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)

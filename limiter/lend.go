@@ -93,7 +93,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
-	lineage := m.Ownership.Lineage(d.partition)
+	life := ls.limiter.table.Life(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
@@ -116,9 +116,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
 		}
-		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
-			return m.Ownership.Lineage(d.partition) == lineage
-		})
+		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, life)
 		return LoanReply{status: loanLater}
 	}
 	m.counts.lent.Add(1)
@@ -130,7 +128,7 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Instant, window, want int64) (int64, counters.LoanBalance, error) {
 	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
+		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, ls.limiter.table.Life(d.partition))
 	}
 	return n, balance, err
 }

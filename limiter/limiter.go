@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -30,7 +31,10 @@ type Limiter struct {
 	meter         Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
-	requests     keptRequests
+	requests     requests
+	// ratesChangedAt is the steady time at which the rates of this node's limits may last have changed: by new rules, by another
+	// step, or because another node decided by other rules.
+	ratesChangedAt atomic.Int64
 
 	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, notHonoured and refusals.taken
 	loadSteps   func(*rules.Set) []int
@@ -55,8 +59,10 @@ type activeRules struct {
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
-	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})
+	l.reservations.limiter = l
+	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
+	l.noteOtherRates()                             // what they were before is not known
 	return l
 }
 
@@ -90,7 +96,17 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		next.overall.absorb(s)
 	}
 	next.adapt(l.loadSteps)
-	l.inForce.Store(next)
+	before := l.inForce.Swap(next)
+	if before != nil {
+		l.noteOtherRates()
+	}
+}
+
+// noteOtherRates records that the rates of limits may be others from now on.
+func (l *Limiter) noteOtherRates() {
+	if l.clock != nil {
+		l.ratesChangedAt.Store(l.clock.Now().Steady)
+	}
 }
 
 // authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
@@ -402,6 +418,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			break
 		}
 		c.advance()
+	}
+	if err := a.placeErr(); err != nil {
+		return err
 	}
 	l.count(q, a)
 	return nil

@@ -130,7 +130,7 @@ func testLoanRepliesTwice(t *testing.T) {
 // for a rule or limit that no longer exists, or one that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
 	for name, change := range map[string]func(w *testCluster, p int){
-		"another lineage": func(w *testCluster, p int) { w.change(func() { w.place[p].lineage++ }) },
+		"another lineage": func(w *testCluster, p int) { w.beginLineage(p) },
 		"no authority":    func(w *testCluster, _ int) { w.nodes[0].authority.Store(false) },
 		"handed over":     func(w *testCluster, p int) { w.handOver(p, w.nodes[1]) },
 		"other rules": func(w *testCluster, _ int) {
@@ -343,7 +343,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 		t.Errorf("have %+v, %v; want all put back", u, err)
 	}
 	confirm = func(context.Context, int) error {
-		w.change(func() { w.place[w.partition("r", "y")].lineage++ })
+		w.beginLineage(w.partition("r", "y"))
 		return errNobody
 	}
 	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
@@ -416,7 +416,7 @@ func (w *testCluster) killWhenConfirmed(p, seed int) {
 		for _, r := range standby {
 			to.table.Put(to.clock.Now(), r)
 		}
-		to.table.Open(p)
+		to.table.Open(p, w.place[p].lineage)
 	}
 	for _, n := range w.nodes {
 		f := func(context.Context, int) error {

@@ -36,11 +36,11 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someLeaseRequests()}
+	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someLeaseRequests(), placing: &placing{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
 }
 
 func someChange() *change {
-	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.ContentHashBits-1, 0)}
+	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0)}
 }
 
 func someLeaseRequests() []leaseRequest {
@@ -54,17 +54,17 @@ func someLeaseRequests() []leaseRequest {
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{subject: 1, incarnation: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{subject: 1, incarnation: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3}, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
 		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
 func someReply() *reply {
 	return &reply{
-		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
+		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lives: []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
-			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, window: -7},
+			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, when: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
 		grants: []leaseGrant{{subject: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
@@ -262,7 +262,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
-		debit: debit{subject: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))
@@ -274,7 +274,7 @@ func FuzzReservation(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = have.settlementKey(0, 0)
+		_ = have.placeID()
 		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}

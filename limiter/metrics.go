@@ -100,9 +100,14 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("settlings_total", settlings, &r.unknown, "result", "unknown")
 	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
 	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
-	s.Gauge("request_answers", "Answers to requests with an id that are kept here, at most 65,536.", float64(l.requests.count()))
+	kept := l.table.Notes().Stats()
+	s.Gauge("reservations", "Reservations whose home is here, as owner or standby, and that are not settled.", float64(kept.Open))
+	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.", float64(kept.Reservations))
+	s.Gauge("reservations_max_bytes", "The budget for reservations.", float64(kept.MaxReservations))
+	s.Count("reservations_refused_total", "Reservations refused because there was no room, or no more for their rule or subject.", kept.RefusedReserves)
+	s.Gauge("request_answer_bytes", "What answers to checks with an id take that are kept here.", float64(kept.Answers))
 	count("requests_repeated_total", "Requests with an id that repeated an earlier one and got its answer again.", &l.requests.repeated)
-	count("request_answers_refused_total", "Requests with an id refused because there was no room to keep their answer.", &l.requests.refused)
+	s.Count("request_answers_refused_total", "Writes with an id refused because there was no room to keep their answer.", kept.RefusedWrites)
 }
 
 // show reports the metrics of one rule. It leaves out decisions that never happened.

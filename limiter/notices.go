@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"maps"
 	"sync"
 	"time"
 )
@@ -56,27 +55,4 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		return
 	}
 	ls.forgetEverywhere(f)
-}
-
-// resets remembers the subjects that were reset lately, here or elsewhere. What another process granted of them before must not
-// come back: it was taken from counters that are fresh now. The ledger of this node has only its own grants.
-type resets struct {
-	mu    sync.Mutex
-	until map[uint64]time.Duration // by Key.Subject; at most maxNotices, beyond which all are forgotten; guarded by mu
-}
-
-func (r *resets) add(now time.Duration, subject uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.until, func(_ uint64, until time.Duration) bool { return until <= now })
-	if r.until == nil || len(r.until) >= maxNotices {
-		r.until = make(map[uint64]time.Duration)
-	}
-	r.until[subject] = now + maxGrantAge // until then, the rest of a grant may come back
-}
-
-func (r *resets) has(now time.Duration, subject uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now < r.until[subject]
 }

@@ -52,6 +52,7 @@ type question struct {
 	ops      []counters.Op
 	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
+	placing  *placing           // of a reservation; nil for all others
 }
 
 // A question has two parts: a head, which differs from message to message, and a body, which is the same for identical
@@ -91,7 +92,26 @@ func (q *question) codeBody(c *wire.Coder) {
 	wire.Number(c, &q.revision, maxVersion)
 	wire.Number(c, &q.version, maxVersion)
 	q.limits = codeOps(c, &q.ops, q.limits, false)
+	q.codePlacing(c)
 	c.Require(len(q.ops) > 0)
+}
+
+// codePlacing writes or reads what the owner must know of a reservation.
+func (q *question) codePlacing(c *wire.Coder) {
+	reserves := q.placing != nil
+	c.Bool(&reserves)
+	if !c.Reads() && reserves {
+		q.placing.code(c)
+		return
+	}
+
+	if c.Reads() {
+		q.placing = nil
+		if reserves {
+			q.placing = &placing{}
+			q.placing.code(c)
+		}
+	}
 }
 
 // requestsFit reports whether the requests are for subjects of q, in order and at most one for each.

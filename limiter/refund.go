@@ -24,19 +24,21 @@ const localLineage = ^uint64(0)
 // debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
 	subject     uint64
-	incarnation uint64        // of the node that decided
-	lineage     uint64        // of the counters at that time; zero if the debit can't be given back; or localLineage
-	steady      int64         // the time of the decision, on that node's steady clock
-	ops         []counters.Op // ops that took their cost
-	// when says, by op, when the cost was taken: the number of the window or, for a log, the time of the entry relative to
-	// steady. For a bucket or log of a reservation, and for a bucket of a grant, it is Decision.ResetAfter instead.
+	incarnation uint64 // of the node that decided
+	// life is of the counters at that time. Its Lineage is zero if the debit can't be given back, or localLineage.
+	life   counters.Life
+	steady int64         // the time of the decision, on that node's steady clock
+	ops    []counters.Op // ops that took their cost
+	// when says, by op, when the cost was taken: for windows that are numbered, the number; for a log, the time of the entry
+	// relative to steady; for a bucket, how long all that it then owed takes to drain. It is unused for windows that begin with
+	// their first hit.
 	when []int64
 }
 
 func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.subject)
 	wire.Fixed(c, &d.incarnation)
-	wire.Fixed(c, &d.lineage)
+	codeLife(c, &d.life)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
 		op.Key.Subject = d.subject
@@ -59,6 +61,7 @@ type refund struct {
 	hops  int
 	grant uint64        // ID of a lease's grant; zero unless from a lease
 	made  int64         // wall time at which the reservation was made; zero unless from a reservation
+	place uint64        // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
 	until time.Duration // on the lease clock: this node keeps it no longer; zero if it has not had to wait here
 }
 
@@ -70,11 +73,12 @@ type refundList struct{ list []refund }
 
 // Code implements wire.Message.
 func (r *refundList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxRefunds, 4*8+2+1+1+8, func(item *refund) {
+	wire.List(c, &r.list, maxRefunds, 5*8+3+1+1+8, func(item *refund) {
 		item.code(c)
 		wire.Number(c, &item.hops, maxHops)
 		wire.Number(c, &item.grant, math.MaxInt64)
 		wire.Fixed(c, &item.made)
+		wire.Fixed(c, &item.place)
 		c.Require(len(item.ops) > 0)
 	})
 }
@@ -95,10 +99,11 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 			r = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 		switch {
-		case item.until != 0 && (m.Boottime() >= item.until || m.leases.resets.has(m.Boottime(), item.subject)):
+		case item.until != 0 && m.Boottime() >= item.until:
 			l.countLost(item)
 		case r.Place == partitions.Here && (m == nil || m.Authority()):
-			if item.give(l); len(item.ops) > 0 {
+			l.give(item)
+			if len(item.ops) > 0 {
 				waiting = append(waiting, *item)
 			}
 		case r.Place == partitions.Elsewhere && r.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(r.Owner):
@@ -127,8 +132,8 @@ const (
 	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time until its holder returns it, and one wait on each
 	// node that it reaches.
 	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
-	// maxDebitAge bounds the age of a check's cost that a bucket takes back, because what has drained since can't be told.
-	maxDebitAge = checkTimeout + frozenTimeout
+	// maxDebitAge bounds likewise the age of the cost of a check that was refused.
+	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
 )
 
 // waitingRefunds holds refunds that wait: for a partition that is being handed over, for authority, for an owner that can't be
@@ -186,75 +191,90 @@ func (l *Limiter) retryRefunds() {
 	}
 }
 
-// give gives r back to this node's counters, if they still have the lineage it was taken in: a grant of this process as far as
-// the ledger allows, a reservation or another process's grant as far as it can't have drained since, and a window in full.
-// Otherwise a bucket or a log takes back only what this process debited: this node can't read another process's clock. Only those
-// ops stay in r that must wait, because their gate has just been shut.
-func (r *refund) give(l *Limiter) {
-	m := l.membership
+// give gives r back to this node's counters, as far as [counters.Table.GiveBack] and, for a grant of this process, the ledger
+// allow. Only those ops stay in r that must wait, because their gate has just been shut.
+func (l *Limiter) give(r *refund) {
 	all := *r
 	r.ops, r.when = nil, nil
-	now, sameProcess := l.clock.Now(), all.incarnation == l.incarnation
-	isForeignGrant := all.grant != 0 && !sameProcess
-	if !l.sameLineage(all.subject, all.lineage) || isForeignGrant && m.leases.resets.has(m.Boottime(), all.subject) {
-		l.countLost(&all)
-		return
+	now := l.clock.Now()
+	if all.place != 0 {
+		l.table.DropPlace(now, placeKey(all.subject, all.place))
+		r.place = 0
 	}
+
 	giveOne := func(i int, cost int64) bool {
-		switch err := all.giveOp(l, now, i, cost); {
+		op := &all.ops[i]
+		err := l.table.GiveBack(now, op.Key, op.Limit, l.takenAt(&all.debit, i, all.oldest(now)), cost, all.life)
+		switch {
 		case errors.Is(err, counters.ErrShut):
-			r.ops, r.when = append(r.ops, all.ops[i]), append(r.when, all.when[i])
+			r.ops = append(r.ops, all.ops[i])
+			r.when = append(r.when, all.when[i])
 			return false
 		case err != nil:
 			lost := all
 			lost.ops = all.ops[i : i+1]
 			l.countLost(&lost)
 		case all.grant != 0:
-			m.counts.returned.Add(1)
+			l.membership.counts.returned.Add(1)
 		}
 		return true
 	}
-	if all.grant != 0 && sameProcess {
-		if !m.leases.granted.Return(m.Boottime(), all.lineage, all.grant, all.ops, func(op *counters.Op) int64 {
-			used, _ := l.table.Usage(now, op.Key, op.Limit)
-			return used
-		}, giveOne) {
+
+	if all.grant != 0 && all.incarnation == l.incarnation {
+		m := l.membership
+		if !m.leases.granted.Return(m.Boottime(), all.life.Lineage, all.grant, all.ops, giveOne) {
 			l.countLost(&all)
 		}
 		return
 	}
 	for i := range all.ops {
-		if op := &all.ops[i]; op.Cost > 0 && (sameProcess || all.made != 0 || op.Limit.Kind.Windowed() || isForeignGrant && op.Limit.Kind.Leasable()) {
-			giveOne(i, op.Cost)
+		if all.ops[i].Cost > 0 {
+			giveOne(i, all.ops[i].Cost)
 		}
 	}
 }
 
-// errTooOld means that a bucket can't tell how much of a cost has drained since it was taken.
-var errTooOld = errors.New("the cost may have drained")
-
-// giveOp puts cost back into the counter of r's i-th op. It fails with errTooOld, or as [counters.Table.Give] does.
-func (r *refund) giveOp(l *Limiter, now algorithms.Instant, i int, cost int64) error {
-	op := &r.ops[i]
-	sameLineage := func() bool { return l.sameLineage(r.subject, r.lineage) }
-	taken := algorithms.TakeRecord{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+// oldest returns how long ago another process may have taken the cost of r, at most.
+func (r *refund) oldest(now algorithms.Instant) time.Duration {
 	switch {
 	case r.made != 0:
-		return l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost, sameLineage)
-	case r.grant != 0 && r.incarnation != l.incarnation && op.Limit.Kind == algorithms.TokenBucket:
-		rest := time.Duration(r.when[i]) - maxGrantAge
-		if rest <= 0 {
-			return errTooOld
-		}
-		return l.table.Refund(now, op.Key, op.Limit, taken, rest, cost, sameLineage)
+		return reservationAge(r.made, now)
 	case r.grant != 0:
-		taken.Steady = now.Steady
-	case op.Limit.Kind.Bucket() && now.Steady-r.steady > int64(maxDebitAge):
-		return errTooOld
-	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += r.when[i] // see takenWhen
+		return maxGrantAge
 	}
-	return l.table.Give(now, op.Key, op.Limit, taken, cost, sameLineage)
+	return maxDebitAge
+}
+
+// takenAt describes when the cost of d's i-th op was taken. oldest is how long ago that was at most, if another process took it: its
+// steady clock can't be read here.
+func (l *Limiter) takenAt(d *debit, i int, oldest time.Duration) algorithms.TakeRecord {
+	op := &d.ops[i]
+	taken := algorithms.TakeRecord{Steady: d.steady, Window: d.when[i]}
+	if d.incarnation != l.incarnation {
+		taken.Steady = l.clock.Now().Steady - int64(oldest)
+	}
+
+	switch {
+	case op.Limit.Kind == algorithms.SlidingLog:
+		taken.Steady += d.when[i]
+	case op.Limit.Kind.Bucket():
+		taken.Amount = op.Limit.Amount
+		taken.Reset = time.Duration(d.when[i])
+		taken.Fastest = l.fastestSince(op, taken.Steady)
+	}
+	return taken
+}
+
+// fastestSince returns the highest rate at which op's bucket has drained since a steady time; 0 if it may have changed. (While a
+// bucket has reservations, its notes have it.) Callers that bring different limits for one subject may drain it faster than op. But
+// what comes back this way is no older than a lease, which the bound of a bucket allows for.
+func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
+	// A check in flight keeps the limits that were in force when it began.
+	changed := l.ratesChangedAt.Load() + int64(checkTimeout+frozenTimeout)
+	if !op.Key.IsInline() && changed >= steady {
+		return 0
+	}
+	return op.Limit.Amount
 }
 
 // countLost counts the ops of a refund that is dropped.

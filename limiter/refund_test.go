@@ -44,15 +44,15 @@ func TestRefundsWait(t *testing.T) {
 		}
 	}, 0}
 
-	// onLineage and onAsk run f once: when the owner looks whether it still has the lineage, and when a node is asked.
-	onLineage := func(w *testCluster, f func()) {
+	// onGive and onAsk run f once: when the owner is about to give the cost back, and when a node is asked.
+	onGive := func(w *testCluster, f func()) {
 		var first atomic.Bool
 		once := func() {
 			if first.CompareAndSwap(false, true) {
 				f()
 			}
 		}
-		w.nodes[1].lineages.Store(&once)
+		w.nodes[1].asked.Store(&once)
 	}
 	onAsk := func(w *testCluster, f func()) {
 		var first atomic.Bool
@@ -70,7 +70,7 @@ func TestRefundsWait(t *testing.T) {
 	}
 	handOver := func(w *testCluster, p int) { w.handOver(p, w.nodes[2]) }
 	thaw := func(w *testCluster, p int) {
-		w.nodes[1].table.Open(p)
+		w.nodes[1].table.Open(p, w.place[p].lineage)
 		w.change(func() { w.place[p].frozen = false })
 	}
 	for _, tt := range []struct {
@@ -80,8 +80,8 @@ func TestRefundsWait(t *testing.T) {
 	}{
 		{"is handed over", []refunding{lease, reservation}, freeze, handOver},
 		{"is not handed over after all", []refunding{lease, reservation}, freeze, thaw},
-		{"is handed over in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onLineage(w, func() { freeze(w, p) }) }, handOver},
-		{"is shut only in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onLineage(w, func() { freeze(w, p) }) }, thaw},
+		{"is handed over in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, handOver},
+		{"is shut only in that moment", []refunding{lease, reservation}, func(w *testCluster, p int) { onGive(w, func() { freeze(w, p) }) }, thaw},
 		{"is handed over meanwhile", []refunding{check}, func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, handOver},
 		{"is shut meanwhile", []refunding{check}, func(w *testCluster, p int) { onAsk(w, func() { freeze(w, p) }) }, thaw},
 		{"has an owner without authority", []refunding{lease},
@@ -121,6 +121,7 @@ func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10000, per: 14h, algorithm: token-bucket}]}")
 		holder, owner, next := w.nodes[0], w.nodes[1], w.nodes[2]
+		time.Sleep(time.Minute) // until the nodes know that rates are as they were
 		key := w.keyOf("r", owner, nil)
 		q := byKey("r", key)
 		q.Costs = []UnitCost{{"requests", 100}}
@@ -144,7 +145,7 @@ func debitOf(n *testNode, a *Answer) (taken debit, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
 	when := takenWhen(&op, a.Now)
-	return debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{when}}, p
+	return debit{subject: op.Key.Subject, incarnation: n.incarnation, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{when}}, p
 }
 
 // What was taken before a reset does not come back after it, though it had to wait.
@@ -175,30 +176,34 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 	})
 }
 
-// A bucket takes back no cost of a check that waited for longer than a check and one hand-over may take: some of it has drained.
-func TestABucketTakesBackNothingOld(t *testing.T) {
-	for _, wait := range []time.Duration{maxDebitAge - 100*time.Millisecond, maxDebitAge + 100*time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 100h, algorithm: token-bucket}]}]")
-			n := w.nodes[0]
-			q := byKey("r", w.keyOf("r", n, nil))
-			q.Costs = []UnitCost{{"requests", 50}}
-			a := n.check(q)
-			op := a.scratch.ops[0]
-			p := op.Key.Partition()
-			taken := debit{subject: op.Key.Subject, incarnation: n.incarnation, lineage: 1 + uint64(p), steady: a.Now.Steady, ops: []counters.Op{op}, when: []int64{0}}
-			w.change(func() { w.place[p].frozen = true })
-			n.sendRefunds([]refund{{debit: taken}})
-			time.Sleep(wait)
-			w.change(func() { w.place[p].frozen = false })
-			time.Sleep(100 * time.Millisecond)
-			want := int64(0)
-			if wait > maxDebitAge {
-				want = 50
-			}
-			if used := n.used("r", q.Key[0]); used != want {
-				t.Errorf("after %v: have %d used, want %d", wait, used, want)
-			}
+// A bucket takes back of a check's cost what can't have drained, and nothing if its rate may have changed.
+func TestABucketTakesBackWhatIsLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		between func(n *testNode)
+		want    int64 // used afterwards
+	}{
+		"the same rate":  {func(*testNode) {}, 0},
+		"another rate":   {func(n *testNode) { n.SetRules(n.Rules()) }, 50},
+		"half an hour":   {func(*testNode) { time.Sleep(30 * time.Minute) }, 0},
+		"used meanwhile": {func(n *testNode) { n.used("r", "x") }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 100h, algorithm: token-bucket}]}]")
+				n := w.nodes[0]
+				time.Sleep(time.Minute)
+				q := byKey("r", w.keyOf("r", n, nil))
+				q.Costs = []UnitCost{{"requests", 50}}
+				a := n.check(q)
+				taken, _ := debitOf(n, a)
+				taken.steady = a.Now.Steady
+				time.Sleep(time.Second)
+				tt.between(n)
+				n.sendRefunds([]refund{{debit: taken}})
+				if used := n.used("r", q.Key[0]); used != tt.want {
+					t.Errorf("have %d used, want %d", used, tt.want)
+				}
+			})
 		})
 	}
 }
@@ -213,7 +218,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		p := op.Key.Partition()
 		list := make([]refund, maxWaitingRefunds+1)
 		for i := range list {
-			list[i] = refund{debit: debit{subject: op.Key.Subject, lineage: 1 + uint64(p), ops: []counters.Op{op}, when: []int64{0}}, made: 1}
+			list[i] = refund{debit: debit{subject: op.Key.Subject, life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op}, when: []int64{0}}, made: 1}
 		}
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)

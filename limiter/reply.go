@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -14,21 +15,22 @@ import (
 type status uint8
 
 const (
-	decided            status = iota
-	notOwner                  // this node is not the owner; the reply may say which node is
-	noAuthority               // the owner currently has no authority
-	unreachable               // this node could neither reach the owner nor act for it
-	askerBehind               // the asker's rules are too old
-	tableFull                 // the table of counters has no room for the change
-	requestIDReused           // an earlier request with the same id had other content
-	tooManyRequestIDs         // no room to keep the answer to a request with an id
-	unknownReservation        // the id is not of a reservation that can still be settled
-	neverDecided              // never sent: the reply does not cover this check
-	statuses           = neverDecided
+	decided             status = iota
+	notOwner                   // this node is not the owner; the reply may say which node is
+	noAuthority                // the owner currently has no authority
+	unreachable                // this node could neither reach the owner nor act for it
+	askerBehind                // the asker's rules are too old
+	tableFull                  // the table of counters has no room for the change
+	requestIDReused            // an earlier request with the same id had other content
+	tooManyRequestIDs          // no room to keep the answer to a request with an id
+	tooManyReservations        // no room for another reservation
+	unknownReservation         // the id is not of a reservation that can still be settled
+	neverDecided               // never sent: the reply does not cover this check
+	statuses            = neverDecided
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, unknownReservation: ErrUnknownReservation}
+var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, tooManyReservations: ErrTooManyReservations, unknownReservation: ErrUnknownReservation}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {
@@ -64,9 +66,9 @@ type reply struct {
 	// The rest is set only with decided.
 	standby     bool // a standby decided
 	decider     ring.NodeID
-	incarnation uint64   // of the decider's process: only it can interpret steady
-	steady      int64    // time of the decision, on the decider's steady clock
-	lineages    []uint64 // by subject; zero if the debit can't be given back
+	incarnation uint64          // of the decider's process: only it can interpret steady
+	steady      int64           // time of the decision, on the decider's steady clock
+	lives       []counters.Life // by subject: of the counters; zero if the debit can't be given back
 	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
 	// true but there are fewer elements than checks, the remaining checks must ask again.
 	admitted []bool
@@ -77,12 +79,12 @@ type reply struct {
 // result is the decision of one limit on one check.
 type result struct {
 	algorithms.Decision
-	full   bool
-	window int64 // the window in which the cost was taken
+	full bool
+	when int64 // when the cost was taken; see debit.when
 }
 
 func (r *reply) reset() {
-	*r = reply{lineages: r.lineages[:0], admitted: r.admitted[:0], results: r.results[:0], grants: r.grants[:0]}
+	*r = reply{lives: r.lives[:0], admitted: r.admitted[:0], results: r.results[:0], grants: r.grants[:0]}
 }
 
 func (r *reply) append(b []byte) []byte {
@@ -112,13 +114,19 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	c.Raw(r.decider[:])
 	wire.Fixed(c, &r.incarnation)
 	wire.Fixed(c, &r.steady)
-	wire.List(c, &r.lineages, subjects, 8, func(v *uint64) { wire.Fixed(c, v) })
+	wire.List(c, &r.lives, subjects, 9, func(v *counters.Life) { codeLife(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)
 	wire.List(c, &r.results, ops*len(r.admitted), minResultBytes, func(v *result) { v.code(c) })
 	wire.List(c, &r.grants, subjects, minGrantBytes, func(g *leaseGrant) { g.code(c) })
 	// The answer may cover fewer checks than were asked about; see admitted.
 	n := len(r.admitted)
-	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
+	c.Require(n > 0 && len(r.results) == n*ops && len(r.lives) == subjects && !slices.Contains(r.admitted[:n-1], false))
+}
+
+// codeLife writes or reads the life of a subject's counters.
+func codeLife(c *wire.Coder, life *counters.Life) {
+	wire.Fixed(c, &life.Lineage)
+	wire.Number(c, &life.Resets, math.MaxInt64)
 }
 
 const minResultBytes = 4 // the minimum size of an encoded result
@@ -128,7 +136,7 @@ func (r *result) code(c *wire.Coder) {
 	c.Flags(&r.Allowed, &r.full, &more)
 	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
-	wire.Varint(c, &r.window)
+	wire.Varint(c, &r.when)
 	if more {
 		wire.Varint(c, &r.RetryAfter)
 		wire.Number(c, &r.Delay, math.MaxInt64)

@@ -10,11 +10,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
@@ -33,8 +35,8 @@ type reservations struct {
 // Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
 // id with the real costs, within ttl (at most MaxReservationTime). After that the reserved costs stay charged. Reserve asks the
 // owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
-// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the
-// owner decided but could not keep the answer, so nothing is reserved.
+// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrTooManyReservations,
+// ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
 }
@@ -91,32 +93,25 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	r := &reservation{made: a.Now.Wall}
 	_, _ = rand.Read(r.nonce[:]) // never fails
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
+	place := a.scratch.placing
+	if place != nil {
+		binary.LittleEndian.PutUint64(r.nonce[:], place.id)
+		r.group, r.inline, r.hasPlace = place.group, place.inline, place.made
+	}
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
+
 	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		decision := subjectDecision{undo: undoHere, decidedAt: a.Now, lineage: 1} // for a standalone node
-		if rs.limiter.membership != nil {
-			decision = a.scratch.cluster.subjects[i].subjectDecision
-		}
-		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
-		if rs.limiter.membership != nil && h.Rule.Consistency == rules.Local {
-			s.lineage, s.incarnation, s.steady = localLineage, rs.limiter.incarnation, decision.decidedAt.Steady
-		}
+		s := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if !isReservable(&a.scratch.ops[first+j]) {
-				continue
+			if isReservable(&a.scratch.ops[first+j]) {
+				s.units = append(s.units, r.unitIndex(limit.Unit))
 			}
-			unit := slices.Index(r.units, limit.Unit)
-			if unit < 0 {
-				unit = len(r.units)
-				r.units = append(r.units, limit.Unit)
-			}
-			s.units = append(s.units, unit)
 		}
 		if rs.limiter.meter != nil && h.Rule.CountsMonthly { // the node that settles may not know the subject
 			key := billingKey(h, q)
@@ -128,39 +123,68 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		r.subjects = append(r.subjects, s)
 		first += n
 	}
-	// Only a home whose counters have a lineage can give cost back, here and elsewhere.
-	home := max(0, slices.IndexFunc(r.subjects, func(s reservedSubject) bool { return s.lineage != 0 && s.lineage != localLineage }))
+
+	home := r.homeIndex(place)
 	r.subjects[0], r.subjects[home] = r.subjects[home], r.subjects[0]
-	if (counters.Key{Counter: a.scratch.match.Hits[home].Subject.Lo}).IsInline() {
-		copy(r.nonce[:], inlineNonce)
-	}
 	return r
 }
 
-// debitOf returns what a subject's ops took, given how the subject was decided. A shadow limit that refused took nothing and
-// owes nothing.
-func (rs *reservations) debitOf(subject uint64, decision *subjectDecision, ops []counters.Op) debit {
-	d := debit{subject: subject}
-	first, index := 0, 0 // positions in the question
-	switch decision.undo {
-	case undoHere:
-		d.lineage, d.incarnation, d.steady = decision.lineage, rs.limiter.incarnation, decision.decidedAt.Steady
-	case undoAsked:
-		first, index = findSubject(decision.answeredBy.q.ops, subject)
-		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[index], decision.answeredBy.incarnation, decision.answeredBy.steady
+// unitIndex returns the index of a unit in r.units, and adds it if need be.
+func (r *reservation) unitIndex(unit string) int {
+	i := slices.Index(r.units, unit)
+	if i < 0 {
+		i = len(r.units)
+		r.units = append(r.units, unit)
 	}
+	return i
+}
+
+// homeIndex returns which of r's subjects is the home: the one whose owner made the place. If none did, it is the first one with a
+// lineage, because only such a home can give cost back, here and elsewhere.
+func (r *reservation) homeIndex(place *placing) int {
+	i := slices.IndexFunc(r.subjects, func(s reservedSubject) bool {
+		if r.hasPlace {
+			return s.subject == place.home
+		}
+		return s.life.Lineage != 0 && s.life.Lineage != localLineage
+	})
+	return max(i, 0)
+}
+
+// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow limit that refused took nothing and owes nothing.
+func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
+	h := &a.scratch.match.Hits[i]
+	d := debit{subject: h.Subject.Hi}
+	var asked *ask
+	first := 0 // position in the question
+	if rs.limiter.membership == nil {
+		d.life, d.incarnation, d.steady = a.scratch.life, rs.limiter.incarnation, a.Now.Steady
+	} else {
+		decision := &a.scratch.cluster.subjects[i].subjectDecision
+		switch {
+		case h.Rule.Consistency == rules.Local:
+			d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
+			d.incarnation, d.steady = rs.limiter.incarnation, decision.decidedAt.Steady
+		case decision.undo == undoHere:
+			d.life, d.incarnation, d.steady = decision.life, rs.limiter.incarnation, decision.decidedAt.Steady
+		case decision.undo == undoAsked:
+			asked = decision.answeredBy
+			at, index := findSubject(asked.q.ops, d.subject)
+			first = at
+			d.life, d.incarnation, d.steady = asked.lives[index], asked.incarnation, asked.steady
+		}
+	}
+
 	for j := range ops {
 		op := &ops[j]
 		if !isReservable(op) {
 			continue
 		}
-		when := int64(op.Decision.ResetAfter)
-		switch {
-		case !op.Limit.Kind.Windowed(): // it drains over time: keep ResetAfter
-		case decision.undo == undoAsked:
-			when = decision.answeredBy.windows[first+j]
-		default:
-			when = op.TakeRecord().Window
+		when := int64(0)
+		if asked != nil {
+			when = asked.when[first+j]
+		} else {
+			when = takenWhen(op, algorithms.Instant{Steady: d.steady})
 		}
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
 		d.when = append(d.when, when)
@@ -184,13 +208,10 @@ const (
 	// settlementMemory is how long the home remembers a settlement after the reservation expires.
 	settlementMemory = time.Minute
 
-	reservationFormat = 2  // the first byte of an id
+	reservationFormat = 3  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
-	// inlineNonce is the prefix of the nonce of a reservation with an inline home, even if nothing was taken there. The notes
-	// of its settlement are inline counters.
-	inlineNonce    = "inli"
-	signatureBytes = 16
-	maxUnitBytes   = 1024
+	signatureBytes    = 16
+	maxUnitBytes      = 1024
 	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
 	// bills are not corrected when the reservation is settled.
 	maxNameBytes = 16 << 10
@@ -208,8 +229,11 @@ var (
 // reservation says what a check took, from which counters, and when: enough for any node to settle it. No node stores it: it
 // travels in the id, and a signature proves that this cluster made it.
 type reservation struct {
-	nonce    [nonceBytes]byte
-	made     int64 // Unix nanoseconds, by the wall clock
+	nonce    [nonceBytes]byte // begins with the ID of the place
+	hasPlace bool             // the home's owner made a place for it
+	inline   bool             // of the place
+	group    uint32           // likewise
+	made     int64            // Unix nanoseconds, by the wall clock
 	until    int64
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
@@ -230,13 +254,16 @@ func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
 
 // Code implements wire.Message.
 func (r *reservation) Code(c *wire.Coder) {
-	life := r.until - r.made
+	life, group := r.until-r.made, uint64(r.group)
 	c.Raw(r.nonce[:])
+	c.Flags(&r.hasPlace, &r.inline)
+	wire.Number(c, &group, math.MaxUint32)
+	r.group = uint32(group)
 	wire.Fixed(c, &r.made)
 	wire.Number(c, &life, int64(MaxReservationTime))
 	r.until = r.made + life
 	c.Texts(&r.units, MaxReserved, maxUnitBytes)
-	wire.List(c, &r.subjects, MaxReserved, 4*8+2+1+1, func(s *reservedSubject) {
+	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1, func(s *reservedSubject) {
 		s.code(c)
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
@@ -279,15 +306,8 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// settlementKey returns the key under which the settlement of a unit is recorded with a subject, which usually is the home.
-func (r *reservation) settlementKey(subject uint64, unit int) counters.Key {
-	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	k := counters.Key{Subject: subject, Counter: binary.LittleEndian.Uint64(h[:])}
-	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
-		k.Counter = counters.InlineNote(k.Counter)
-	}
-	return k
-}
+// placeID returns the ID of r's place.
+func (r *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(r.nonce[:]) }
 
 // signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
 // this process's own, and no other node can verify the signature.

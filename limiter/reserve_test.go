@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -224,7 +226,7 @@ func TestReservationAndLineage(t *testing.T) {
 			t.Errorf("handed over: have %d used, want 100", have)
 		}
 		less, more := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
-		w.change(func() { w.place[p].lineage++ })
+		w.beginLineage(p)
 		n.settleTokens(less, 10)
 		n.settleTokens(more, 150)
 		if have := n.used("r", key); have != 350 {
@@ -240,13 +242,13 @@ func TestReservationAndLineage(t *testing.T) {
 	})
 }
 
-// Nothing is given back in a lineage that begins between the moment when the lineage is read and the change: neither by a
-// settlement, at the home or elsewhere, nor by a check that is rolled back.
+// Nothing is given back in a lineage that begins in the last moment before the change: neither by a settlement, at the home or
+// elsewhere, nor by a check that is rolled back.
 func TestALineageBeginsWhileCostIsGivenBack(t *testing.T) {
 	for what, tt := range map[string]struct {
 		rule    string // whose partition begins the lineage
-		reading int32  // of lineages, after which it begins
-	}{"home": {"a", 1}, "other subject": {"b", 2}, "check": {"a", 2}} {
+		reading int32  // of the owner's authority, after which it begins; 0: when another node is asked
+	}{"home": {"a", 1}, "other subject": {"b", 2}, "check": {"a", 0}} {
 		w := newTestCluster(t, 2, `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 1440h, algorithm: fixed-window, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000, per: 1440h, algorithm: fixed-window, unit: tokens}]}
@@ -255,41 +257,40 @@ func TestALineageBeginsWhileCostIsGivenBack(t *testing.T) {
 		a, b, c := w.keyOf("a", n, nil), w.keyOf("b", n, nil), w.keyOf("c", w.nodes[1], nil)
 		key := map[string]string{"a": a, "b": b}[tt.rule]
 		id := n.reserve(Query{Attributes: attrs("a", a, "b", b), Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
+		begun := false
 		begin := func() {
+			begun = true
+			n.asked.Store(nil)
 			p := w.partition(tt.rule, key)
 			n.table.Shut(p)
 			n.table.Drop(p) // the new lineage continues from a copy without the cost
 			w.change(func() { w.place[p].lineage += 1000 })
-			n.table.Open(p)
+			n.table.Open(p, w.place[p].lineage)
 			if q := tokens(tt.rule, key, 200); !n.check(q).Allowed {
 				t.Error("refused")
 			}
 		}
-		var readings atomic.Int32
-		begun := make(chan struct{})
-		read := func() {
-			if readings.Add(1) != tt.reading {
-				return
-			}
-			go func() {
-				defer close(begun)
-				begin()
-			}()
-			select {
-			case <-begun:
-			case <-time.After(50 * time.Millisecond): // it waits until the counters have changed
-			}
-		}
-		n.lineages.Store(&read)
+
 		if what == "check" {
+			w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
+				if m == MethodAsk && !begun {
+					begin()
+				}
+			}
 			if q := (Query{Attributes: attrs("a", a, "c", c), Costs: []UnitCost{{"tokens", 100}}}); n.check(q).Allowed {
 				t.Error("admitted")
 			}
 		} else {
+			var readings atomic.Int32
+			read := func() {
+				if readings.Add(1) == tt.reading {
+					begin()
+				}
+			}
+			n.asked.Store(&read)
 			n.settleTokens(id, 0)
 		}
-		<-begun
-		if have := n.used(tt.rule, key); have != 200 {
+		if have := n.used(tt.rule, key); !begun || have != 200 {
 			t.Errorf("%s: have %d used in the new lineage, want 200", what, have)
 		}
 	}
@@ -340,11 +341,11 @@ func TestAuthorityLapsesWhileSettling(t *testing.T) {
 		for i, used := range []int64{30, 170} {
 			id := n.reserve(q, time.Minute)
 			lapse := func() { owner.authority.Store(false) }
-			owner.lineages.Store(&lapse)
+			owner.asked.Store(&lapse)
 			if s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: used}}); !errors.Is(err, ErrNoOwner) {
 				t.Errorf("without authority: have %+v, %v", s, err)
 			}
-			owner.lineages.Store(nil)
+			owner.asked.Store(nil)
 			owner.authority.Store(true)
 			if s := n.settleTokens(id, 1); !s.Repeated || s.Costs[0].Cost != used {
 				t.Errorf("repeated: have %+v, want %d used", s, used)

@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -59,7 +61,7 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 // decideHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
 // counters.ErrShut if the counters have moved away.
 func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
-	memo := r.ticket.memo(home, a.Now)
+	memo := r.ticket.memo(home, notes.Answer, a.Now)
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
@@ -82,12 +84,9 @@ func (rs *reservations) decideHere(ctx context.Context, r *reserveRequest, home 
 	if id, err = rs.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(checkRequest, memo, a.Now) {
-		if err = rs.limiter.table.Remember(a.Now, memo); err == nil { // a full table can't keep the answer
-			rs.limiter.requests.add(rs.limiter.table, checkRequest, memo)
-		}
-	}
-	if !errors.Is(err, counters.ErrShut) {
+	memo.Answer = wire.Encode(nil, a.pack(id))
+	err = rs.limiter.table.Remember(a.Now, memo)
+	if !errors.Is(err, counters.ErrShut) { // any other error: the answer is too long to be kept
 		return id, nil
 	}
 	// The subject has just moved to a node that does not have the answer. Let that node decide again.
@@ -286,13 +285,26 @@ func (s *Subject) code(c *wire.Coder) {
 // it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
-	defer func() { a.scratch.reserving = false }()
-	if !done && !rs.limiter.start(q, a) {
-		if err := rs.limiter.finish(q, a); err != nil {
-			return "", err
-		}
-	} else {
+	if ttl > 0 && !done {
+		a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
+	}
+	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
+
+	switch {
+	case done:
 		rs.limiter.count(q, a)
+	case rs.limiter.membership == nil:
+		err = rs.decideStandalone(q, a)
+	case rs.limiter.start(q, a):
+		err = a.placeErr()
+		if err == nil {
+			rs.limiter.count(q, a)
+		}
+	default:
+		err = rs.limiter.finish(q, a)
+	}
+	if err != nil {
+		return "", err
 	}
 	if !a.Allowed && !a.Counted {
 		return "", nil
@@ -302,4 +314,25 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	}
 	key, _ := rs.signingKey()
 	return rs.reservationOf(q, a, ttl).id(key), nil
+}
+
+// decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.
+func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
+	l, place := rs.limiter, a.scratch.placing
+	a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
+	if place != nil {
+		if err := place.makeIn(l.table, a.Now, a.scratch.ops); err != nil {
+			return err
+		}
+	}
+
+	l.start(q, a)
+	if place != nil {
+		place.made = a.Allowed || a.Counted
+		if !place.made {
+			place.dropFrom(l.table, a.Now)
+		}
+	}
+	l.count(q, a)
+	return nil
 }

@@ -116,7 +116,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 				w.change(func() { w.place[p].frozen = true })
 				owner.table.Shut(p)
 				time.AfterFunc(frozen, func() {
-					owner.table.Open(p)
+					owner.table.Open(p, 1+uint64(p))
 					w.change(func() { w.place[p].frozen = false })
 				})
 				owner.routes.Store(0)

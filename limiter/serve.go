@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -115,9 +116,6 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
 			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
-			if !f.refusalsOnly {
-				m.leases.resets.add(m.Boottime(), f.subject)
-			}
 		}
 	case MethodBorrow:
 		var n subjectRef
@@ -174,6 +172,9 @@ func (l *Limiter) version() int64 {
 // don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	q := &x.question
+	if q.version != 0 && q.version != x.reply.version {
+		l.noteOtherRates()
+	}
 	if q.version == 0 || !l.isStale(q.version) && (q.version >= x.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
@@ -283,7 +284,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	if err == nil && len(body) > 0 {
 		got = status(body[0])
 	}
-	if got == decided || got == askerBehind {
+	if got == decided || got == askerBehind || got == tooManyReservations {
 		to.Reply(body)
 		return true
 	}
@@ -300,19 +301,31 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	now := l.clock.Now()
 	began := m.recorderClock()
-	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
-	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
+	r.lives, r.admitted, r.results, r.grants = r.lives[:0], r.admitted[:0], r.results[:0], r.grants[:0]
+	// Read the lives before the Take. If one ends in between, what is taken can't be given back in the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Subject != q.ops[i-1].Key.Subject {
-			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Subject)))
+			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(q.ops[i].Key.Subject)))
 		}
 	}
+	if q.placing != nil {
+		err := q.placing.makeIn(l.table, now, q.ops)
+		if errors.Is(err, ErrTooManyReservations) {
+			r.status = tooManyReservations
+			return true
+		}
+	}
+
 	r.status = decided
 	take := l.table.Take
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
-	if !x.decideEach(now, take) {
+	done := x.decideEach(now, take)
+	if q.placing != nil && !(done && r.admitted[0]) {
+		q.placing.dropFrom(l.table, now)
+	}
+	if !done {
 		return false
 	}
 	l.membership.leases.grantRequests(x, now)
@@ -337,7 +350,7 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 		r.admitted = append(r.admitted, verdict == counters.Admitted)
 		for i := range q.ops {
 			op := &q.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenWhen(op, now)})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, when: takenWhen(op, now)})
 		}
 		if verdict != counters.Admitted {
 			break
@@ -351,7 +364,7 @@ func (x *exchange) decideEach(now algorithms.Instant, decide func(algorithms.Ins
 func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
 	m, q, r := l.membership, &x.question, &x.reply
 	now := l.clock.Now()
-	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
+	r.admitted, r.results, r.lives, r.grants = r.admitted[:0], r.results[:0], r.lives[:0], r.grants[:0]
 	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, problem)
 	}
@@ -359,7 +372,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 		return false
 	}
 	for range countSubjects(q.ops) {
-		r.lineages = append(r.lineages, 0)
+		r.lives = append(r.lives, counters.Life{})
 	}
 	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
 	return true
@@ -430,7 +443,7 @@ func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
 		p, lineage := ring.PartitionOf(ops[first].Key.Subject), uint64(0)
 		if by == ByOwner {
-			lineage = m.Ownership.Lineage(p)
+			lineage = m.leases.limiter.table.Lineage(p)
 		}
 		for range times {
 			m.Recorder.Decided(by, p, lineage, began, ended)

@@ -2,6 +2,9 @@ package limiter
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -101,7 +105,7 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 }
 
 // settleLocal settles those of s's subjects that `consistency: local` rules debited, as the home has settled s. Only the process
-// that made the reservation can do so; its notes in the fallback counters prevent a second time.
+// that made the reservation can do so; their places in the fallback counters prevent a second time.
 func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	actual := *s
 	if actual.costs = out.Costs; len(out.Costs) == 0 {
@@ -109,15 +113,17 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	}
 	for i := range s.subjects {
 		subj := &s.subjects[i]
-		if subj.lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
 			continue
 		}
 		now := rs.limiter.clock.Now()
 		c := actual.changes(rs.limiter, subj, now)
-		if _, done, err := rs.limiter.membership.Fallback.Settle(now, c); err != nil || !done {
+		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
+		switch {
+		case err != nil || !done:
 			rs.countDropped(&actual, subj)
-		} else if i == 0 {
-			out.Remaining = c.Tightest // the home's owner does not know it
+		case i == 0: // the home's owner does not know what remains
+			out.Remaining = actual.settlement(c, repeated).Remaining
 		}
 	}
 }
@@ -132,20 +138,25 @@ func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 }
 
 // settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
-// error is counters.ErrShut if this node is not the owner.
+// error is counters.ErrShut if this node is not the owner, or ErrTooManyReservations if the reservation was made without a place.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	c := s.changes(rs.limiter, s.home(), now)
-	if s.home().lineage == localLineage { // its counters are not here; see settleLocal
-		c.Changes, c.SameLineage = nil, func() bool { return false }
+	if s.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
+		c.Changes = nil
 	}
 	repeated, done, err := rs.limiter.table.Settle(now, c)
+	if errors.Is(err, notes.ErrReservations) {
+		return nil, ErrTooManyReservations
+	}
 	if err != nil {
 		return nil, err
 	}
+
 	if done && !repeated { // even if authority has lapsed: a caller who repeats it finds it done
 		rs.settled.Add(1)
-		rs.settleRest(s, now, c.Refundable)
+		rs.dropped.Add(int64(c.Dropped))
+		rs.settleRest(s, c.SameLineage)
 	}
 	switch {
 	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
@@ -159,21 +170,22 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	return s.settlement(c, repeated), nil
 }
 
-// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other
-// subjects.
-func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, refundable bool) {
-	s.correctBill(rs.limiter, now)
+// settleRest corrects the bill of a reservation that was settled at its home, and settles it at the owners of its other subjects. If
+// the home forgot the settlement, it would be repeated with all that, so the home's standby must have it first.
+func (rs *reservations) settleRest(s *settleRequest, refundable bool) {
+	if len(s.subjects) > 1 || s.isBilled(rs.limiter) {
+		rs.confirmHome(s)
+	}
+
+	s.correctBill(rs.limiter)
 	var debts []*change
-	for i := range s.subjects {
-		subj := &s.subjects[i]
-		if subj.lineage == localLineage {
+	for i := range s.subjects[1:] {
+		subj := &s.subjects[1+i]
+		if subj.life.Lineage == localLineage {
 			continue // see settleLocal
 		}
 		if !refundable {
 			rs.countDropped(s, subj)
-		}
-		if i == 0 {
-			continue
 		}
 		debt, back := s.splitExcess(subj, refundable)
 		if len(debt.ops) > 0 {
@@ -181,7 +193,7 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 		}
 		switch {
 		case len(back.ops) == 0:
-		case subj.lineage == 0:
+		case subj.life.Lineage == 0:
 			rs.limiter.countLost(back)
 		default:
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
@@ -192,8 +204,29 @@ func (rs *reservations) settleRest(s *settleRequest, now algorithms.Instant, ref
 	}
 }
 
+// confirmHome waits until the node that would take over the home has its counters and notes as they are now. If none can be reached,
+// or it does not answer in time, the rest is settled all the same: better twice, should this node die as well, than not at all.
+func (rs *reservations) confirmHome(s *settleRequest) {
+	m := rs.limiter.membership
+	if m == nil || m.Backup == nil {
+		return
+	}
+	p := ring.PartitionOf(s.home().subject)
+	if !m.Backup.CanConfirm(p) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
+	defer cancel()
+	_ = m.Backup.Confirm(ctx, p)
+}
+
+// isBilled reports whether settling s corrects a bill.
+func (s *settleRequest) isBilled(l *Limiter) bool {
+	return l.meter != nil && slices.ContainsFunc(s.subjects, func(subj reservedSubject) bool { return subj.rule != "" })
+}
+
 // correctBill bills the difference between the real and the reserved costs.
-func (s *settleRequest) correctBill(l *Limiter, now algorithms.Instant) {
+func (s *settleRequest) correctBill(l *Limiter) {
 	if l.meter == nil {
 		return
 	}
@@ -216,11 +249,6 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Instant) {
 	}
 }
 
-// sameLineage reports whether the subject's counters on this node have the given lineage.
-func (l *Limiter) sameLineage(subject, lineage uint64) bool {
-	return l.membership == nil || lineage != 0 && l.membership.Ownership.Lineage(ring.PartitionOf(subject)) == lineage
-}
-
 // excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
 func (s *settleRequest) excess(subj *reservedSubject, i int) int64 {
 	if len(s.costs) == 0 {
@@ -237,63 +265,77 @@ func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// changes returns the changes to subj's counters, and the notes to record there.
+// changes returns the changes to subj's counters, and its place.
 func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
+	local := subj.life.Lineage == localLineage
+	place := &placing{id: s.placeID(), group: s.group, inline: s.inline, ttl: time.Duration(max(0, s.until-now.Wall))}
 	c := &counters.Settlement{
-		Until:   (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
-		TooLate: now.Wall > s.until,
-	}
-	for unit := range max(1, len(s.units)) {
-		n := counters.Note{Key: s.settlementKey(subj.subject, unit)}
-		if unit < len(s.units) {
-			if i := s.costIndex(unit); i >= 0 {
-				n.Count, n.At = s.costs[i].Cost, noteNamed
-			} else if len(s.costs) == 0 {
-				n.At = noteNamed
-			}
-		}
-		c.Notes = append(c.Notes, n)
-	}
-	if subj.lineage != localLineage {
+		Place:    *place.with(subj.subject, now),
+		HasPlace: s.hasPlace || local,
+		TooLate:  now.Wall > s.until,
 		// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 		// nothing is given back, here or elsewhere.
-		c.SameLineage = func() bool { return l.sameLineage(subj.subject, subj.lineage) }
+		Life:   subj.life,
+		Answer: s.keptAnswer,
 	}
+	if local && l.membership != nil {
+		c.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
+	}
+
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
-		if subj.lineage == localLineage {
+		if local {
 			limit = l.membership.shareOf(limit)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
 			Key: subj.ops[i].Key, Limit: limit, Cost: s.excess(subj, i),
-			From: algorithms.TakeRecord{Window: subj.when[i]}, Rest: l.remainingLife(&subj.debit, i, s.made, now),
+			From:       l.takenAt(&subj.debit, i, reservationAge(s.made, now)),
 			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
 	}
 	return c
 }
 
-// noteNamed is the Note.At of a unit that the settlement named.
-const noteNamed = 1
-
-// remainingLife returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added
-// since. If another process made the reservation, it allows for maxClockSkew.
-func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Instant) time.Duration {
-	switch {
-	case d.ops[i].Limit.Kind.Windowed():
-		return 0
-	case d.incarnation == l.incarnation:
-		return time.Duration(d.when[i] - (now.Steady - d.steady))
-	}
-	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(maxClockSkew))
+// reservationAge returns how long ago a reservation was made, at most, by the wall clock.
+func reservationAge(made int64, now algorithms.Instant) time.Duration {
+	return time.Duration(max(0, now.Wall-made)) + maxClockSkew
 }
 
-// settlement returns the Settlement that c's notes record.
-func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
-	out := &Settlement{Remaining: c.Tightest, Repeated: repeated}
+// keptAnswer returns what the home keeps of a settlement: what is left of the tightest limit, plus 1, and by unit the settled cost,
+// plus 1, or 0 if it was not named.
+func (s *settleRequest) keptAnswer(c *counters.Settlement) []byte {
+	b := binary.AppendUvarint(nil, uint64(c.Tightest+1))
 	for unit := range s.units {
-		if n := &c.Notes[unit]; n.At == noteNamed {
-			out.Costs = append(out.Costs, UnitCost{Unit: s.units[unit], Cost: n.Count})
+		cost, named := int64(0), len(s.costs) == 0
+		if i := s.costIndex(unit); i >= 0 {
+			cost, named = s.costs[i].Cost, true
+		}
+		if named {
+			cost++
+		}
+		b = binary.AppendUvarint(b, uint64(cost))
+	}
+	return b
+}
+
+// settlement returns the Settlement that c records. If the home has forgotten the answer of an earlier one, it has neither costs nor
+// what remained.
+func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settlement {
+	kept := c.Kept
+	if !repeated {
+		kept = s.keptAnswer(c)
+	}
+	out := &Settlement{Remaining: -1, Repeated: repeated}
+	if len(kept) == 0 {
+		return out
+	}
+
+	d := wire.NewDecoder(kept)
+	out.Remaining = d.UpTo(algorithms.MaxAmount+1) - 1
+	for unit := range s.units {
+		cost := d.UpTo(algorithms.MaxAmount + 1)
+		if cost > 0 {
+			out.Costs = append(out.Costs, UnitCost{Unit: s.units[unit], Cost: cost - 1})
 		}
 	}
 	return out
@@ -301,7 +343,7 @@ func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settl
 
 // splitExcess returns what one of s's subjects still owes, and what it gets back.
 func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	debt = &change{verb: verbAdjust, ticket: ticketOf("", 0, chargeTimeout)}
+	debt = &change{verb: verbAdjust, ticket: s.debtTicket(subj)}
 	back = &refund{debit: subj.debit, made: s.made}
 	back.ops, back.when = nil, nil
 	for i := range subj.ops {
@@ -316,6 +358,15 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 		}
 	}
 	return debt, back
+}
+
+// debtTicket returns the ticket of what subj owes. It is the same whenever s is settled, so that the owner debits it once, should the
+// home have forgotten that it was settled.
+func (s *settleRequest) debtTicket(subj *reservedSubject) *ticket {
+	h := sha256.New()
+	h.Write(s.nonce[:])
+	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
+	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), life: answerLife - time.Second}
 }
 
 // charge debits debts at their owners, all at the same time. It sends each until the owner acknowledges it, because a repeated

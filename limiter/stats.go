@@ -272,6 +272,8 @@ type scratch struct {
 	hasLocal     bool          // some rule has `consistency: local`
 	hasBlocks    bool          // ops include blocks, each after the limits of its hit
 	reserving    bool          // use no leases: a reservation must know what it takes
+	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
+	life         counters.Life // of the counters that a standalone node decides a reservation by
 	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
 	cluster      *clusterCheck // nil before the first check that needs it
 }

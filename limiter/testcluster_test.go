@@ -59,7 +59,7 @@ type testNode struct {
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
 	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
-	lineages  atomic.Pointer[func()]                           // called after each reading of a lineage; may be nil
+	asked     atomic.Pointer[func()]                           // called after each reading of its authority; may be nil
 }
 
 func newTestCluster(t testing.TB, n int, text string) *testCluster {
@@ -85,7 +85,7 @@ func newRegion(t testing.TB, n int, text string, far OtherRegions) *testCluster 
 	}
 	for p := range w.place {
 		w.place[p] = testPlace{owner: w.table.Owner(p), standby: w.table.Standby(p), lineage: 1 + uint64(p)}
-		w.node(w.table.Owner(p)).table.Open(p)
+		w.node(w.table.Owner(p)).table.Open(p, w.place[p].lineage)
 	}
 	t.Cleanup(func() {
 		for _, n := range w.nodes {
@@ -119,7 +119,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
+		Self: id, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far, Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
@@ -170,9 +170,15 @@ func (w *testCluster) handOver(p int, to *testNode) {
 	}); err != nil {
 		w.t.Error(err)
 	}
-	to.table.Open(p)
+	to.table.Open(p, w.place[p].lineage)
 	w.change(func() { w.place[p].owner, w.place[p].other, w.place[p].frozen = to.id, ring.NodeID{}, false })
 	from.table.Drop(p)
+}
+
+// beginLineage makes p's owner continue its counters in a new lineage.
+func (w *testCluster) beginLineage(p int) {
+	w.change(func() { w.place[p].lineage++ })
+	w.node(w.place[p].owner).table.Open(p, w.place[p].lineage)
 }
 
 // Route implements Ownership.
@@ -213,15 +219,13 @@ func (n *testNode) WaitUnfrozen(ctx context.Context, p int) {
 // LearnOwner implements Ownership.
 func (n *testNode) LearnOwner(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
 
-// Lineage implements Ownership.
-func (n *testNode) Lineage(p int) uint64 {
-	n.w.mu.Lock()
-	lineage := n.w.place[p].lineage
-	n.w.mu.Unlock()
-	if read := n.lineages.Load(); read != nil {
-		(*read)()
+// hasAuthority reads n's authority.
+func (n *testNode) hasAuthority() bool {
+	yes := n.authority.Load()
+	if asked := n.asked.Load(); asked != nil {
+		(*asked)()
 	}
-	return lineage
+	return yes
 }
 
 // DecideAsStandby implements Ownership.

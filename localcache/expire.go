@@ -15,19 +15,15 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 }
 
 // returnPause is how long TakeEnded waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
-// may still be in progress, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
-// the holder's report of what it may still spend, and that report does not include what waits here.
+// may still be in progress, and put their cost back if another limit refuses them.
 const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	g := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: g.id, Until: g.until, due: now + returnPause}
+	out := EndedGrant{Source: le.source, Grant: g.id, Life: g.life, Steady: g.steady, Until: g.until, due: now + returnPause}
 	for i := range le.limits {
 		l := &le.limits[i]
-		if l.limit.Kind.Bucket() {
-			out.due = now
-		}
 		key := counters.Key{Subject: le.subject, Counter: l.counter}
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)

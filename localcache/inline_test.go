@@ -128,32 +128,6 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), debitAlways); id == 0 {
 		t.Error("a set with grants got no more")
 	}
-	if b.Forget(7); b.Outstanding() != 0 {
-		t.Errorf("%d grants of changed counters are outstanding", b.Outstanding())
-	}
-	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), debitAlways); id == 0 {
-		t.Error("nothing is outstanding, but a new set got nothing")
-	}
-}
-
-// A bucket takes back only as much as keeps it within its burst, counting what is leased to callers with other limits.
-func TestABucketOfSeveralSetsStaysWithinItsBurst(t *testing.T) {
-	b := NewLeaseLedger(0)
-	grant := func(holder byte, remaining, burst int64) uint64 {
-		l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: burst, Window: time.Minute}
-		r := request(holder, 100, remaining, l)
-		r.Ops[0].Key.Counter = counters.InlineCounter(0)
-		id, _ := b.Grant(0, r, debitAlways)
-		return id
-	}
-	first := grant(1, 1000, 1000)
-	grant(1, 1900, 2000)
-	l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
-	ops, have := []counters.Op{{Key: counters.Key{Subject: 7, Counter: counters.InlineCounter(0)}, Limit: l, Cost: 100}}, int64(0)
-	b.Return(1, 1, first, ops, func(*counters.Op) int64 { return 150 }, func(_ int, cost int64) bool { have += cost; return true })
-	if have != 49 {
-		t.Errorf("have %d", have)
-	}
 }
 
 // A flood of inline subjects takes half of the leases, at holders and owners. Configured subjects get the rest.

@@ -52,16 +52,17 @@ const MaxGrants = 2
 
 // grant is a debit at the owner for this node to spend.
 type grant struct {
-	id    uint64
-	until time.Duration // the node stops spending then
-	parts []balance     // by limit
+	id     uint64
+	until  time.Duration // the node stops spending then
+	life   counters.Life // as in Grant
+	steady int64
+	parts  []balance // by limit
 }
 
 // balance is what is left of one limit's part of a grant.
 type balance struct {
 	left, size int64
-	reported   int64 // what was left at the last report to the owner
-	window     int64 // the window in which the owner debited it
+	window     int64 // the window in which the owner debited it; of a bucket, how long all that it then owed takes to drain
 }
 
 // refusal is an owner's refusal that this node repeats for a while.
@@ -104,15 +105,11 @@ func (le *lease) reset(ops []counters.Op) {
 	le.hasChecks, le.hasCounts = false, false
 }
 
-// unspend returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left,
-// because the owner relies on that when it takes back what other nodes did not spend.
+// unspend returns spent cost to a grant.
 func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
-		b, most := &g.parts[i], g.parts[i].size
-		if ops[i].Limit.Kind.Bucket() {
-			most = max(b.left, b.reported)
-		}
-		b.left = min(most, b.left+ops[i].Cost)
+		b := &g.parts[i]
+		b.left = min(b.size, b.left+ops[i].Cost)
 	}
 }
 

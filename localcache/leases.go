@@ -89,12 +89,16 @@ type Grant struct {
 	EndsIn  time.Duration // counted from when the question was sent
 	Amounts []int64       // by limit
 	Windows []int64       // by limit; the window in which the owner debited it
+	Life    counters.Life // of the counters that it was debited from
+	Steady  int64         // when it was debited, at the earliest, on the owner's steady clock
 }
 
 // EndedGrant is a grant that has ended, with what is left of it.
 type EndedGrant struct {
 	Source Source
 	Grant  uint64
+	Life   counters.Life // as in Grant
+	Steady int64
 	Until  time.Duration // when its holder had to stop spending it
 	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
@@ -266,12 +270,12 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 	return request, wanted
 }
 
-// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller must hold the shard's mu.
+// reportHeld lists what is left of the grants. The caller must hold the shard's mu.
 func (le *lease) reportHeld() (out []HeldGrant) {
 	for _, g := range le.grants {
 		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
 		for i := range g.parts {
-			g.parts[i].reported, h.Left[i] = g.parts[i].left, g.parts[i].left
+			h.Left[i] = g.parts[i].left
 		}
 		out = append(out, h)
 	}
@@ -324,16 +328,16 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, f
 	}
 	le.lastGrant = g.ID
 	ls.grantCount.Add(1)
-	n := grant{id: g.ID, until: until, parts: make([]balance, len(le.limits))}
+	n := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
-		n.parts[i] = balance{left: amount, size: amount, reported: amount, window: g.Windows[i]}
+		n.parts[i] = balance{left: amount, size: amount, window: g.Windows[i]}
 	}
 	le.grants = append(le.grants, n)
 }
 
 // returnUnused queues an unused grant in full for TakeEnded.
 func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
-	out := EndedGrant{Source: from, Grant: g.ID, Until: sent + min(g.EndsIn, MaxTTL), due: now}
+	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady, Until: sent + min(g.EndsIn, MaxTTL), due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
 		out.Window = append(out.Window, g.Windows[i])

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -236,10 +235,10 @@ func (s *ledgerSubject) forEachPart(counter uint64, f func(g *ledgerGrant, p *le
 }
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back, and keeps the grant for
-// what give could not put back. used returns a limit's usage. If the grant is no longer outstanding, Return does nothing, and
-// returns false.
-func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []counters.Op,
-	used func(op *counters.Op) int64, give func(i int, cost int64) bool) (found bool) {
+// what give could not put back. If the grant is no longer outstanding, Return does nothing, and returns false.
+func (ll *LeaseLedger) Return(
+	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,
+) (found bool) {
 	sh, s := ll.lock(ops[0].Key.Subject)
 	defer sh.mu.Unlock()
 	if s == nil {
@@ -262,12 +261,6 @@ func (ll *LeaseLedger) Return(now time.Duration, lineage, id uint64, ops []count
 			continue
 		}
 		cost := min(ops[i].Cost, g.parts[part].unreturned)
-		if ops[i].Limit.Kind == algorithms.TokenBucket {
-			spendable := int64(0)
-			s.forEachPart(ops[i].Key.Counter, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
-			// Usage is rounded up, hence the −1.
-			cost = min(cost, used(&ops[i])-1-spendable)
-		}
 		if cost <= 0 {
 			continue
 		}
@@ -295,16 +288,6 @@ func (ll *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (t
 		}
 	})
 	return total
-}
-
-// Forget drops the grants of a subject whose counters were changed, so that nothing of them comes back.
-func (ll *LeaseLedger) Forget(subject uint64) {
-	sh, s := ll.lock(subject)
-	defer sh.mu.Unlock()
-	if s != nil {
-		ll.outstanding.Add(int64(-len(s.grants)))
-		s.grants = nil
-	}
 }
 
 // Sweep forgets subjects whose grants have ended.

@@ -47,9 +47,9 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequ
 func debitAlways([]counters.Op) bool { return true }
 
 // giveBack returns how much of a grant the owner takes back.
-func (ll *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+func (ll *LeaseLedger) giveBack(now time.Duration, lineage, id uint64, cost int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Subject: 7}, Limit: l, Cost: cost}}
-	ll.Return(now, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) bool { given += cost; return true })
+	ll.Return(now, lineage, id, ops, func(_ int, cost int64) bool { given += cost; return true })
 	return given
 }
 
@@ -63,28 +63,23 @@ func TestReturn(t *testing.T) {
 		}
 		return id
 	}
-	if have := b.giveBack(1, 1, grant(), 500, 900, &fixed); have != 100 {
+	if have := b.giveBack(1, 1, grant(), 500, &fixed); have != 100 {
 		t.Errorf("more than granted: %d", have)
 	}
 	id := grant()
-	if have := b.giveBack(1, 2, id, 5, 900, &fixed); have != 0 {
+	if have := b.giveBack(1, 2, id, 5, &fixed); have != 0 {
 		t.Errorf("from another lineage: %d", have)
 	}
-	if have := b.giveBack(1, 1, id, 5, 900, &fixed) + b.giveBack(1, 1, id, 5, 900, &fixed); have != 5 {
+	if have := b.giveBack(1, 1, id, 5, &fixed) + b.giveBack(1, 1, id, 5, &fixed); have != 5 {
 		t.Errorf("twice: %d", have)
 	}
-	if have := b.giveBack(time.Second+returnGrace, 1, grant(), 5, 900, &fixed); have != 0 {
+	if have := b.giveBack(time.Second+returnGrace, 1, grant(), 5, &fixed); have != 0 {
 		t.Errorf("too late: %d", have)
 	}
 	id = grant()
-	b.Forget(7)
-	if have := b.giveBack(1, 1, id, 5, 900, &fixed); have != 0 {
-		t.Errorf("of counters that were changed: %d", have)
-	}
-	id = grant()
 	shut := func(int, int64) bool { return false }
-	b.Return(1, 1, id, []counters.Op{{Key: counters.Key{Subject: 7}, Limit: &fixed, Cost: 5}}, nil, shut)
-	if have := b.giveBack(1, 1, id, 5, 900, &fixed); have != 5 {
+	b.Return(1, 1, id, []counters.Op{{Key: counters.Key{Subject: 7}, Limit: &fixed, Cost: 5}}, shut)
+	if have := b.giveBack(1, 1, id, 5, &fixed); have != 5 {
 		t.Errorf("of counters that were shut the first time: %d", have)
 	}
 	b.Sweep(time.Hour)
@@ -95,18 +90,6 @@ func TestReturn(t *testing.T) {
 		if len(b.shards[i].subjects) > 0 {
 			t.Error("a subject is left")
 		}
-	}
-}
-
-// A bucket takes back only as much as keeps it, with everything that is outstanding, within its burst.
-func TestABucketStaysWithinItsBurst(t *testing.T) {
-	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
-	b := NewLeaseLedger(0)
-	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), debitAlways)
-	b.Grant(0, request(2, 100, 900, &bucket), debitAlways)
-	// By now it has refilled except for 150, of which 100 are outstanding at the other holder.
-	if have := b.giveBack(1, 1, first, 100, 150, &bucket); have != 49 {
-		t.Errorf("have %d", have)
 	}
 }
 
@@ -132,7 +115,7 @@ func TestHolderReport(t *testing.T) {
 		t.Error("a report about grants of another process was applied")
 	}
 	// A grant that was already on its way back is accepted.
-	if have := b.giveBack(1, 1, first, 2, 900, &fixed); have != 2 {
+	if have := b.giveBack(1, 1, first, 2, &fixed); have != 2 {
 		t.Errorf("have %d", have)
 	}
 }

@@ -171,14 +171,23 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, ops []counters.Op) Grant {
 	g := Grant{EndsIn: request.Terms.TTL}
 	for i := range ops {
-		l := ops[i].Limit
-		if l.Kind != algorithms.TokenBucket {
+		if l := ops[i].Limit; l.Kind != algorithms.TokenBucket {
 			g.EndsIn = min(g.EndsIn, l.WindowLeft(now))
 		}
-		g.Windows = append(g.Windows, l.TakeRecord(l.Advance(algorithms.State{}, now), now).Window)
 	}
+	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
 	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
-	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool { return nw.table.Take(now, ops) == counters.Admitted })
+	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool {
+		admitted := nw.table.Take(now, ops) == counters.Admitted
+		for i := range ops {
+			taken := ops[i].TakeRecord()
+			if ops[i].Limit.Kind == algorithms.TokenBucket {
+				taken.Window = int64(taken.Reset)
+			}
+			g.Windows = append(g.Windows, taken.Window)
+		}
+		return admitted
+	})
 	return g
 }
 
@@ -187,14 +196,13 @@ func (nw *network) returnEnded(h int) {
 	for _, e := range nw.holders[h].TakeEnded(nw.at, nil) {
 		nw.message(0, h, func() {
 			now := nw.now()
-			used := func(op *counters.Op) int64 {
-				n, _ := nw.table.Usage(now, op.Key, op.Limit)
-				return n
-			}
-			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) bool {
+			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, func(i int, cost int64) bool {
 				op := &e.Ops[i]
-				taken := algorithms.TakeRecord{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost, nil); err != nil {
+				taken := algorithms.TakeRecord{
+					Steady: e.Steady, Window: e.Window[i],
+					Amount: op.Limit.Amount, Reset: time.Duration(e.Window[i]), Fastest: op.Limit.Amount,
+				}
+				if err := nw.table.GiveBack(now, op.Key, op.Limit, taken, cost, e.Life); err != nil {
 					nw.t.Error(err)
 				}
 				return true
@@ -420,7 +428,7 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 	op.Cost = amounts[0]
 	size, back := amounts[0], int64(0)
-	b.Return(2, 1, id, []counters.Op{op, op, op}, func(*counters.Op) int64 { return 1000 }, func(_ int, cost int64) bool { back += cost; return true })
+	b.Return(2, 1, id, []counters.Op{op, op, op}, func(_ int, cost int64) bool { back += cost; return true })
 	if back > size {
 		t.Errorf("%d came back of %d", back, size)
 	}

@@ -147,7 +147,7 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 		f.Older++
 		return
 	}
-	if r.State.Fresh() && len(r.Log) == 0 {
+	if r.Note == nil && r.State.Fresh() && len(r.Log) == 0 {
 		f.reset[r.Key] = struct{}{}
 		return
 	}

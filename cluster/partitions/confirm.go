@@ -69,7 +69,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	if err != nil {
 		return fmt.Errorf("confirm partition %d: %w", p, err)
 	}
-	if k.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
+	if k.config.Table.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
 		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
 	}
 	return nil

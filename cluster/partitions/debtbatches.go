@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -222,9 +223,10 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	}
 	ds.batchAll(p)
 	batches, elsewhere := ds.batches[p], ds.debitedElsewhere(p, now)
-	if len(batches) == 0 || ds.recordBatch(ds.self, batches[len(batches)-1], false, now) != nil {
-		return // at worst, they are debited twice
+	if len(batches) == 0 {
+		return
 	}
+	ds.recordBatch(ds.self, batches[len(batches)-1], false, now)
 	ds.debitMissing(p, now, elsewhere)
 	for _, d := range ds.byPartition[p] {
 		d.uncounted, d.restored = 0, false
@@ -235,9 +237,8 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	ds.changes++
 }
 
-// debit debits a batch of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
-// of the debts that there is no room for.
-func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int, err error) {
+// debit debits a batch of node, unless it was debited before. It returns the indexes of the debts that there is no room for.
+func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant) (noRoom []int) {
 	last, lacksRoom, found := ds.recordedNumber(batch.partition, node, now)
 	switch {
 	case found && lacksRoom && batch.notAfter(last):
@@ -248,14 +249,12 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 				noRoom = append(noRoom, i)
 			}
 		}
-		return noRoom, nil
+		return noRoom
 	case found && batch.notAfter(last):
-		return nil, nil
+		return nil
 	}
 	lacksRoom = found && lacksRoom // an earlier batch may be reported again, too
-	if err := ds.recordBatch(node, batch, lacksRoom, now); err != nil {
-		return nil, err
-	}
+	ds.recordBatch(node, batch, lacksRoom, now)
 	for i := range batch.entries {
 		e := &batch.entries[i]
 		if ds.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
@@ -263,25 +262,26 @@ func (ds *debts) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 		}
 	}
 	if len(noRoom) > 0 && !lacksRoom {
-		err = ds.recordBatch(node, batch, true, now) // replaces the note, which needs no room
+		ds.recordBatch(node, batch, true, now)
 	}
-	return noRoom, err
+	return noRoom
 }
 
-// batchNumberKey returns the key of the note that holds node's last batch number in p.
-func batchNumberKey(p int, node ring.NodeID) counters.Key {
-	h := xxh3.Hash128Seed(node[:], batchNumberSeed)
-	return counters.Key{Subject: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Counter: h.Lo}
+// debtorKey returns the key of the note that holds node's last batch number in p.
+func debtorKey(p int, node ring.NodeID) notes.Key {
+	return notes.PartitionKey(notes.Debtor, p, xxh3.Hash(node[:]))
 }
 
-const batchNumberSeed = 0x6465627473 // hashes notes apart from subjects
+// lackedRoom is the body of such a note if some of the debts had no room.
+const lackedRoom = "no room"
 
 // recordedNumber returns the number of node's last batch that the counters of p include, whether some of its debts had no
 // room, and whether there is one.
 func (ds *debts) recordedNumber(p int, node ring.NodeID, now algorithms.Instant) (last batchNumber, lacksRoom, found bool) {
-	n := counters.Note{Key: batchNumberKey(p, node)}
-	found = ds.table.ReadNote(now, &n)
-	return batchNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, n.Detail > 0, found
+	h := ds.table.Notes().Lock(p, now.Steady)
+	defer h.Unlock()
+	n, found := h.Get(debtorKey(p, node))
+	return batchNumber{bootIndex: n.Rank, n: n.Minor}, n.Body == lackedRoom, found
 }
 
 // noteSlack is how long after its expiry a debt may still be reported.
@@ -289,17 +289,20 @@ const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
 // recordBatch records that the counters of a batch's partition include node's batches up to this one, and whether some of its
 // debts had no room. The note lasts until the batch is no longer reported.
-func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, lacksRoom bool, now algorithms.Instant) error {
-	until, detail := int64(0), int64(0)
+func (ds *debts) recordBatch(node ring.NodeID, batch *debtBatch, lacksRoom bool, now algorithms.Instant) {
+	h := ds.table.Notes().Lock(batch.partition, now.Steady)
+	defer h.Unlock()
+	n := notes.Note{Key: debtorKey(batch.partition, node), Rank: batch.bootIndex, Minor: batch.n, At: now.Steady}
 	if lacksRoom {
-		detail = 1
+		n.Body = lackedRoom
+	}
+	if before, found := h.Get(n.Key); found {
+		n.Until = before.Until
 	}
 	for i := range batch.entries {
-		until = max(until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
+		n.Until = max(n.Until, (now.Steady+int64(batch.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
-	return ds.table.SetNote(now, &counters.Note{
-		Key: batchNumberKey(batch.partition, node), Count: int64(batch.n), At: int64(batch.bootIndex), Detail: detail,
-	}, until)
+	h.Put(&n)
 }
 
 // append encodes a batch as part of a message, or for the disk.
@@ -318,7 +321,7 @@ func (db *debtBatch) append(b []byte, now algorithms.Instant) []byte {
 func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBatch {
 	batch := &debtBatch{partition: decodePartition(d), batchNumber: batchNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
-	if batch.bootIndex > maxBootIndex || batch.n > maxOwedCost {
+	if batch.bootIndex > maxOwedCost || batch.n > maxOwedCost {
 		d.Failf("a batch is out of bounds")
 	}
 	for range n {
@@ -334,6 +337,3 @@ func decodeBatch(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debtBa
 	}
 	return batch
 }
-
-// maxBootIndex is the largest bootIndex that a note can hold.
-const maxBootIndex = 1 << 39

@@ -71,9 +71,7 @@ func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (key
 	o.limit.Decode(d, 0)
 	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
 	o.cost = int64(min(d.Uvarint(), maxOwedCost))
-	o.taken = algorithms.TakeRecord{
-		Steady: now.Steady - (age + elapsed), Window: window, Amount: o.limit.Amount, Burst: o.limit.Burst,
-	}
+	o.taken = algorithms.TakeRecord{Steady: now.Steady - (age + elapsed), Window: window}
 	return key, o
 }
 

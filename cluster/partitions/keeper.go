@@ -90,8 +90,6 @@ type Keeper struct {
 	phases  [ring.Partitions]atomic.Uint32
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
-	// lineages holds the lineage of each partition while its token is here, and the last known one afterwards.
-	lineages [ring.Partitions]atomic.Uint64
 
 	// debiting is held while a batch is debited and while changes are collected, so a copy has either a batch's number and
 	// everything debited under it, or neither. Lock it before mu.
@@ -385,8 +383,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	}
 	k.enterPhase(p, next)
 	if next == owning {
-		k.lineages[p].Store(pt.lineage)
-		k.config.Table.Open(p)
+		k.config.Table.Open(p, pt.lineage)
 	}
 	k.announce()
 }

@@ -213,8 +213,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a batch of node once. It reports false if this node is not the owner, or can't note the number. If
-// merging is true, an owner that still searches for its counters debits it, too.
+// debit debits a batch of node once. It reports false if this node is not the owner. If merging is true, an owner that still searches for its counters debits it, too.
 func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instant, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
@@ -223,8 +222,7 @@ func (k *Keeper) debit(node ring.NodeID, batch *debtBatch, now algorithms.Instan
 	if ph := k.parts[batch.partition].phase; ph != owning && !(merging && ph == recovering) {
 		return nil, false
 	}
-	noRoom, err := k.debts.debit(node, batch, now)
-	return noRoom, err == nil
+	return k.debts.debit(node, batch, now), true
 }
 
 // reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own

@@ -102,9 +102,6 @@ func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	}
 }
 
-// Lineage returns the lineage of p's counters. It is current while their token is here.
-func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
-
 // SettledEpoch returns the last epoch that this node has settled: every token that the ring moves to or from this node has
 // moved, and the standby of each of its partitions has a complete copy.
 func (k *Keeper) SettledEpoch() int64 {

@@ -21,7 +21,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 			if place := n.keeper.Load().Route(p).Place; place != Frozen {
 				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
 			}
-			n.table.Load().Open(p)
+			n.table.Load().Open(p, 1)
 			if place := n.keeper.Load().Route(p).Place; place != Here {
 				t.Errorf("partition %d, open: have place %d, want here", p, place)
 			}

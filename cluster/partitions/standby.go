@@ -48,7 +48,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 		taken := takeRecordNow(op.Limit, now)
 		if verdict != counters.Admitted {
 			if shareOps[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].TakeRecord(), op.Cost, nil)
+				k.giveBackShare(now, &shareOps[i])
 			}
 			continue
 		}
@@ -59,6 +59,14 @@ func (k *Keeper) DecideAsStandby(now algorithms.Instant, ops []counters.Op, shar
 		op.Decision.Delay = max(op.Decision.Delay, shareOps[i].Decision.Delay)
 	}
 	return verdict
+}
+
+// giveBackShare puts back what op has just taken from the counters kept while acting as a standby.
+func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
+	taken := op.TakeRecord()
+	taken.Fastest = op.Limit.Amount
+	life := k.standbyCounters.Life(op.Key.Partition())
+	_ = k.standbyCounters.GiveBack(now, op.Key, op.Limit, taken, op.Cost, life) // the gates are always open
 }
 
 // canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.

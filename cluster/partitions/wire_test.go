@@ -62,7 +62,7 @@ func FuzzMessages(f *testing.F) {
 		d = wire.NewDecoder(b)
 		if batch := decodeBatch(d, now(), 0); !d.Failed() {
 			for _, e := range batch.entries {
-				if e.key.Partition() != batch.partition || e.cost < 1 || len(batch.entries) > debtsPerMessage || batch.bootIndex > maxBootIndex {
+				if e.key.Partition() != batch.partition || e.cost < 1 || len(batch.entries) > debtsPerMessage || batch.bootIndex > maxOwedCost {
 					t.Errorf("a batch out of bounds: %+v", batch)
 				}
 			}

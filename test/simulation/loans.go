@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/limiter"
 )
@@ -68,7 +69,7 @@ func (w *World) noteLoan(a *loanRequest, reply []byte) {
 // undebit is a sabotage: it gives back the cost of a loan that was made.
 func (p *process) undebit(s *Subject, amount int64) {
 	l, now := s.Limit, p.w.clock.Now()
-	_ = p.table.Give(now, s.Counter, &l, l.TakeRecord(l.Advance(algorithms.State{}, now), now), amount, nil)
+	_ = p.table.Amend(now, &counters.Amendment{Ops: []counters.Op{{Key: s.Counter, Limit: &l, Cost: -amount}}})
 }
 
 // maybeKill kills a node at one in killEvery loans.

@@ -47,7 +47,9 @@ func (p *process) DecideAsStandby(now algorithms.Instant, ops []counters.Op, sha
 	for i := range ops {
 		op := &ops[i]
 		if verdict != counters.Admitted && op.Cost > 0 {
-			_ = p.shares.Give(now, op.Key, within[i].Limit, takeRecordNow(within[i].Limit, now), op.Cost, nil)
+			taken := within[i].TakeRecord()
+			taken.Fastest = within[i].Limit.Amount
+			_ = p.shares.GiveBack(now, op.Key, within[i].Limit, taken, op.Cost, p.shares.Life(op.Key.Partition()))
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {

@@ -152,9 +152,6 @@ func (p *process) LearnOwner(q int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// Lineage implements limiter.Ownership.
-func (p *process) Lineage(q int) uint64 { return p.lineages[q].Load() }
-
 // announce wakes all goroutines that wait for a change.
 func (p *process) announce() {
 	close(p.changed)
@@ -178,7 +175,7 @@ func (p *process) setPhase(q int, next phase) {
 	}
 	if p.phases[q] = next; next == held {
 		p.heldPartitions = append(p.heldPartitions, q)
-		p.table.Open(q)
+		p.table.Open(q, p.lineages[q].Load())
 	}
 	p.announce()
 }

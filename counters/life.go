@@ -1,0 +1,142 @@
+package counters
+
+import (
+	"errors"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/notes"
+)
+
+// ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of its subject
+// has begun. Or it can't be told how much of the cost a bucket still owes. Nothing was changed.
+var ErrGone = errors.New("the counter that the cost was taken from is gone")
+
+// Life identifies the counters that a cost was taken from, for what may come back to them.
+type Life struct {
+	Lineage uint64 // of the partition's counters; 0 if nothing may come back
+	Resets  uint64 // how many subjects of the partition had been reset by then
+}
+
+// Life returns the life of the counters of p. Read it before a Take: then what was taken later is never of an earlier life.
+func (t *Table) Life(p int) Life {
+	return Life{Lineage: t.lineages[p].Load(), Resets: t.notes.Resets(p)}
+}
+
+// isAlive reports whether k's counters are still those of life. The caller must hold the shard.
+func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
+	p := k.Partition()
+	if life.Lineage == 0 || t.lineages[p].Load() != life.Lineage {
+		return false
+	}
+	if t.notes.Resets(p) == life.Resets {
+		return true
+	}
+
+	h := t.notes.Lock(p, now.Steady)
+	defer h.Unlock()
+	return !h.IsResetSince(k.Subject, life.Resets)
+}
+
+// GiveBack puts back cost that was taken at from, in the given life: a grant, the cost of a check that another limit refused, of a
+// reservation, or a loan. Everything that comes back passes here, and only what is certain: see [algorithms.Limit.Give]. If it fails
+// with ErrShut or ErrGone, nothing changes.
+func (t *Table) GiveBack(
+	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+) error {
+	s, now := t.lock(now, k)
+	defer s.mu.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return ErrShut
+	}
+	return t.giveBackHeld(s, now, k, l, from, cost, life)
+}
+
+// giveBackHeld is GiveBack for a caller that holds the shard and has looked at the gate.
+func (t *Table) giveBackHeld(
+	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+) error {
+	if !t.isAlive(now, k, life) {
+		return ErrGone
+	}
+	if l.Kind.Bucket() {
+		past := t.bucketPast(now, k)
+		if from.Fastest == 0 {
+			from.Fastest = int64(past.Rank)
+		}
+		if from.Fastest == 0 {
+			return ErrGone
+		}
+		from.Fastest = max(from.Fastest, l.Amount)
+		from.Returned = int64(past.Minor)
+	}
+
+	return t.changeHeld(s, now, k, l, edit{
+		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
+	})
+}
+
+// A bucket remembers neither at which rates it drained nor what was put back into it. But what may still come back depends on both:
+// a limit's rate may change, by new rules, tiers or steps, or from one caller to the next; and after one cost has come back, less of
+// another is left in the bucket than its TakeRecord says. So a note of kind notes.Rate keeps what happened since, for as long as
+// anything may come back.
+
+// bucketMemory is how long, in seconds, such a note is kept at least after something was put back, or taken since: longer than a
+// grant or the cost of a refused check may take to come back. A reservation keeps it for its own time.
+const bucketMemory = 120
+
+func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
+
+// bucketPast returns what is known of k, a bucket.
+func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
+	if !t.notes.HasRates(k.Partition()) {
+		return notes.Note{}
+	}
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	n, _ := h.Get(rateKey(k))
+	return n
+}
+
+// recordTake records that k, a bucket, has drained at the rate of l, and returns how much was put back into it so far. The caller
+// must hold the shard.
+func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	n, found := h.Get(rateKey(k))
+	if !found {
+		return 0
+	}
+
+	raised := n.Rank > 0 && n.Rank < uint64(l.Amount)
+	second := now.Steady / 1e9
+	ends := n.Minor > 0 && n.Until < second+bucketMemory/2 // what is taken now depends on it
+	if raised || ends {
+		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
+		n.Until = max(n.Until, second+bucketMemory)
+		h.Put(&n)
+	}
+	return int64(n.Minor)
+}
+
+// recordReturn records that units were put back into k, a bucket under l. The caller must hold the shard.
+func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit, units int64) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	n, _ := h.Get(rateKey(k))
+	n.Key, n.At, n.Inline = rateKey(k), now.Steady, k.IsInline()
+	n.Minor += uint64(units)
+	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
+	n.Until = max(n.Until, now.Steady/1e9+bucketMemory)
+	h.Put(&n)
+}
+
+// isResetAfter reports whether k's subject was reset after from.
+func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.TakeRecord) bool {
+	if t.notes.Resets(k.Partition()) == 0 {
+		return false
+	}
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	return h.IsResetAfter(k.Subject, from.Steady)
+}

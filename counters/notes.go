@@ -1,0 +1,64 @@
+package counters
+
+import (
+	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Copies, hand-overs and checkpoints carry the notes of a partition as records, like its counters.
+
+// recordOf returns n as a record.
+func recordOf(n *notes.Note) Record {
+	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, FreshAt: n.Until, Note: n}
+}
+
+// recordsOf appends list to records.
+func recordsOf(list []notes.Note, records []Record) []Record {
+	for i := range list {
+		records = append(records, recordOf(&list[i]))
+	}
+	return records
+}
+
+// noteReaders returns by as a set of readers of notes.
+func noteReaders(by readers) (list notes.Readers) {
+	if by&checkpoints != 0 {
+		list |= notes.Checkpoints
+	}
+	if by&replicas != 0 {
+		list |= notes.Replicas
+	}
+	return list
+}
+
+// changedNotes is Changed for notes. buf is reused.
+func (t *Table) changedNotes(buf []Record, yield func([]Record) error) error {
+	buf = buf[:0]
+	for p := range ring.Partitions {
+		buf = recordsOf(t.notes.Changes(p, notes.Checkpoints, nil), buf)
+		if len(buf) < changedBatch && p < ring.Partitions-1 || len(buf) == 0 {
+			continue
+		}
+		if err := yield(buf); err != nil {
+			t.markChanged(buf, checkpoints)
+			return err
+		}
+		buf = buf[:0]
+	}
+	return nil
+}
+
+// replicateNotes is Replicate for notes. buf is reused.
+func (t *Table) replicateNotes(buf []Record, wanted func(p int) bool, yield func(p int, records []Record) error) error {
+	for p := range ring.Partitions {
+		buf = recordsOf(t.notes.Changes(p, notes.Replicas, nil), buf[:0])
+		if len(buf) == 0 || !wanted(p) {
+			continue
+		}
+		if err := yield(p, buf); err != nil {
+			t.markChanged(buf, replicas)
+			return err
+		}
+	}
+	return nil
+}

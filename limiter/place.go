@@ -1,0 +1,178 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A reservation takes a place among the notes of its home when it is made, under the lock under which nobody else can settle it. So
+// a settling never lacks room, and a place that is gone is one that is over.
+
+// ErrTooManyReservations means that the subject's owner keeps too many reservations, of all, or of this rule or subject. Nothing was
+// taken.
+var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
+
+// placing is the place of a reservation whose check is being decided.
+type placing struct {
+	id     uint64        // identifies the reservation among those of its home; not 0
+	home   uint64        // Key.Subject of the subject whose owner keeps the place
+	group  uint32        // identifies the home's rule
+	inline bool          // the home came with its limits
+	ttl    time.Duration // how long the reservation may stay open
+	made   bool          // the home's owner has made the place
+	err    error         // why the check can't be decided: ErrTooManyReservations
+}
+
+// code writes or reads what an owner must know of p.
+func (p *placing) code(c *wire.Coder) {
+	group := uint64(p.group)
+	wire.Fixed(c, &p.id)
+	wire.Fixed(c, &p.home)
+	wire.Number(c, &group, math.MaxUint32)
+	c.Bool(&p.inline)
+	c.Millis(&p.ttl, MaxReservationTime)
+	p.group = uint32(group)
+	c.Require(p.id != 0)
+}
+
+// placeKey returns the key of a reservation's place with a subject.
+func placeKey(subject, id uint64) notes.Key {
+	return notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}
+}
+
+// with returns p's place with a subject at now.
+func (p *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
+	return &counters.Place{
+		Key: placeKey(subject, p.id), Group: p.group, Inline: p.inline,
+		Until: (now.Steady+int64(p.ttl+settlementMemory))/1e9 + 1,
+	}
+}
+
+// makeIn makes p's place in table, if ops, which are decided there, include its home. For all of ops it begins to record the rates
+// of buckets. It fails with ErrTooManyReservations or counters.ErrShut.
+func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
+	for first := 0; first < len(ops); {
+		n := countSubjectOps(ops[first:])
+		own := ops[first : first+n]
+		place := p.with(own[0].Key.Subject, now)
+		err := table.MakePlace(now, place, own[0].Key.Subject == p.home, own)
+		if errors.Is(err, notes.ErrReservations) {
+			p.dropFrom(table, now)
+			return ErrTooManyReservations
+		}
+		if err != nil {
+			return err
+		}
+		first += n
+	}
+	return nil
+}
+
+// dropFrom drops p's place from table, if it was made there.
+func (p *placing) dropFrom(table *counters.Table, now algorithms.Instant) {
+	table.DropPlace(now, placeKey(p.home, p.id))
+}
+
+// newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the first subject
+// that has an owner.
+func (a *Answer) newPlacing(q *Query, ttl time.Duration, id uint64) *placing {
+	hits := a.scratch.match.Hits
+	if len(hits) == 0 || len(a.scratch.ops) == 0 {
+		return nil
+	}
+
+	i := slices.IndexFunc(hits, func(h rules.Hit) bool { return h.Rule.Consistency != rules.Local })
+	i = max(i, 0)
+	h := &hits[i]
+	return &placing{id: id, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
+}
+
+// groupOf returns the group of a hit: its rule or, if its limits came with the call, its namespace. Reservations are shared fairly
+// among groups.
+func groupOf(q *Query, i int, h *rules.Hit) uint32 {
+	name := h.Rule.Name
+	if h.Rule.Inline && i < len(q.Subjects) {
+		name = q.Subjects[i].Namespace
+	}
+	hash := fnv.New32a()
+	fmt.Fprintf(hash, "%t %s", h.Rule.Inline, name)
+	return hash.Sum32()
+}
+
+// makePlaces makes what a reservation needs in this node's counters before ops, in order of their subjects, are taken. It returns
+// false if there is no room; the check then fails.
+func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
+	p := c.answer.scratch.placing
+	if p == nil {
+		return true
+	}
+	err := p.makeIn(c.limiter.table, c.now, ops)
+	if errors.Is(err, ErrTooManyReservations) {
+		c.failFor(err)
+		return false
+	}
+	return true // a gate that has shut in the meantime makes the Take fail, too
+}
+
+// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule, whose counters and place are in the fallback table.
+func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
+	p := c.answer.scratch.placing
+	if p == nil {
+		return true
+	}
+	table := c.limiter.membership.Fallback
+	if table.MakePlace(c.now, p.with(s.subject, c.now), true, ops) == nil {
+		return true
+	}
+	c.failFor(ErrTooManyReservations)
+	return false
+}
+
+// failFor ends the check undecided, because a reservation finds no room.
+func (c *clusterCheck) failFor(err error) {
+	c.answer.scratch.placing.err = err
+	c.refused = true
+}
+
+// notePlace records whether the place was made, once the ops of subjects were decided by the counters here.
+func (c *clusterCheck) notePlace(list []int, admitted bool) {
+	p := c.answer.scratch.placing
+	if p == nil {
+		return
+	}
+	if !admitted {
+		p.dropFrom(c.limiter.table, c.now)
+		return
+	}
+	for _, i := range list {
+		p.made = p.made || c.subjects[i].subject == p.home
+	}
+}
+
+// takeBackPlace returns the ID of the place that was made for s, for a refund to drop it; 0 if none was.
+func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
+	p := c.answer.scratch.placing
+	if p == nil || !p.made || p.home != s.subject {
+		return 0
+	}
+	p.made = false
+	return p.id
+}
+
+// placeErr returns why a reservation's check could not be decided, or nil.
+func (a *Answer) placeErr() error {
+	if a.scratch.placing == nil {
+		return nil
+	}
+	return a.scratch.placing.err
+}

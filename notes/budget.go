@@ -1,0 +1,117 @@
+package notes
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// Errors of what finds no room.
+var (
+	// ErrReservations means that the node has no room for another reservation, or no more for one of that rule or subject.
+	ErrReservations = errors.New("too many reservations are open")
+	// ErrWrites means that the node keeps too many answers to writes and can drop none.
+	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxTickets>>20)
+)
+
+// Budgets, in bytes.
+const (
+	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, of one subject, and more
+	// than as many again of others.
+	DefaultReservations = 128 << 20
+	maxAnswers          = 48 << 20
+	maxTickets          = 16 << 20
+	maxResets           = 10 << 20
+)
+
+// purpose is what a budget is for.
+type purpose uint8
+
+const (
+	reservations purpose = iota
+	rates
+	answers
+	tickets
+	resets
+	unbounded // bounded by the number of partitions and nodes
+	purposes
+)
+
+// purpose returns the budget that notes of k are part of.
+func (k Kind) purpose() purpose {
+	switch k {
+	case Reservation:
+		return reservations
+	case Rate:
+		return rates
+	case Answer:
+		return answers
+	case Write, Retry:
+		return tickets
+	case Reset:
+		return resets
+	}
+	return unbounded
+}
+
+// budget counts what the notes of one purpose take. Store.mu guards it, except for refused.
+type budget struct {
+	most   int64
+	used   int64
+	inline int64 // of used: notes of subjects that came with their limits
+	open   int64 // reservations that are not settled
+	// made holds the notes that this node made and may drop to make room, oldest first, by kind and by whether they are
+	// inline. Some may be gone already.
+	made    map[madeBy]*[]Key
+	groups  map[uint32]int64 // of reservations: bytes by rule
+	holders map[uint64]int64 // of reservations: bytes by subject
+	refused atomic.Int64
+}
+
+type madeBy struct {
+	kind   Kind
+	inline bool
+}
+
+// add counts n, or takes it off again if sign is −1.
+func (b *budget) add(n *Note, sign int64) {
+	size := sign * n.size()
+	b.used += size
+	if n.Inline {
+		b.inline += size
+	}
+	if n.Kind.purpose() != reservations {
+		return
+	}
+	if n.Kind == Reservation && n.Rank == 0 {
+		b.open += sign
+	}
+	addTo(&b.groups, n.Group, size)
+	addTo(&b.holders, n.Subject, size)
+}
+
+// addTo adds n to a sum, and forgets a sum of 0.
+func addTo[K comparable](sums *map[K]int64, key K, n int64) {
+	if *sums == nil {
+		*sums = make(map[K]int64)
+	}
+	if (*sums)[key] += n; (*sums)[key] == 0 {
+		delete(*sums, key)
+	}
+}
+
+// greed is how many times as much as is still free a rule may take of the budget for reservations, and a subject of what its rule
+// may still take. So one alone gets about four fifths; but something always stays free, and whoever comes late gets as much as
+// everybody else, because the more take part, the less each may take.
+const greed = 4
+
+// allows reports whether there is room for size bytes of n's rule and subject.
+func (b *budget) allows(n *Note, size int64) bool {
+	free := b.most - b.used - size
+	if n.Inline {
+		free = min(free, b.most/2-b.inline-size)
+	}
+	ruleMay := greed*free - b.groups[n.Group]
+	subjectMay := greed*ruleMay - b.holders[n.Subject]
+	return free >= 0 && ruleMay >= 0 && subjectMay >= 0
+}

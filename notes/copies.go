@@ -1,0 +1,236 @@
+package notes
+
+import "github.com/rlnode/rlnode/ring"
+
+// Copy returns all notes of p.
+func (s *Store) Copy(p int) []Note {
+	s.copied.Store(true)
+	part := s.partitions[p].Load()
+	if part == nil {
+		return nil
+	}
+
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	list := make([]Note, 0, len(part.notes))
+	for _, e := range part.notes {
+		list = append(list, e.Note)
+	}
+	return list
+}
+
+// Changes appends the notes of p that changed since reader last received changes, and marks them as received. A note that was
+// removed has only its key.
+func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
+	if reader == Replicas {
+		s.copied.Store(true)
+	}
+	part := s.partitions[p].Load()
+	if part == nil {
+		return list
+	}
+
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	keys := part.unsaved
+	if reader == Replicas {
+		keys, part.unsent = part.unsent, nil
+	} else {
+		part.unsaved = nil
+	}
+	for _, k := range keys {
+		e, found := part.notes[k]
+		switch {
+		case !found:
+			list = append(list, Note{Key: k})
+		case e.dirty&reader != 0:
+			e.dirty &^= reader
+			part.notes[k] = e
+			list = append(list, e.Note)
+		}
+	}
+	return list
+}
+
+// MarkChanged marks a note as changed again for a reader, if it is still there.
+func (s *Store) MarkChanged(k Key, reader Readers) {
+	h := s.Lock(k.Partition(), 0)
+	defer h.Unlock()
+	if e, found := h.part.notes[k]; found {
+		h.mark(e, reader)
+	}
+}
+
+// MarkAllChanged marks all notes of p as changed for checkpoints, and returns how many there are.
+func (s *Store) MarkAllChanged(p int) int {
+	if s.partitions[p].Load() == nil {
+		return 0
+	}
+	h := s.Lock(p, 0)
+	defer h.Unlock()
+	for _, e := range h.part.notes {
+		h.mark(e, Checkpoints)
+	}
+	return len(h.part.notes)
+}
+
+// Replace sets a note of the standby's copy to n, the owner's. If it was removed or has expired, it goes.
+func (s *Store) Replace(n *Note, steady int64) {
+	h := s.Lock(n.Partition(), steady)
+	defer h.Unlock()
+	if n.Until <= h.second {
+		h.Remove(n.Key)
+		return
+	}
+	h.put(n, Checkpoints)
+}
+
+// Merge combines n with the store's own copy when neither is known to be newer. It keeps the one that comes after the other.
+func (s *Store) Merge(n *Note, steady int64) {
+	h := s.Lock(n.Partition(), steady)
+	defer h.Unlock()
+	if n.Until <= h.second {
+		return
+	}
+
+	merged := *n
+	if own, found := h.Get(n.Key); found {
+		if n.before(&own) {
+			merged = own
+		}
+		merged.Until = max(n.Until, own.Until)
+		if n.Kind == Resets { // a floor: the higher one forgets what either has forgotten
+			merged.Minor = max(n.Minor, own.Minor)
+		}
+	}
+	h.Put(&merged)
+}
+
+// Restore puts back a note read from disk, unless there is one with its key.
+func (s *Store) Restore(n *Note, steady int64) bool {
+	h := s.Lock(n.Partition(), steady)
+	defer h.Unlock()
+	if _, found := h.part.notes[n.Key]; found || n.Until <= h.second {
+		return false
+	}
+	h.put(n, 0)
+	return true
+}
+
+// Drop removes all notes of p. It reports whether there were any.
+func (s *Store) Drop(p int) bool {
+	part := s.partitions[p].Load()
+	if part == nil {
+		return false
+	}
+
+	h := s.Lock(p, 0)
+	defer h.Unlock()
+	some := len(part.notes) > 0
+	for k := range part.notes {
+		h.forget(k)
+	}
+	part.unsaved, part.unsent = nil, nil
+	part.resets.Store(0)
+	return some
+}
+
+// forget removes a note without telling any reader.
+func (h Held) forget(k Key) {
+	e := h.part.notes[k]
+	h.count(&e.Note, nil, true, false)
+	delete(h.part.notes, k)
+}
+
+// Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are older than
+// AnswerLife.
+func (s *Store) Sweep(steady int64, fraction float64) {
+	for range int(fraction * ring.Partitions) {
+		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
+		if s.partitions[p].Load() != nil {
+			s.sweep(p, steady)
+		}
+	}
+	s.forgetMade(steady)
+}
+
+func (s *Store) sweep(p int, steady int64) {
+	h := s.Lock(p, steady)
+	defer h.Unlock()
+	for k, e := range h.part.notes {
+		switch {
+		case e.Until <= h.second:
+			h.forget(k)
+		case k.Kind == Reservation && e.Body != "" && steady-e.At > AnswerLife:
+			// Copies do the same by themselves.
+			before := e.Note
+			e.Body = ""
+			h.count(&before, &e.Note, true, true)
+			h.part.notes[k] = e
+		}
+	}
+}
+
+// forgetMade forgets, of the notes that this node made, the oldest ones as long as they are gone.
+func (s *Store) forgetMade(steady int64) {
+	for _, list := range s.madeLists() {
+		for {
+			s.mu.Lock()
+			if len(*list) == 0 {
+				s.mu.Unlock()
+				break
+			}
+			oldest := (*list)[0]
+			s.mu.Unlock()
+
+			h := s.Lock(oldest.Partition(), steady)
+			_, there := h.Get(oldest)
+			h.Unlock()
+			if there {
+				break
+			}
+
+			s.mu.Lock()
+			if len(*list) > 0 && (*list)[0] == oldest {
+				*list = (*list)[1:]
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+func (s *Store) madeLists() (lists []*[]Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.budgets {
+		for _, list := range s.budgets[i].made {
+			lists = append(lists, list)
+		}
+	}
+	return lists
+}
+
+// Stats describes a store.
+type Stats struct {
+	Open            int64 // reservations that are not settled yet
+	Reservations    int64 // bytes that reservations take
+	MaxReservations int64
+	Answers         int64 // bytes that answers to checks with a request id take
+	Tickets         int64 // bytes that answers to writes and to nodes take
+	RefusedReserves int64 // since the start
+	RefusedWrites   int64 // since the start
+}
+
+// Stats returns the current figures.
+func (s *Store) Stats() (st Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Open = s.budgets[reservations].open
+	st.Reservations = s.budgets[reservations].used
+	st.MaxReservations = s.budgets[reservations].most
+	st.Answers = s.budgets[answers].used
+	st.Tickets = s.budgets[tickets].used
+	st.RefusedReserves = s.budgets[reservations].refused.Load()
+	st.RefusedWrites = s.budgets[tickets].refused.Load()
+	return st
+}

@@ -1,0 +1,115 @@
+package notes
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Kind says what a note is about.
+type Kind uint8
+
+// The kinds. Rank and Minor say what orders two notes of one key.
+const (
+	// Reservation: a reservation was made, at this home. Rank is 1 once it is settled; Body is then the answer, for AnswerLife.
+	Reservation Kind = iota
+	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in units per window, at which it has drained
+	// since the oldest of its reservations was made; 0 if it has none. Minor is how many units were put back into it since the
+	// note was made. ID is the counter's.
+	Rate
+	// Answer: the answer to a check with a request id, in Body. Rank is the hash of the request.
+	Answer
+	// Write: the same for a write with a request id.
+	Write
+	// Retry: the same for a request that a node repeats by itself.
+	Retry
+	// Reset: a subject was reset for the Rank-th time in its partition, at At. ID is 0.
+	Reset
+	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. Key is PartitionKey.
+	Resets
+	// Debtor: the counters of a partition include all batches of debts of a node up to Rank, Minor.
+	Debtor
+	numKinds
+)
+
+// Bounds of a note.
+const (
+	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of 256 limits fits, unless names are very long.
+	MaxBody = 64 << 10
+	// Bytes is what a note takes of its budget, and at most of memory, besides its body.
+	Bytes = 160
+)
+
+// Key identifies a note.
+type Key struct {
+	Subject uint64 // of the counters that the note concerns; it selects the partition
+	ID      uint64 // tells the notes of a kind and a subject apart
+	Kind    Kind
+}
+
+// Partition returns the partition of k.
+func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
+
+// PartitionKey returns the key of a note about a whole partition.
+func PartitionKey(kind Kind, p int, id uint64) Key {
+	return Key{Subject: uint64(p) << (64 - ring.PartitionBits), ID: id, Kind: kind}
+}
+
+// Note is a fact kept with the counters of its partition until it expires.
+type Note struct {
+	Key
+	// Of two copies of a note that have no order, the one with the higher Rank stays; if equal, with the higher Minor.
+	Rank, Minor uint64
+	At          int64  // when it was made: steady nanoseconds
+	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
+	Group       uint32 // of a reservation: identifies its rule
+	Inline      bool   // its subject came with its limits
+	Body        string
+}
+
+// size returns what n takes of its budget.
+func (n *Note) size() int64 { return Bytes + int64(len(n.Body)) }
+
+// before reports whether m stays if copies n and m of a note have no order.
+func (n *Note) before(m *Note) bool {
+	return n.Rank < m.Rank || n.Rank == m.Rank && n.Minor < m.Minor
+}
+
+// The encoding of a note, for another node or for disk: Rank, Minor, the seconds until it expires (0 if it was removed or has
+// expired), how long ago it was made, Group, and the body, all as varints or with one as their length; Inline is a byte.
+
+// Append appends n, except for its key, as of steady.
+func (n *Note) Append(b []byte, steady int64) []byte {
+	left := uint64(0)
+	if second := steady / 1e9; n.Until > second {
+		left = uint64(min(n.Until, math.MaxUint32) - second)
+	}
+	b = binary.AppendUvarint(b, n.Rank)
+	b = binary.AppendUvarint(b, n.Minor)
+	b = binary.AppendUvarint(b, left)
+	b = binary.AppendUvarint(b, uint64(max(0, steady-n.At)))
+	b = binary.AppendUvarint(b, uint64(n.Group))
+	b = wire.AppendBool(b, n.Inline)
+	return wire.AppendText(b, n.Body)
+}
+
+// Decode reads, as of steady, what Append wrote.
+func (n *Note) Decode(d *wire.Decoder, steady int64) {
+	if n.Kind >= numKinds {
+		d.Fail()
+		return
+	}
+
+	n.Rank = d.Uvarint()
+	n.Minor = d.Uvarint()
+	n.Until = 0
+	if left := d.UpTo(math.MaxUint32); left > 0 {
+		n.Until = min((steady+1e9-1)/1e9+left, math.MaxUint32)
+	}
+	n.At = steady - d.UpTo(math.MaxInt64/2)
+	n.Group = uint32(d.UpTo(math.MaxUint32))
+	n.Inline = d.Bool()
+	n.Body = d.Text(MaxBody)
+}

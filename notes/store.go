@@ -1,0 +1,286 @@
+package notes
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// AnswerLife is how long, in nanoseconds, the answer to a settlement is kept. Afterwards only its fact remains.
+const AnswerLife = int64(60e9)
+
+// Store holds the notes of a node. All methods may be called concurrently. Times are readings of the node's steady clock.
+type Store struct {
+	partitions [ring.Partitions]atomic.Pointer[partition] // nil before the first note
+	copied     atomic.Bool                                // partitions were copied or replicated, so replicas must receive changes
+	rates      atomic.Int64                               // notes of kind Rate
+	sweepNext  atomic.Int64
+
+	mu      sync.Mutex // guards budgets; locked after a partition
+	budgets [purposes]budget
+}
+
+// New returns an empty store, with room for reservations of that many bytes.
+func New(forReservations int64) *Store {
+	s := &Store{}
+	s.budgets[reservations].most = forReservations
+	s.budgets[rates].most = forReservations
+	s.budgets[answers].most = maxAnswers
+	s.budgets[tickets].most = maxTickets
+	s.budgets[resets].most = maxResets
+	return s
+}
+
+// partition holds the notes of one partition.
+type partition struct {
+	mu    sync.Mutex // guards everything below, and the numbers for those who write them
+	notes map[Key]entry
+	// unsaved and unsent hold the notes that changed since checkpoints and replicas last received changes, each once. Some may be
+	// gone.
+	unsaved, unsent []Key
+
+	resets atomic.Uint64 // Rank of the note of kind Resets
+	rates  atomic.Int64  // notes of kind Rate
+}
+
+// entry is a note in a store.
+type entry struct {
+	Note
+	dirty Readers
+}
+
+// Readers is a set of readers of changes.
+type Readers uint8
+
+// The readers.
+const (
+	Checkpoints Readers = 1 << iota
+	Replicas
+)
+
+// in returns partition p, creating it if need be.
+func (s *Store) in(p int) *partition {
+	if have := s.partitions[p].Load(); have != nil {
+		return have
+	}
+	s.partitions[p].CompareAndSwap(nil, &partition{notes: make(map[Key]entry)})
+	return s.partitions[p].Load()
+}
+
+// Resets returns how many subjects of p were reset so far, as far as this node knows.
+func (s *Store) Resets(p int) uint64 {
+	if part := s.partitions[p].Load(); part != nil {
+		return part.resets.Load()
+	}
+	return 0
+}
+
+// HasRates reports whether p has notes of kind Rate.
+func (s *Store) HasRates(p int) bool {
+	if s.rates.Load() == 0 {
+		return false
+	}
+	part := s.partitions[p].Load()
+	return part != nil && part.rates.Load() > 0
+}
+
+// Wait returns once all earlier holders of p have unlocked it.
+func (s *Store) Wait(p int) {
+	part := s.partitions[p].Load()
+	if part == nil {
+		return
+	}
+	part.mu.Lock()
+	defer part.mu.Unlock()
+}
+
+// Held is a locked partition. Whoever holds a shard of counters may lock a partition of notes, but not the other way round.
+type Held struct {
+	store  *Store
+	part   *partition
+	second int64
+}
+
+// Lock locks p. The caller must unlock it.
+func (s *Store) Lock(p int, steady int64) Held {
+	part := s.in(p)
+	part.mu.Lock()
+	return Held{store: s, part: part, second: steady / 1e9}
+}
+
+// Unlock unlocks the partition.
+func (h Held) Unlock() { h.part.mu.Unlock() }
+
+// Get returns the note with key k, unless there is none or it has expired.
+func (h Held) Get(k Key) (Note, bool) {
+	e, found := h.part.notes[k]
+	if !found || e.Until <= h.second {
+		return Note{}, false
+	}
+	return e.Note, true
+}
+
+// Put adds n, or replaces the note with its key. It checks no bound.
+func (h Held) Put(n *Note) { h.put(n, Checkpoints|Replicas) }
+
+func (h Held) put(n *Note, by Readers) {
+	had, replaces := h.part.notes[n.Key]
+	h.count(&had.Note, n, replaces, true)
+	h.mark(entry{Note: *n, dirty: had.dirty}, by)
+	if n.Kind == Resets {
+		h.part.resets.Store(n.Rank)
+	}
+}
+
+// Remove removes the note with key k.
+func (h Held) Remove(k Key) {
+	had, found := h.part.notes[k]
+	if !found {
+		return
+	}
+
+	h.count(&had.Note, nil, true, false)
+	delete(h.part.notes, k)
+	// Replicas must drop it too. On disk it may stay until it expires.
+	if h.store.copied.Load() && had.dirty&Replicas == 0 {
+		h.part.unsent = append(h.part.unsent, k)
+	}
+}
+
+// count updates the budgets and numbers after a change from before to after, as far as each exists.
+func (h Held) count(before, after *Note, wasThere, isThere bool) {
+	s := h.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if wasThere {
+		s.budgets[before.Kind.purpose()].add(before, -1)
+		h.countRate(before, -1)
+	}
+	if isThere {
+		s.budgets[after.Kind.purpose()].add(after, 1)
+		h.countRate(after, 1)
+	}
+}
+
+func (h Held) countRate(n *Note, by int64) {
+	if n.Kind == Rate {
+		h.part.rates.Add(by)
+		h.store.rates.Add(by)
+	}
+}
+
+// mark stores e, marked as changed for the given readers.
+func (h Held) mark(e entry, by Readers) {
+	if !h.store.copied.Load() {
+		by &^= Replicas
+	}
+	if by&Checkpoints&^e.dirty != 0 {
+		h.part.unsaved = append(h.part.unsaved, e.Key)
+	}
+	if by&Replicas&^e.dirty != 0 {
+		h.part.unsent = append(h.part.unsent, e.Key)
+	}
+	e.dirty |= by
+	h.part.notes[e.Key] = e
+}
+
+// Make adds the notes of a reservation: at most one of kind Reservation, and any of kind Rate. Or it adds none: it fails with
+// ErrReservations if the reservation would take more than its rule and its subject may of the budget, see greed, or if the rates
+// would exceed theirs.
+func (h Held) Make(list ...Note) error {
+	if !h.hasRoom(list) {
+		h.store.budgets[reservations].refused.Add(1)
+		return ErrReservations
+	}
+
+	for i := range list {
+		h.Put(&list[i])
+	}
+	return nil
+}
+
+// hasRoom reports whether there is room for the notes of a reservation.
+func (h Held) hasRoom(list []Note) bool {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	left := h.store.budgets[rates].most - h.store.budgets[rates].used
+	for i := range list {
+		n := &list[i]
+		if n.Kind == Rate {
+			left -= n.size()
+		} else if !h.store.budgets[reservations].allows(n, n.size()) {
+			return false
+		}
+	}
+	return left >= 0
+}
+
+// MakeRoom makes room for a note of a kind that is not a reservation's, by dropping older ones that this node made, if need be. It
+// fails with ErrWrites if there are none to drop. The bound may be exceeded by what is being made at the same time. The caller must
+// hold no partition.
+func (s *Store) MakeRoom(n *Note, steady int64) error {
+	b := &s.budgets[n.Kind.purpose()]
+	for {
+		s.mu.Lock()
+		k, full := b.oldest(n)
+		s.mu.Unlock()
+		if !full {
+			return nil
+		}
+		if k == nil {
+			b.refused.Add(1)
+			return ErrWrites
+		}
+		s.drop(*k, steady)
+	}
+}
+
+// oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if there is
+// none. Notes of subjects that came with their limits fill at most half of a budget, and only ever replace each other.
+func (b *budget) oldest(n *Note) (k *Key, full bool) {
+	size := n.size()
+	if b.used+size <= b.most && !(n.Inline && b.inline+size > b.most/2) {
+		return nil, false
+	}
+
+	kinds := []Kind{n.Kind}
+	if n.Kind.purpose() == tickets { // nodes repeat their own requests only briefly; a write's answer stays
+		kinds = []Kind{Retry}
+	}
+	for _, kind := range kinds {
+		list := b.made[madeBy{kind, n.Inline}]
+		if list != nil && len(*list) > 0 {
+			k = &(*list)[0]
+			*list = (*list)[1:]
+			return k, true
+		}
+	}
+	return nil, true
+}
+
+// drop removes a note that this node made, to make room.
+func (s *Store) drop(k Key, steady int64) {
+	h := s.Lock(k.Partition(), steady)
+	defer h.Unlock()
+	had, found := h.part.notes[k]
+	if found && k.Kind == Reset {
+		h.raiseFloor(k.Subject, had.Rank)
+	}
+	h.Remove(k)
+}
+
+// Made records that this node made n, for which MakeRoom made room, so that it may go when room is needed.
+func (s *Store) Made(n *Note) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := &s.budgets[n.Kind.purpose()]
+	if b.made == nil {
+		b.made = make(map[madeBy]*[]Key)
+	}
+	by := madeBy{n.Kind, n.Inline}
+	if b.made[by] == nil {
+		b.made[by] = new([]Key)
+	}
+	*b.made[by] = append(*b.made[by], n.Key)
+}
