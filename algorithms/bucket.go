@@ -72,10 +72,10 @@ func (s State) drainPart(drained, window, t int64) State {
 
 // giveBucket puts cost back into a bucket, or as much of it as is certainly still in it, to the part of a unit.
 //
-// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since. Had x of the cost
-// not been taken, the bucket would owe x less now, unless it had been empty in between; then it would owe E, what an empty bucket
+// Let C be what the bucket owed right after the Take, D what has drained since, and R what else was put back since. Without a part
+// of the cost, the bucket would owe that much less now, unless it had been empty in between. Then it would owe E, what an empty bucket
 // would owe that got all that was taken since. It now owes at least C + A − D − R, where A is what was taken since, and E is at most
-// A. So if x is at most C − D − R, it owes no less than E afterwards.
+// A. So after a part of at most C − D − R was put back, it owes no less than E.
 func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
 	if from.Amount == 0 || from.Reset <= 0 {
 		return s // without a rate, from.Reset does not say how much was owed

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 var inlineKeys = flag.Int("inline-keys", 300_000, "inline subjects of a flood; make models has more")

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of its subject

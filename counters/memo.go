@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // ErrRequestIDReused means that the memo belongs to a request with the same id but other content.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // amendment adds cost to a counter, at most once; its answer has n bytes.

@@ -1,7 +1,7 @@
 package counters
 
 import (
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 

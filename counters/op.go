@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // Key identifies one counter.

@@ -3,7 +3,7 @@ package counters
 import (
 	"math/bits"
 
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 

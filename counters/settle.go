@@ -4,7 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // Place is the note of a reservation at its home. It is made with the reservation, so that settling it never lacks room.

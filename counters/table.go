@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/metrics"
-	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 

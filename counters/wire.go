@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/notes"
 )
 
 // The encoding of a record, for another node or for disk:

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/notes"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/rules"
 )
 

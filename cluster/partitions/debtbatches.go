@@ -9,8 +9,8 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 
