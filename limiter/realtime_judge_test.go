@@ -31,9 +31,11 @@ type bound struct {
 	limit algorithms.Limit
 	ttl   time.Duration // for how long a unit may be spent after it was debited; 0: not at all
 	drift int64         // how far the wall clock of this run moved against the steady one
-	// fresh says that no window is open when the span begins, for those that
-	// begin with their first hit.
-	fresh bool
+	// onlyChecks says that nothing but the checks that were seen touches the
+	// counter. Then it is known when no window that begins with its first hit
+	// is open.
+	onlyChecks bool
+	fresh      bool // no window is open when the span begins
 }
 
 // excess is the span in which most was admitted, relative to what was allowed.
@@ -79,7 +81,10 @@ func (b *bound) most(from, to algorithms.Instant) int64 {
 
 	case algorithms.SlidingWindow:
 		// It counts by the wall clock, and leases live by the steady one.
-		passed := to.Wall - from.Wall + 2*clockEdge + int64(b.ttl) + b.drift
+		passed := to.Wall - from.Wall + 2*clockEdge
+		if b.ttl > 0 {
+			passed += int64(b.ttl) + b.drift
+		}
 		return l.Amount + l.Amount*passed/window
 	}
 
@@ -108,7 +113,8 @@ func (b *bound) worst(seen []sighting) (worst excess) {
 	b.measureDrift(seen)
 
 	for _, from := range b.starts(seen) {
-		b.fresh = b.limit.Kind == algorithms.FirstWindow && isFreshAt(from, b.limit.Window, seen)
+		b.fresh = b.onlyChecks && b.limit.Kind == algorithms.FirstWindow &&
+			isFreshAt(from, b.limit.Window, seen)
 		sum := int64(0)
 		for i := range seen {
 			s := &seen[i]

@@ -13,16 +13,8 @@ import (
 // So the same runs ask a reference: one lock, a clock that is read under it,
 // and the plainest arithmetic there is.
 func TestRealTimeJudgeAcceptsTheReference(t *testing.T) {
-	runs := *realtimeSeeds
-	if runs == 0 {
-		runs = 12
-	}
-	seed := *realtimeSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
-
-	for i := range runs {
+	seed := firstSeed()
+	for i := range realtimeRuns() {
 		m := drawMix(seed + uint64(i))
 		if *realtimeSeeds == 0 {
 			m.lasts = 100 * time.Millisecond

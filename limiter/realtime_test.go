@@ -18,7 +18,7 @@ var (
 	realtimeSeed = flag.Uint64("realtime-seed", 0,
 		"seed of the first run in real time; 0: from the clock")
 	realtimeSeeds = flag.Int("realtime-seeds", 0,
-		"how many runs in real time, with consecutive seeds; 0: a dozen")
+		"how many runs in real time, with consecutive seeds; 0: a dozen, or six if short")
 )
 
 // On virtual time, no time passes between the reading of a clock and the
@@ -29,20 +29,31 @@ var (
 // A seed draws the limit, who asks, and how. It does not draw the schedule: a
 // failure may take several runs of its seed to come again.
 func TestG1_G2_RealTime(t *testing.T) {
-	seed := *realtimeSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
-	runs := *realtimeSeeds
-	if runs == 0 {
-		runs = 12
-	}
-
-	for i := range runs {
+	seed := firstSeed()
+	for i := range realtimeRuns() {
 		m := drawMix(seed + uint64(i))
 		name := fmt.Sprintf("seed %d, %v", seed+uint64(i), m)
 		t.Run(name, func(t *testing.T) { m.judge(t, m.nodesUnderTest(t)) })
 	}
+}
+
+// realtimeRuns returns how many runs there are.
+func realtimeRuns() int {
+	switch {
+	case *realtimeSeeds > 0:
+		return *realtimeSeeds
+	case testing.Short():
+		return 6
+	}
+	return 12
+}
+
+// firstSeed returns the seed of the first run.
+func firstSeed() uint64 {
+	if *realtimeSeed > 0 {
+		return *realtimeSeed
+	}
+	return uint64(time.Now().UnixNano()) % 1_000_000
 }
 
 // The mixes of which late readings of the clock make most: windows that end
@@ -66,6 +77,42 @@ func TestG1_RealTimeShortWindowsInBatches(t *testing.T) {
 
 // shortestLeased is the shortest window whose limits are leased.
 const shortestLeased = 200 * time.Millisecond
+
+// The wall clock is set forward by a window and then back again, twice, while
+// batches are being decided. Each step forward may free a window, and none back.
+func TestG1_RealTimeClockStepsUnderBatches(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		m := mix{
+			kind: kind, window: time.Hour, limit: 100, cost: 1,
+			nodes: 1, callers: 4, batch: 10_000, subjects: 1, lasts: 400 * time.Millisecond,
+		}
+		t.Run(m.String(), func(t *testing.T) {
+			nodes := m.nodesUnderTest(t)
+			m.judgeWhileStepping(t, nodes, nodes.limiters[0].clock)
+		})
+		t.Run(m.String()+", the reference", func(t *testing.T) {
+			r := newReference(t, &m, none)
+			m.judgeWhileStepping(t, r, r.clock)
+		})
+	}
+}
+
+// judgeWhileStepping is judge, while the decider's clock is set.
+func (m *mix) judgeWhileStepping(t *testing.T, d decider, clock *Clock) {
+	t.Helper()
+	clock.Close() // only this test sets it from now on
+
+	var steps sync.WaitGroup
+	steps.Go(func() {
+		for _, ahead := range []time.Duration{time.Hour, 0, 2 * time.Hour, 0} {
+			time.Sleep(m.lasts / 6)
+			now := clock.Now()
+			clock.follow(now.Steady, now.Steady+int64(ahead))
+		}
+	})
+	m.judge(t, d)
+	steps.Wait()
+}
 
 // mix is one run: a limit, and those who ask about it.
 type mix struct {
@@ -147,7 +194,7 @@ func (m *mix) consistency() string {
 
 // bound returns what is promised of each subject.
 func (m *mix) bound() bound {
-	b := bound{limit: algorithms.Limit{
+	b := bound{onlyChecks: true, limit: algorithms.Limit{
 		Kind: m.kind, Amount: m.limit, Burst: m.burst, Window: m.window,
 	}}
 	if m.hybrid && m.nodes > 1 && m.kind.Leasable() && m.window >= shortestLeased {
