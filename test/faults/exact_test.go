@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -18,41 +19,49 @@ import (
 // decided: a check that has read the clock and is then held up must free
 // nothing. Everything else that may happen meanwhile is in the other files.
 
-// exactRules are the rules under batches, four by seed: windows that end during
-// a pause, one that ends only if a clock is set, and the other algorithms. Few,
-// so that several calls about one subject are always on their way.
+// exactRules are the rules under batches, three by seed: two with windows that
+// end during a pause, or only if a clock is set, and one of another algorithm.
+// They are few, so that several calls about one subject are always on their way.
 func exactRules(random *rand.Rand) []rule {
 	const two = 2 * time.Second
-	list := []rule{
+	numbered := []rule{
 		{name: "fixed", algorithm: "fixed-window", limit: 100, per: two},
 		{name: "slow", algorithm: "fixed-window", limit: 100, per: window},
 		{name: "hour", algorithm: "fixed-window", limit: 100, per: time.Hour},
 		{name: "slide", algorithm: "sliding-window", limit: 100, per: two},
 		{name: "slower", algorithm: "sliding-window", limit: 1000, per: window},
+		{name: "quick", algorithm: "fixed-window", limit: 100, per: 20 * time.Millisecond},
+	}
+	others := []rule{
 		{name: "bucket", algorithm: "token-bucket", limit: 100, burst: 50, per: two},
 		{name: "leak", algorithm: "leaky-bucket", limit: 100, burst: 50, per: two},
 		{name: "log", algorithm: "sliding-window-log", limit: 100, per: two},
 		{name: "first", algorithm: "fixed-window", limit: 100, per: two, first: true},
-		{name: "quick", algorithm: "fixed-window", limit: 100, per: 20 * time.Millisecond},
 	}
-	random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	list = list[:4]
+
+	random.Shuffle(len(numbered), func(i, j int) {
+		numbered[i], numbered[j] = numbered[j], numbered[i]
+	})
+	list := append(numbered[:2:2], others[random.IntN(len(others))])
 	for i := range list {
 		r := &list[i]
 		r.keys = 1 + random.IntN(2)
 		r.cost = 1
 		r.hybrid = random.IntN(2) == 0
-		r.weight = 1
+		r.weight = 2
 	}
+	list[2].weight = 1
 	return list
 }
 
-// batchSizes are how many checks a call makes; a call of one is no batch.
-var batchSizes = []int{1, 10, 100, 1000, 10_000, 10_000}
+// batchSizes are how many checks a call makes; a call of one is no batch. The
+// largest are rare: a node has room for a few of them at once, and the others
+// would wait for it.
+var batchSizes = []int{1, 1, 10, 100, 100, 300, 300, 300, 1000, 1000, 1000, 1000, 1000, 10_000}
 
 // threads is how many threads of each node may run at once. With more than
 // there are processors, the kernel stops some of them between any two steps.
-const threads = "8"
+const threads = "16"
 
 // exactFleet starts nodes with these rules.
 func exactFleet(t *testing.T, nodes int) *fleet {
@@ -75,7 +84,7 @@ func (f *fleet) batches() *load {
 	f.seen = l
 	l.done.Go(l.watch)
 
-	const callers = 24
+	const callers = 32
 	for i := range f.nodes {
 		for w := range callers / len(f.nodes) {
 			random := rand.New(rand.NewPCG(f.random.Uint64(), uint64(w)))
@@ -93,6 +102,7 @@ func (l *load) askInBatches(at int, random *rand.Rand) {
 		Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1},
 	}
 	defer client.CloseIdleConnections()
+	bodies := map[[3]int]string{}
 
 	for {
 		select {
@@ -109,7 +119,14 @@ func (l *load) askInBatches(at int, random *rand.Rand) {
 		if key == 0 && l.rules[r].per >= time.Second && l.isTurning() {
 			continue
 		}
-		l.askBatch(client, at, r, key, batchSizes[random.IntN(len(batchSizes))])
+
+		size := batchSizes[random.IntN(len(batchSizes))]
+		body, ok := bodies[[3]int{r, key, size}]
+		if !ok {
+			body = l.bodyOf(r, key, size)
+			bodies[[3]int{r, key, size}] = body
+		}
+		l.askBatch(client, at, r, key, size, body)
 	}
 }
 
@@ -121,24 +138,34 @@ func (l *load) isTurning() bool {
 	return passed < int64(behind+10*time.Millisecond)
 }
 
+// bodyOf returns the body of a call about one subject.
+func (l *load) bodyOf(rule, key, size int) string {
+	check := l.rules[rule].check(key, l.keys[key], 1)
+	if size == 1 {
+		return check
+	}
+	return `{"checks":[` + strings.Repeat(check+",", size-1) + check + "]}"
+}
+
 // askBatch makes one call about one subject. What it admitted becomes a hit for
 // each way in which checks were decided.
-func (l *load) askBatch(client *http.Client, at, rule, key, size int) {
-	n := l.fleet.nodes[at]
-	check := l.rules[rule].check(key, l.keys[key], 1)
-	url := "http://" + n.ip + ":8080/v1/check"
-	body := check
+func (l *load) askBatch(client *http.Client, at, rule, key, size int, body string) {
+	url := "http://" + l.fleet.nodes[at].ip + ":8080/v1/check"
 	if size > 1 {
 		url += "/batch"
-		body = `{"checks":[` + strings.Repeat(check+",", size-1) + check + "]}"
 	}
 
 	sent := boottime()
-	text, err := postText(client, url, body)
+	status, text, err := postText(client, url, body)
 	got := boottime()
 	l.asked.Add(int64(size))
-	if err != nil {
-		return // a node that is paused or restarts; what it admitted is not counted
+	if err != nil || status != 200 {
+		// A node that is paused, restarts or has too much to do, or a refusal of a
+		// single check. What is lost with an answer is not counted.
+		status := fmt.Sprint(status)
+		c, _ := l.by.LoadOrStore(status, new(atomic.Int64))
+		c.(*atomic.Int64).Add(1)
+		return
 	}
 
 	admitted := admittedBy(text)
@@ -151,13 +178,14 @@ func (l *load) askBatch(client *http.Client, at, rule, key, size int) {
 	}
 }
 
-func postText(client *http.Client, url, body string) ([]byte, error) {
+func postText(client *http.Client, url, body string) (status int, text []byte, err error) {
 	resp, err := client.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
+	text, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, text, err
 }
 
 // admittedBy counts the admitted checks of an answer, by who decided them. To
@@ -272,7 +300,19 @@ func (f *fleet) judgeExact(l *load, clocks *timeline) {
 			}
 		}
 	}
+	f.t.Logf("rules %v", names(l.rules))
 	f.t.Logf("beyond the bound: %v", beyond)
+}
+
+func names(list []rule) (names []string) {
+	for i := range list {
+		consistency := "exact"
+		if list[i].hybrid {
+			consistency = "hybrid"
+		}
+		names = append(names, list[i].name+" "+consistency)
+	}
+	return names
 }
 
 // judgeSubject returns why a subject's hits are more than promised, and how
