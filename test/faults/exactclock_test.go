@@ -5,6 +5,7 @@ package faults
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -104,7 +105,7 @@ func (tl *timeline) settings(rule, key int) []setting {
 	}
 
 	list := []setting{{from: 0, to: 1 << 62}}
-	highest := int64(0)
+	highest := int64(0) // offset of the process's own clock
 	for _, c := range tl.changes {
 		if c.process && !alone {
 			// It handed its partitions over, and got others back: from now on any
@@ -139,7 +140,7 @@ func (tl *timeline) settings(rule, key int) []setting {
 			}
 		}
 		list = append(list, setting{c.from, 1 << 62, c.shift, c.shift})
-		highest = max(highest, c.shift)
+		highest = c.shift
 	}
 	return list
 }
@@ -347,6 +348,98 @@ func TestStepCheck(t *testing.T) {
 		c := stepCheck{promise{rule: &hour, nodes: 1}, tl}
 		if _, why := c.check(test.hits, 0, 0); (why != "") != test.wrong {
 			t.Errorf("%s: got %q, want a violation: %v", test.name, why, test.wrong)
+		}
+	}
+}
+
+// The judge must never accuse nodes that are right. This model of one counts
+// by a clock that follows steps as a node's does, and that never falls behind
+// what the process before it has counted by. It also forgets, on purpose.
+type steppedModel struct {
+	random *rand.Rand
+	per    int64
+	limit  int64
+
+	now     int64 // on boottime
+	own     int64 // offset of the process's clock
+	reached int64 // the latest reading that was counted by
+	window  int64
+	used    int64
+	changes []change
+	hits    []hit
+}
+
+// run lasts for forty seconds, in each of which something may happen.
+func (m *steppedModel) run(forgets bool) {
+	shift := int64(0)
+	follows := int64(0) // when the clock follows its last step
+	for end := m.now + int64(40*time.Second); m.now < end; m.now += int64(time.Millisecond) {
+		if m.now%int64(4*time.Second) == 0 && m.random.IntN(2) == 0 {
+			steps := []int64{0, 1, 7, 60, 3600, 7200, -1, -7, -3600, -7200}
+			shift = steps[m.random.IntN(len(steps))] * int64(time.Second)
+			follows = m.now + m.random.Int64N(int64(stepTime))
+			m.changes = append(m.changes, change{from: m.now, made: m.now + int64(stepTime), shift: shift})
+		}
+		if m.now >= follows {
+			// Forward at once, and back by a 64th of its pace.
+			m.own = max(shift, m.own-int64(time.Millisecond)/slew)
+		}
+		if m.now%int64(4*time.Second) == int64(3*time.Second) && m.random.IntN(2) == 0 {
+			from := m.now
+			m.now += int64(700 * time.Millisecond)
+			m.own = shift
+			m.changes = append(m.changes, change{from: from, made: m.now, shift: shift, process: true})
+		}
+
+		m.reached = max(m.reached+int64(time.Millisecond)*63/64, m.now+m.own)
+		if n := m.reached / m.per; n > m.window || forgets && m.random.IntN(8000) == 0 {
+			m.window = n
+			m.used = 0
+		}
+		m.ask()
+	}
+}
+
+// ask makes a call of many checks, which was sent a while before it is decided.
+func (m *steppedModel) ask() {
+	cost := min(m.random.Int64N(4), m.limit-m.used)
+	if cost == 0 {
+		return
+	}
+	m.used += cost
+	late := int64(time.Millisecond) << m.random.IntN(10)
+	m.hits = append(m.hits, hit{
+		by: "owner", cost: cost, sent: m.now - m.random.Int64N(late),
+		got: m.now + 1 + m.random.Int64N(late),
+	})
+}
+
+func TestStepCheck_AcceptsTheReference(t *testing.T) {
+	for _, per := range []time.Duration{2 * time.Second, window, time.Hour} {
+		found := 0
+		for seed := range uint64(60) {
+			for _, forgets := range []bool{false, true} {
+				start := (1_000_000*3600 + int64(seed)*60) * int64(time.Second)
+				m := steppedModel{
+					random: rand.New(rand.NewPCG(seed, 1)), per: int64(per), limit: 20, now: start,
+				}
+				m.run(forgets)
+				r := rule{name: "r", algorithm: "fixed-window", limit: m.limit, per: per, keys: 1}
+				tl := &timeline{fleet: &fleet{nodes: make([]*node, 1)}, changes: m.changes}
+				c := stepCheck{promise{rule: &r, nodes: 1}, tl}
+
+				_, why := c.check(m.hits, 0, 0)
+				if why != "" && !forgets {
+					t.Errorf("per %v, seed %d: got %s, want no violation", per, seed, why)
+				}
+				if why != "" && forgets {
+					found++
+				}
+			}
+		}
+		t.Logf("per %v: found %d of 60 that forget", per, found)
+		if found == 0 {
+			t.Errorf("per %v: got no violation of those that forget, want some", per)
 		}
 	}
 }
