@@ -84,9 +84,12 @@ func (f *fleet) batches() *load {
 	f.seen = l
 	l.done.Go(l.watch)
 
-	const callers = 32
+	callers := 32
+	if len(f.nodes) > 1 {
+		callers = 16
+	}
 	for i := range f.nodes {
-		for w := range callers / len(f.nodes) {
+		for w := range callers {
 			random := rand.New(rand.NewPCG(f.random.Uint64(), uint64(w)))
 			l.done.Go(func() { l.askInBatches(i, random) })
 		}
@@ -342,14 +345,6 @@ func (f *fleet) judgeSubject(
 	}
 	c := stepCheck{p, clocks}
 	return c.check(hits, rule, key)
-}
-
-// worst returns how many times its bound a span admitted, at most.
-func (c *spanCheck) worst(hits []hit) (ratio float64) {
-	for _, s := range c.streams(hits) {
-		ratio = max(ratio, s.worst(c.rule))
-	}
-	return ratio
 }
 
 // worst returns how many times its bound a span of the stream admitted.

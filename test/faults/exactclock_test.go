@@ -174,11 +174,17 @@ func (c *stepCheck) check(hits []hit, rule, key int) (ratio float64, why string)
 		slack: 1 + changes + 2*int64(len(c.faults)), hits: hits,
 	}
 	streams := []*stream{&whole}
-	if changes > 0 && (r.algorithm == "sliding-window" || r.per < time.Second) {
-		// Each step may bring a window in which nothing was used. The others
-		// count by a clock that nobody sets.
-		whole.capacity *= 1 + changes
-		streams = append(streams, c.between(whole)...)
+	switch {
+	case changes == 0:
+	case r.per < time.Second:
+		// Each step or hand-over may end a window early, which is little to one
+		// second and much to fifty windows.
+		streams = c.between(whole)
+	case r.algorithm == "sliding-window":
+		// Each may bring a window in which nothing was used: a new process, where
+		// counters go to and where they come back from.
+		streams = append(c.between(whole), &whole)
+		whole.capacity *= 1 + 2*changes
 	}
 
 	spans := spanCheck{c.promise}
