@@ -54,7 +54,7 @@ func tryLateHistories(t *testing.T, onTime bool) {
 	seed := firstSeed()
 	histories := 500
 	if *realtimeSeeds > 0 {
-		histories = 500 * *realtimeSeeds
+		histories = max(500, 100**realtimeSeeds)
 	}
 
 	for kind := range algorithms.Kind(6) {
