@@ -44,7 +44,7 @@ fuzz: ## a smoke of every fuzz target
 	.ci/fuzz $(FUZZTIME)
 
 # FAULTS_SEED chooses what happens, FAULTS_TIME how long the random scenario lasts, FAULTS_LOGS a folder for logs of what
-# failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
+# failed; FAULTS_RUN selects tests (TestExact_: late readings of clocks), FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
 # seed after another.
 FAULTS_RUN ?= .
 FAULTS_COUNT ?= 1
