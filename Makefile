@@ -44,7 +44,7 @@ fuzz: ## a smoke of every fuzz target
 	.ci/fuzz $(FUZZTIME)
 
 # FAULTS_SEED chooses what happens, FAULTS_TIME how long the random scenario lasts, FAULTS_LOGS a folder for logs of what
-# failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
+# failed; FAULTS_RUN selects tests (TestExact_: late readings of clocks), FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
 # seed after another.
 FAULTS_RUN ?= .
 FAULTS_COUNT ?= 1
@@ -72,6 +72,8 @@ hostile: ## real nodes under messages that are wrong; minutes
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
 
+# REALTIME is how many seeds of what callers admit in real time; each takes 0.3 s, and so does the reference for the judge.
+REALTIME ?= 200
 models: ## random histories of what only computes, and floods of subjects, at the length that go test shortens; minutes
 	$(GO) test -count 1 -timeout 60m ./algorithms -args -histories 100000
 	$(GO) test -count 1 -timeout 60m ./localcache -args -longer 4
@@ -80,6 +82,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
+	$(GO) test -count 1 -timeout 60m -run 'RealTime|LateReadings|ReadingsOnTime' ./limiter -args -realtime-seeds $(REALTIME)
 	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case

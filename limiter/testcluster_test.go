@@ -31,7 +31,8 @@ type testCluster struct {
 	nodes []*testNode
 	table *ring.Table
 	calls sync.WaitGroup
-	far   OtherRegions // nil if there are no other regions
+	far   OtherRegions         // nil if there are no other regions
+	ahead func() time.Duration // how far a node's wall clock is ahead of the system's; nil: not at all
 
 	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]testPlace
@@ -57,9 +58,9 @@ type testNode struct {
 	copies    *counters.Table                                  // copies that it acts from as a standby
 	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
+	asked     atomic.Pointer[func()]                           // called after each reading of the authority; may be nil
 	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
-	asked     atomic.Pointer[func()]                           // called after each reading of its authority; may be nil
 }
 
 func newTestCluster(t testing.TB, n int, text string) *testCluster {
@@ -70,8 +71,17 @@ func newTestCluster(t testing.TB, n int, text string) *testCluster {
 // newRegion is newTestCluster for one of several regions, which reaches the others through far.
 func newRegion(t testing.TB, n int, text string, far OtherRegions) *testCluster {
 	t.Helper()
-	w := &testCluster{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
-		owed: map[counters.Key]int64{}}
+	return (&testCluster{t: t, far: far}).start(n, text)
+}
+
+// start opens n nodes with these rules.
+func (w *testCluster) start(n int, text string) *testCluster {
+	t := w.t
+	t.Helper()
+	w.moved = make(chan struct{})
+	w.cut = map[[2]ring.NodeID]bool{}
+	w.slow = map[ring.NodeID]time.Duration{}
+	w.owed = map[counters.Key]int64{}
 	var ids []ring.NodeID
 	for i := range n {
 		ids = append(ids, ring.NodeID{byte(i + 1)})
@@ -101,7 +111,11 @@ func newRegion(t testing.TB, n int, text string, far OtherRegions) *testCluster 
 func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	n := &testNode{w: w, id: id, copies: counters.New(10_000)}
 	n.authority.Store(true)
-	table, clock, fallback := counters.New(100_000), NewClock(), localcache.NewFallbackTable(100_000)
+	ahead := time.Duration(0)
+	if w.ahead != nil {
+		ahead = w.ahead()
+	}
+	table, clock, fallback := counters.New(100_000), NewClockWithOffset(ahead), localcache.NewFallbackTable(100_000)
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()

@@ -16,9 +16,9 @@ var (
 
 // Budgets, in bytes.
 const (
-	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, of one subject, and more
-	// than as many again of others.
-	DefaultReservations = 128 << 20
+	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one subject, and for
+	// half as many of others.
+	DefaultReservations = 160 << 20
 	maxAnswers          = 48 << 20
 	maxTickets          = 16 << 20
 	maxResets           = 10 << 20
@@ -100,18 +100,32 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// greed is how many times as much as is still free a rule may take of the budget for reservations, and a subject of what its rule
-// may still take. So one alone gets about four fifths; but something always stays free, and whoever comes late gets as much as
-// everybody else, because the more take part, the less each may take.
-const greed = 4
+// How reservations share their budget. Whoever is alone gets two thirds. The more take part, the less each may take, and whoever
+// comes last still finds something, because a share never exceeds a multiple of what it leaves free.
+const (
+	greed    = 4    // a share is at most that many times what is free
+	spare    = 10   // one part in that many is no share's: it is for those who have little
+	pittance = 1024 // having less than one part in that many is having little
+)
 
-// allows reports whether there is room for size bytes of n's rule and subject.
-func (b *budget) allows(n *Note, size int64) bool {
+// mayTake returns how much somebody may have of a total of which that much is free.
+func mayTake(total, free int64) int64 {
+	return max(greed*(free-total/spare), total/pittance)
+}
+
+// allows reports whether there is room for a reservation n: the rules share the budget, and the subjects of a rule what the rule
+// may have.
+func (b *budget) allows(n *Note) bool {
+	size := n.size()
 	free := b.most - b.used - size
 	if n.Inline {
 		free = min(free, b.most/2-b.inline-size)
 	}
-	ruleMay := greed*free - b.groups[n.Group]
-	subjectMay := greed*ruleMay - b.holders[n.Subject]
-	return free >= 0 && ruleMay >= 0 && subjectMay >= 0
+	if free < 0 {
+		return false
+	}
+
+	rule := mayTake(b.most, free)
+	ruleFree := rule - b.groups[n.Group] - size
+	return ruleFree >= 0 && b.holders[n.Subject]+size <= mayTake(rule, ruleFree)
 }

@@ -13,8 +13,8 @@ func (s *Store) Copy(p int) []Note {
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	list := make([]Note, 0, len(part.notes))
-	for _, e := range part.notes {
-		list = append(list, e.Note)
+	for k, e := range part.notes {
+		list = append(list, e.note(k))
 	}
 	return list
 }
@@ -46,7 +46,7 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 		case e.dirty&reader != 0:
 			e.dirty &^= reader
 			part.notes[k] = e
-			list = append(list, e.Note)
+			list = append(list, e.note(k))
 		}
 	}
 	return list
@@ -57,7 +57,7 @@ func (s *Store) MarkChanged(k Key, reader Readers) {
 	h := s.Lock(k.Partition(), 0)
 	defer h.Unlock()
 	if e, found := h.part.notes[k]; found {
-		h.mark(e, reader)
+		h.mark(k, e, reader)
 	}
 }
 
@@ -68,8 +68,8 @@ func (s *Store) MarkAllChanged(p int) int {
 	}
 	h := s.Lock(p, 0)
 	defer h.Unlock()
-	for _, e := range h.part.notes {
-		h.mark(e, Checkpoints)
+	for k, e := range h.part.notes {
+		h.mark(k, e, Checkpoints)
 	}
 	return len(h.part.notes)
 }
@@ -138,7 +138,7 @@ func (s *Store) Drop(p int) bool {
 // forget removes a note without telling any reader.
 func (h Held) forget(k Key) {
 	e := h.part.notes[k]
-	h.count(&e.Note, nil, true, false)
+	h.count(e.note(k), -1)
 	delete(h.part.notes, k)
 }
 
@@ -159,14 +159,12 @@ func (s *Store) sweep(p int, steady int64) {
 	defer h.Unlock()
 	for k, e := range h.part.notes {
 		switch {
-		case e.Until <= h.second:
+		case int64(e.until) <= h.second:
 			h.forget(k)
-		case k.Kind == Reservation && e.Body != "" && steady-e.At > AnswerLife:
-			// Copies do the same by themselves.
-			before := e.Note
-			e.Body = ""
-			h.count(&before, &e.Note, true, true)
-			h.part.notes[k] = e
+		case k.Kind == Reservation && e.body != "" && steady-e.at > AnswerLife:
+			n := e.note(k)
+			n.Body = ""
+			h.put(&n, 0) // copies do the same by themselves
 		}
 	}
 }

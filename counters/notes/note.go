@@ -39,7 +39,7 @@ const (
 	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
 	// Bytes is what a note takes of its budget, and at most of memory, besides its body.
-	Bytes = 160
+	Bytes = 176
 )
 
 // Key identifies a note.

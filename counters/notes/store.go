@@ -44,10 +44,30 @@ type partition struct {
 	rates  atomic.Int64  // notes of kind Rate
 }
 
-// entry is a note in a store.
+// entry is a note in a store, without its key.
 type entry struct {
-	Note
-	dirty Readers
+	rank, minor  uint64
+	at           int64
+	body         string
+	until, group uint32
+	inline       bool
+	dirty        Readers
+}
+
+// entryOf returns the entry of n, which must not expire after 2106.
+func entryOf(n *Note, dirty Readers) entry {
+	return entry{
+		rank: n.Rank, minor: n.Minor, at: n.At, body: n.Body,
+		until: uint32(n.Until), group: n.Group, inline: n.Inline, dirty: dirty,
+	}
+}
+
+// note returns the note that e stores under k.
+func (e *entry) note(k Key) Note {
+	return Note{
+		Key: k, Rank: e.rank, Minor: e.minor, At: e.at, Body: e.body,
+		Until: int64(e.until), Group: e.group, Inline: e.inline,
+	}
 }
 
 // Readers is a set of readers of changes.
@@ -115,10 +135,10 @@ func (h Held) Unlock() { h.part.mu.Unlock() }
 // Get returns the note with key k, unless there is none or it has expired.
 func (h Held) Get(k Key) (Note, bool) {
 	e, found := h.part.notes[k]
-	if !found || e.Until <= h.second {
+	if !found || int64(e.until) <= h.second {
 		return Note{}, false
 	}
-	return e.Note, true
+	return e.note(k), true
 }
 
 // Put adds n, or replaces the note with its key. It checks no bound.
@@ -126,8 +146,11 @@ func (h Held) Put(n *Note) { h.put(n, Checkpoints|Replicas) }
 
 func (h Held) put(n *Note, by Readers) {
 	had, replaces := h.part.notes[n.Key]
-	h.count(&had.Note, n, replaces, true)
-	h.mark(entry{Note: *n, dirty: had.dirty}, by)
+	if replaces {
+		h.count(had.note(n.Key), -1)
+	}
+	h.count(*n, 1)
+	h.mark(n.Key, entryOf(n, had.dirty), by)
 	if n.Kind == Resets {
 		h.part.resets.Store(n.Rank)
 	}
@@ -140,7 +163,7 @@ func (h Held) Remove(k Key) {
 		return
 	}
 
-	h.count(&had.Note, nil, true, false)
+	h.count(had.note(k), -1)
 	delete(h.part.notes, k)
 	// Replicas must drop it too. On disk it may stay until it expires.
 	if h.store.copied.Load() && had.dirty&Replicas == 0 {
@@ -148,45 +171,35 @@ func (h Held) Remove(k Key) {
 	}
 }
 
-// count updates the budgets and numbers after a change from before to after, as far as each exists.
-func (h Held) count(before, after *Note, wasThere, isThere bool) {
-	s := h.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if wasThere {
-		s.budgets[before.Kind.purpose()].add(before, -1)
-		h.countRate(before, -1)
-	}
-	if isThere {
-		s.budgets[after.Kind.purpose()].add(after, 1)
-		h.countRate(after, 1)
-	}
-}
-
-func (h Held) countRate(n *Note, by int64) {
+// count adds n to the budgets and numbers, or takes it off again if sign is −1.
+func (h Held) count(n Note, sign int64) {
 	if n.Kind == Rate {
-		h.part.rates.Add(by)
-		h.store.rates.Add(by)
+		h.part.rates.Add(sign)
+		h.store.rates.Add(sign)
 	}
+
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	h.store.budgets[n.Kind.purpose()].add(&n, sign)
 }
 
-// mark stores e, marked as changed for the given readers.
-func (h Held) mark(e entry, by Readers) {
+// mark stores e under k, marked as changed for the given readers.
+func (h Held) mark(k Key, e entry, by Readers) {
 	if !h.store.copied.Load() {
 		by &^= Replicas
 	}
 	if by&Checkpoints&^e.dirty != 0 {
-		h.part.unsaved = append(h.part.unsaved, e.Key)
+		h.part.unsaved = append(h.part.unsaved, k)
 	}
 	if by&Replicas&^e.dirty != 0 {
-		h.part.unsent = append(h.part.unsent, e.Key)
+		h.part.unsent = append(h.part.unsent, k)
 	}
 	e.dirty |= by
-	h.part.notes[e.Key] = e
+	h.part.notes[k] = e
 }
 
 // Make adds the notes of a reservation: at most one of kind Reservation, and any of kind Rate. Or it adds none: it fails with
-// ErrReservations if the reservation would take more than its rule and its subject may of the budget, see greed, or if the rates
+// ErrReservations if the reservation would take more than its rule and its subject may have of the budget, or if the rates
 // would exceed theirs.
 func (h Held) Make(list ...Note) error {
 	if !h.hasRoom(list) {
@@ -209,7 +222,7 @@ func (h Held) hasRoom(list []Note) bool {
 		n := &list[i]
 		if n.Kind == Rate {
 			left -= n.size()
-		} else if !h.store.budgets[reservations].allows(n, n.size()) {
+		} else if !h.store.budgets[reservations].allows(n) {
 			return false
 		}
 	}
@@ -228,6 +241,9 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 		if !full {
 			return nil
 		}
+		if k == nil && n.Kind.purpose() != tickets {
+			return nil // copies from other nodes fill the budget, and will expire
+		}
 		if k == nil {
 			b.refused.Add(1)
 			return ErrWrites
@@ -237,26 +253,34 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 }
 
 // oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if there is
-// none. Notes of subjects that came with their limits fill at most half of a budget, and only ever replace each other.
+// none. Whoever fills more than half gives way: so notes of subjects that came with their limits get half at most, and others at
+// least half.
 func (b *budget) oldest(n *Note) (k *Key, full bool) {
 	size := n.size()
-	if b.used+size <= b.most && !(n.Inline && b.inline+size > b.most/2) {
+	isBeyondHalf := n.Inline && b.inline+size > b.most/2
+	if b.used+size <= b.most && !isBeyondHalf {
 		return nil, false
 	}
 
-	kinds := []Kind{n.Kind}
-	if n.Kind.purpose() == tickets { // nodes repeat their own requests only briefly; a write's answer stays
-		kinds = []Kind{Retry}
+	kind := n.Kind
+	if kind.purpose() == tickets {
+		kind = Retry // nodes repeat their requests only briefly; the answer to a write stays
 	}
-	for _, kind := range kinds {
-		list := b.made[madeBy{kind, n.Inline}]
-		if list != nil && len(*list) > 0 {
-			k = &(*list)[0]
-			*list = (*list)[1:]
-			return k, true
-		}
+	if k = b.take(madeBy{kind, isBeyondHalf}); k == nil && !isBeyondHalf {
+		k = b.take(madeBy{kind, true})
 	}
-	return nil, true
+	return k, true
+}
+
+// take takes the oldest note made by m, or nil.
+func (b *budget) take(m madeBy) *Key {
+	list := b.made[m]
+	if list == nil || len(*list) == 0 {
+		return nil
+	}
+	k := (*list)[0]
+	*list = (*list)[1:]
+	return &k
 }
 
 // drop removes a note that this node made, to make room.
@@ -265,7 +289,7 @@ func (s *Store) drop(k Key, steady int64) {
 	defer h.Unlock()
 	had, found := h.part.notes[k]
 	if found && k.Kind == Reset {
-		h.raiseFloor(k.Subject, had.Rank)
+		h.raiseFloor(k.Subject, had.rank)
 	}
 	h.Remove(k)
 }

@@ -23,6 +23,7 @@ type rule struct {
 	keys      int   // subjects
 	weight    int   // share of all checks, relative to the other rules' weights
 	cost      int64 // a check costs up to this, at random
+	first     bool  // windows begin with their first hit; only calls bring those
 }
 
 // The first two rules of every set: a limit that is never reached shows whether hits are forgotten, and one that is always
@@ -51,7 +52,7 @@ func commonRules() []rule {
 
 // ttl returns the life of the rule's leases; 0: none.
 func (r *rule) ttl() time.Duration {
-	if !r.hybrid || r.algorithm == "leaky-bucket" {
+	if !r.hybrid || r.first || r.algorithm == "leaky-bucket" || r.algorithm == "sliding-window-log" {
 		return 0
 	}
 	return min(max(r.per/20, 50*time.Millisecond), 5*time.Second)
@@ -59,8 +60,12 @@ func (r *rule) ttl() time.Duration {
 
 // capacity returns the most that a fresh counter admits at once.
 func (r *rule) capacity() int64 {
-	if r.burst > 0 {
+	switch {
+	case r.burst > 0:
 		return r.burst
+	case r.first:
+		// Of the windows that a span touches, one may have begun before it.
+		return 2 * r.limit
 	}
 	return r.limit
 }
@@ -69,7 +74,7 @@ func (r *rule) capacity() int64 {
 func (r *rule) bounded() bool { return r.per == window }
 
 // inline reports whether the subject with this number brings its limit with each check, as half of them do.
-func (r *rule) inline(key int) bool { return key >= (r.keys+1)/2 }
+func (r *rule) inline(key int) bool { return r.first || key >= (r.keys+1)/2 }
 
 // subject returns the fields that name a subject to a node.
 func (r *rule) subject(key int, name string) string {
@@ -79,6 +84,9 @@ func (r *rule) subject(key int, name string) string {
 	burst := ""
 	if r.burst > 0 {
 		burst = fmt.Sprintf(`, "burst": %d`, r.burst)
+	}
+	if r.first {
+		burst = `, "from": "first"`
 	}
 	return fmt.Sprintf(`"namespace": %q, "key": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q%s}]`, r.name, name, r.limit, r.per, r.algorithm, burst)
 }

@@ -1,0 +1,396 @@
+package notes
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+// begin is the steady time at which tests begin.
+const begin = int64(1_800_000_000e9)
+
+// reservation returns the note of an open reservation, of a rule and a subject, that lasts ten minutes.
+func reservation(group uint32, subject, id uint64) Note {
+	return Note{
+		Key: Key{Subject: subject, ID: id, Kind: Reservation}, Group: group,
+		At: begin, Until: begin/1e9 + 600,
+	}
+}
+
+// add makes a reservation and reports whether there was room.
+func add(t *testing.T, s *Store, n Note) bool {
+	t.Helper()
+	h := s.Lock(n.Partition(), begin)
+	defer h.Unlock()
+	err := h.Make(n)
+	if err != nil && !errors.Is(err, ErrReservations) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// fill makes reservations of a rule, of subjects in turn, until there is no room, and returns how many it made.
+func fill(t *testing.T, s *Store, group uint32, subject func(i uint64) uint64) (made int) {
+	t.Helper()
+	for i := uint64(0); ; i++ {
+		if !add(t, s, reservation(group, subject(i), uint64(group)<<40+i)) {
+			return made
+		}
+		made++
+	}
+}
+
+// spread returns subjects all over the partitions.
+func spread(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 }
+
+// One subject gets most of the room for reservations, by default that of 1,000 a second which each stay open for ten minutes. But
+// whoever comes later always finds some: another subject of the rule, another rule, and the hundredth rule.
+func TestReservationsAreShared(t *testing.T) {
+	s := New(DefaultReservations)
+	one := func(uint64) uint64 { return 7 }
+	alone := fill(t, s, 1, one)
+	if alone < 600_000 {
+		t.Errorf("one subject got %d places, want 600,000", alone)
+	}
+	if got := fill(t, s, 1, func(uint64) uint64 { return 8 }); got < 10_000 {
+		t.Errorf("another subject of the rule got %d places", got)
+	}
+	if got := fill(t, s, 2, spread); got < 10_000 {
+		t.Errorf("another rule got %d places", got)
+	}
+	for group := range uint32(100) {
+		if got := fill(t, s, 3+group, func(uint64) uint64 { return 100 + uint64(group) }); got < 100 {
+			t.Fatalf("rule %d got %d places", 3+group, got)
+		}
+	}
+	if st := s.Stats(); st.Reservations > st.MaxReservations || st.RefusedReserves != 103 {
+		t.Errorf("have %+v", st)
+	}
+}
+
+// Reservations of subjects that came with their limits get half, however many rules and subjects take part.
+func TestInlineReservationsGetHalf(t *testing.T) {
+	s := New(1 << 20)
+	made := 0
+	for group := range uint32(1000) {
+		for i := range uint64(100) {
+			n := reservation(group, spread(uint64(group)), uint64(group)<<32+i)
+			n.Inline = true
+			if add(t, s, n) {
+				made++
+			}
+		}
+	}
+	if bytes := int64(made) * Bytes; bytes > 1<<19 || bytes < 1<<18 {
+		t.Errorf("inline reservations take %d bytes of 1 MiB", bytes)
+	}
+	if got := fill(t, s, 5000, spread); int64(got)*Bytes < 1<<18 {
+		t.Errorf("a rule got %d places beside them", got)
+	}
+}
+
+// The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room.
+func TestBudgets(t *testing.T) {
+	s := New(1 << 20)
+	keep := func(kind Kind, id uint64, inline bool, body int) error {
+		n := &Note{
+			Key: Key{Subject: spread(id), ID: id, Kind: kind}, Inline: inline,
+			At: begin, Until: begin/1e9 + 60, Body: string(make([]byte, body)),
+		}
+		if err := s.MakeRoom(n, begin); err != nil {
+			return err
+		}
+		h := s.Lock(n.Partition(), begin)
+		defer h.Unlock()
+		h.Put(n)
+		s.Made(n)
+		return nil
+	}
+	has := func(kind Kind, id uint64) bool {
+		k := Key{Subject: spread(id), ID: id, Kind: kind}
+		h := s.Lock(k.Partition(), begin)
+		defer h.Unlock()
+		_, found := h.Get(k)
+		return found
+	}
+
+	fill(t, s, 1, spread)
+	const body = 1000
+	answers := maxAnswers / (Bytes + body)
+	for i := range uint64(2 * answers) {
+		if err := keep(Answer, i, false, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has(Answer, 0) || has(Answer, uint64(answers)-1) || !has(Answer, uint64(answers)+1) || !has(Answer, uint64(2*answers)-1) {
+		t.Error("not the oldest answers went")
+	}
+
+	writes := uint64(0)
+	for keep(Write, writes, false, 0) == nil {
+		writes++
+	}
+	if err := keep(Write, writes, false, 0); !errors.Is(err, ErrWrites) || writes != maxTickets/Bytes {
+		t.Errorf("%d writes were kept, then %v", writes, err)
+	}
+	if !has(Write, 0) {
+		t.Error("the answer to a write is gone")
+	}
+	if err := keep(Retry, 1, false, 0); !errors.Is(err, ErrWrites) {
+		t.Errorf("a retry took the place of a write: %v", err)
+	}
+
+	inline := 0
+	for i := range uint64(2 * answers) {
+		if keep(Answer, 1<<40+i, true, body) == nil {
+			inline++
+		}
+	}
+	if has(Answer, uint64(answers)*3/2-1) || !has(Answer, uint64(answers)*3/2+1) || inline != 2*answers {
+		t.Errorf("inline answers did not get half; %d were kept", inline)
+	}
+	st := s.Stats()
+	if st.Answers > maxAnswers || st.Tickets > maxTickets {
+		t.Errorf("have %+v", st)
+	}
+}
+
+// A reset is known until it is forgotten at the bound; then whatever may have been taken before it counts as taken before it.
+func TestResets(t *testing.T) {
+	s := New(1 << 20)
+	reset := func(subject uint64) {
+		n := &Note{Key: Key{Subject: subject, Kind: Reset}}
+		if err := s.MakeRoom(n, begin); err != nil {
+			t.Fatal(err)
+		}
+		h := s.Lock(n.Partition(), begin)
+		defer h.Unlock()
+		h.Reset(subject, false, begin, begin/1e9+100)
+		s.Made(n)
+	}
+	since := func(subject, resets uint64) bool {
+		h := s.Lock(Key{Subject: subject}.Partition(), begin)
+		defer h.Unlock()
+		return h.IsResetSince(subject, resets)
+	}
+
+	reset(1)
+	reset(2)
+	reset(1)
+	if s.Resets(0) != 3 {
+		t.Errorf("partition 0 counts %d resets, want 3", s.Resets(0))
+	}
+	for _, tt := range []struct {
+		subject, resets uint64
+		want            bool
+	}{{1, 0, true}, {1, 2, true}, {1, 3, false}, {2, 1, true}, {2, 2, false}, {3, 0, false}} {
+		if got := since(tt.subject, tt.resets); got != tt.want {
+			t.Errorf("subject %d was reset since %d: %t, want %t", tt.subject, tt.resets, got, tt.want)
+		}
+	}
+
+	for i := range uint64(maxResets/Bytes + 10) {
+		reset(1<<62 + i<<20)
+	}
+	if !since(3, 0) || !since(1, 2) {
+		t.Error("resets were forgotten, and what was taken before them would come back")
+	}
+	if since(1, 3) {
+		t.Error("what was taken after all resets of its partition would not come back")
+	}
+}
+
+// Copies follow the owner's notes, also those that it drops. Of two copies without an order, a settlement stays, and the higher of
+// two numbers.
+func TestCopies(t *testing.T) {
+	owner, standby := New(1<<20), New(1<<20)
+	send := func() (n int) {
+		for _, note := range owner.Changes(0, Replicas, nil) {
+			n++
+			received := Note{Key: note.Key}
+			d := wire.NewDecoder(note.Append(nil, begin))
+			received.Decode(d, begin)
+			if err := d.Done("note"); err != nil {
+				t.Fatal(err)
+			}
+			standby.Replace(&received, begin)
+		}
+		return n
+	}
+	get := func(s *Store, k Key) (Note, bool) {
+		h := s.Lock(k.Partition(), begin)
+		defer h.Unlock()
+		return h.Get(k)
+	}
+
+	send() // from now on replicas are told
+	open := reservation(1, 1, 1)
+	add(t, owner, open)
+	add(t, owner, reservation(1, 1, 2))
+	if n := send(); n != 2 {
+		t.Errorf("%d notes were sent, want 2", n)
+	}
+	settled := open
+	settled.Rank, settled.Body = 1, "the answer"
+	h := owner.Lock(0, begin)
+	h.Put(&settled)
+	h.Put(&settled)
+	h.Remove(Key{Subject: 1, ID: 2, Kind: Reservation})
+	h.Unlock()
+	if n := send(); n != 2 || send() != 0 {
+		t.Errorf("%d changes were sent, want 2, and then none", n)
+	}
+	if got, found := get(standby, open.Key); !found || got != settled {
+		t.Errorf("the copy has %+v, %t, want %+v", got, found, settled)
+	}
+	if _, found := get(standby, Key{Subject: 1, ID: 2, Kind: Reservation}); found {
+		t.Error("the copy has a note that was dropped")
+	}
+	if standby.Stats() != owner.Stats() {
+		t.Errorf("the copy counts %+v, the owner %+v", standby.Stats(), owner.Stats())
+	}
+
+	standby.Merge(&open, begin)
+	if got, _ := get(standby, open.Key); got.Rank != 1 || got.Body == "" {
+		t.Errorf("after a merge with an open one it is %+v", got)
+	}
+	other := New(1 << 20)
+	other.Merge(&open, begin)
+	other.Merge(&settled, begin)
+	if got, _ := get(other, open.Key); got.Rank != 1 {
+		t.Errorf("after a merge with a settled one it is %+v", got)
+	}
+	numbers := Note{Key: PartitionKey(Debtor, 0, 5), Rank: 3, Minor: 2, Until: begin/1e9 + 9}
+	older := numbers
+	older.Rank, older.Minor = 2, 7
+	for _, n := range []*Note{&older, &numbers, &older} {
+		other.Merge(n, begin)
+	}
+	if got, _ := get(other, numbers.Key); got.Rank != 3 || got.Minor != 2 {
+		t.Errorf("of two batches, the merge has %d, %d", got.Rank, got.Minor)
+	}
+
+	if !standby.Drop(0) || standby.Stats().Reservations != 0 || standby.Drop(0) {
+		t.Errorf("after a drop it counts %+v", standby.Stats())
+	}
+}
+
+// Random changes leave the budgets what they were before the first note.
+func TestBudgetsAddUp(t *testing.T) {
+	s := New(1 << 30)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100_000 {
+		n := Note{
+			Key:  Key{Subject: rng.Uint64N(50) << 52, ID: rng.Uint64N(50), Kind: Kind(rng.IntN(int(numKinds)))},
+			Rank: rng.Uint64N(2), Group: rng.Uint32N(3), Inline: rng.IntN(2) == 0,
+			At: begin, Until: begin/1e9 + rng.Int64N(100) - 50, Body: string(make([]byte, rng.IntN(9))),
+		}
+		h := s.Lock(n.Partition(), begin)
+		switch rng.IntN(6) {
+		case 0:
+			h.Remove(n.Key)
+		case 1:
+			h.Put(&n)
+		case 2:
+			_ = h.Make(reservation(n.Group, n.Subject, n.ID))
+		}
+		h.Unlock()
+		switch rng.IntN(60) {
+		case 0:
+			s.Merge(&n, begin)
+		case 1:
+			s.Replace(&n, begin)
+		case 2:
+			s.Drop(n.Partition())
+		case 3:
+			s.Sweep(begin+rng.Int64N(50e9), 0.1)
+		}
+	}
+	for p := range 4096 {
+		s.Drop(p)
+	}
+	for i := range s.budgets {
+		b := &s.budgets[i]
+		if b.used != 0 || b.inline != 0 || b.open != 0 || len(b.groups) != 0 || len(b.holders) != 0 {
+			t.Errorf("budget %d of nothing: %d used, %d inline, %d open, %d rules, %d subjects",
+				i, b.used, b.inline, b.open, len(b.groups), len(b.holders))
+		}
+	}
+	if s.rates.Load() != 0 {
+		t.Errorf("%d rates are left", s.rates.Load())
+	}
+}
+
+// What a reservation takes of its budget is what it takes of memory, at most.
+func TestBytesOfANote(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	for name, subject := range map[string]func(uint64) uint64{
+		"one subject":   func(uint64) uint64 { return 7 },
+		"many subjects": spread,
+	} {
+		before := heap()
+		s := New(DefaultReservations)
+		const n = 200_000
+		for i := range uint64(n) {
+			add(t, s, reservation(1, subject(i), i))
+		}
+		each := (heap() - before) / n
+		t.Logf("%s: %d bytes each of %d reservations", name, each, n)
+		if each > Bytes {
+			t.Errorf("%s: a reservation takes %d bytes, want at most %d", name, each, Bytes)
+		}
+		runtime.KeepAlive(s)
+	}
+}
+
+// A settled reservation forgets its answer after a minute, and everything ends.
+func TestSweep(t *testing.T) {
+	s := New(1 << 20)
+	settled := reservation(1, 1, 1)
+	settled.Rank, settled.Body = 1, "the answer"
+	h := s.Lock(0, begin)
+	h.Put(&settled)
+	h.Unlock()
+	get := func(at time.Duration) (Note, bool) {
+		s.Sweep(begin+int64(at), 1)
+		h := s.Lock(0, begin+int64(at))
+		defer h.Unlock()
+		return h.Get(settled.Key)
+	}
+	if got, _ := get(59 * time.Second); got.Body == "" {
+		t.Error("the answer was forgotten within a minute")
+	}
+	if got, found := get(61 * time.Second); !found || got.Body != "" || got.Rank != 1 {
+		t.Errorf("after a minute: %+v, %t", got, found)
+	}
+	if _, found := get(601 * time.Second); found || s.Stats().Reservations != 0 {
+		t.Errorf("after its time: %t, %+v", found, s.Stats())
+	}
+}
+
+func FuzzNote(f *testing.F) {
+	n := reservation(3, 5, 7)
+	n.Body = "body"
+	f.Add(n.Append(nil, begin))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var n Note
+		d := wire.NewDecoder(b)
+		n.Decode(d, begin)
+		if d.Done("note") != nil {
+			return
+		}
+		s := New(1 << 20)
+		s.Replace(&n, begin)
+		s.Merge(&n, begin)
+		s.Sweep(begin, 1)
+	})
+}
