@@ -87,6 +87,9 @@ type Limit struct {
 	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a check instead of refusing it. Zero means
 	// no queue. It must be 0 for a FirstWindow.
 	MaxDelay time.Duration
+	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a fixed-window changes
+	// with its windows. Whoever decides later by the limit, which was looked up before, admits nothing. 0 means that it always holds.
+	Until int64
 }
 
 // Capacity returns the most that can be taken at once from a fresh counter.
@@ -192,6 +195,9 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	if cost == 0 {
 		return s, true
 	}
+	if l.isOver(now) {
+		return s, false
+	}
 	if l.MaxDelay > 0 {
 		return l.takeLater(s, now, cost)
 	}
@@ -201,6 +207,9 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s.Count += cost
 	return s, true
 }
+
+// isOver reports whether l no longer holds, see Until.
+func (l *Limit) isOver(now Instant) bool { return l.Until != 0 && now.Wall >= l.Until }
 
 func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	switch l.Kind {

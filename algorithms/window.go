@@ -72,6 +72,8 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	switch {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
+	case l.isOver(now):
+		d.RetryAfter = 1 // whoever asks again looks up another limit
 	case cost > l.Amount+s.Part:
 		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
@@ -95,5 +97,6 @@ func (l *Limit) Equal(o *Limit) bool {
 	}
 	a, b := *l, *o
 	a.Calendar, b.Calendar = nil, nil
+	a.Until, b.Until = 0, 0
 	return a == b && (l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil && l.Calendar.String() == o.Calendar.String())
 }

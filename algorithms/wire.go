@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -13,6 +14,7 @@ import (
 //	uvarint     Amount
 //	uvarint     for a bucket: Burst
 //	uvarint     with MaxDelay: MaxDelay
+//	uvarint     for a fixed-window: Until
 //	uvarint     Window
 //	or          for a calendar: a byte for its unit, and the name of its zone
 const (
@@ -42,6 +44,9 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	if l.MaxDelay > 0 {
 		b = binary.AppendUvarint(b, uint64(l.MaxDelay))
 	}
+	if l.Kind == FixedWindow {
+		b = binary.AppendUvarint(b, uint64(l.Until))
+	}
 	if l.Calendar == nil {
 		return binary.AppendUvarint(b, uint64(l.Window))
 	}
@@ -61,6 +66,9 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
 			d.Fail()
 		}
+	}
+	if l.Kind == FixedWindow {
+		l.Until = d.UpTo(math.MaxInt64)
 	}
 	if first&calendarFlag == 0 {
 		l.Window = time.Duration(d.UpTo(int64(MaxWindow)))

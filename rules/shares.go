@@ -238,6 +238,12 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 		bases[i], newest[i] = c.weighers[i].baseDivision(at), c.weighers[i].newestRoom()
 	}
 	next.limits = s.reduceLimits(h, rooms, newest)
+	for i, l := range h.Limits {
+		if l.Kind.Windowed() {
+			at := algorithms.Instant{Wall: wall + maxSkew}
+			next.limits[i].Until = at.Wall + int64(l.WindowLeft(at))
+		}
+	}
 	for i, amounts := range bases {
 		if amounts != nil {
 			next.limits[i].inWindow = &windowDivision{d.names, amounts}
@@ -250,7 +256,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 // stillHolds reports whether m's limits still hold at wall.
 func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
-		if m.phase(i, l, wall) != m.phases[i] {
+		if until := m.limits[i].Until; until != 0 && wall+maxSkew >= until || m.phase(i, l, wall) != m.phases[i] {
 			return false
 		}
 	}

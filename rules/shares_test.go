@@ -261,6 +261,49 @@ func TestShareOfViews(t *testing.T) {
 	}
 }
 
+// A share that was looked up in one window admits nothing in the next, where another region may have more of the limit.
+func TestShareHoldsInItsWindow(t *testing.T) {
+	begin := time.Unix(1_800_000_000, 0) // start of a window
+	set := func(parts string) *Set {
+		return compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: "+parts+
+			", limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
+	}
+	both, last := []string{"eu", "us"}, set("{eu: 0.5, us: 0.5}")
+	s := last.WithShares(&Shares{Region: "eu", Views: []View{
+		{Set: set("{eu: 0.9, us: 0.1}"), Names: both, At: begin.UnixMilli() - 900_000},
+		{Set: last, Names: both, At: begin.UnixMilli() + 3_000},
+	}})
+	share := func(after time.Duration) *Limit { return shareOf(t, s, begin.Add(after))[0] }
+
+	early := share(5 * time.Second)
+	if again := share(58900 * time.Millisecond); again != early {
+		t.Error("the share was computed again in its window")
+	}
+	next := share(61500 * time.Millisecond)
+	if early.Amount != 90 || next.Amount != 50 {
+		t.Fatalf("the shares are %d and then %d, want 90 and 50", early.Amount, next.Amount)
+	}
+	for _, tt := range []struct {
+		limit *Limit
+		after time.Duration
+		want  bool
+	}{
+		{early, 59900 * time.Millisecond, true},
+		{early, time.Minute, false},
+		{early, 3 * time.Hour, false}, // the clock was set forward
+		{next, time.Minute, true},
+	} {
+		now := algorithms.At(begin.Add(tt.after))
+		_, allowed := tt.limit.Take(algorithms.State{}, now, 1)
+		if allowed != tt.want {
+			t.Errorf("the share of %d admits %t after %v, want %t", tt.limit.Amount, allowed, tt.after, tt.want)
+		}
+		if d := tt.limit.Peek(algorithms.State{}, now, 1); !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > time.Second) {
+			t.Errorf("refused for %v, but whoever asks again finds another share", d.RetryAfter)
+		}
+	}
+}
+
 // The largest-remainder method is not monotone: a smaller amount can give a region more. The region must not use the
 // gain while others use the larger amount.
 func TestSharesAreNotMonotone(t *testing.T) {
