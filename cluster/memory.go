@@ -76,9 +76,24 @@ func (c *Cluster) recallState() {
 	if err != nil {
 		c.config.Logger.Warn("can't restore all recorded entries", "error", err)
 	}
+	c.warnOfOlderLog(s)
 	if s.To.Rank(c.config.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
 	}
+}
+
+// warnOfOlderLog logs that Raft's log ends before an entry that this node has applied, if it does. restored is the newest state that
+// the store has, up to that entry. The store has then forgotten entries that the node acknowledged, so its vote may help to elect a
+// leader without a write that was acknowledged to a caller.
+func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
+	last, err := c.config.Store.Logs().LastIndex()
+	last = max(last, restored.Index)
+	if err != nil || last >= c.memory.recordedIndex {
+		return
+	}
+	c.config.Logger.Error("Raft's log is older than what this node has applied, as if it had been replaced by an older copy: acknowledged "+
+		"writes may be lost. End this node, take it out with rlnode remove, and start it with an empty data directory",
+		"last_entry", last, "applied", c.memory.recordedIndex)
 }
 
 // stateAt returns the state after the entry with the given index, or a later state if a snapshot has one. With an error, it

@@ -1,8 +1,12 @@
 package cluster
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -126,6 +130,46 @@ func remembers(t *testing.T, snapshotBytes int64) {
 	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().Await(t.Context(), 1, v) || last.rules.Load().Version != v {
 		t.Errorf("have version %d after %d, %d in force", v, version, last.rules.Load().Version)
 	}
+}
+
+// A node whose log has lost entries that it had applied says so when it starts; one whose log has them all says nothing.
+func TestAnOlderLogIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		n, note := w.several(1, 1)[0], &slate{}
+		var logged bytes.Buffer
+		n.adjust = func(c *Config) {
+			c.AppliedStore = note
+			c.Logger = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelError}))
+		}
+		n.run()
+		w.inRing(n)
+		n.mustWrite(10)
+		time.Sleep(3 * time.Second)
+
+		restart := func(meanwhile func()) string {
+			n.crash()
+			meanwhile()
+			logged.Reset()
+			n.run()
+			w.until(30*time.Second, "authority", func() bool { return n.c.Load().Authority() })
+			return logged.String()
+		}
+		if have := restart(func() {}); have != "" {
+			t.Errorf("after a restart it logs %s", have)
+		}
+
+		lose := func() {
+			content, _ := note.Read()
+			at := content[len(content)-8:]
+			binary.LittleEndian.PutUint64(at, binary.LittleEndian.Uint64(at)+1000)
+			_ = note.Write(content)
+		}
+		if have := restart(lose); !strings.Contains(have, "older copy") {
+			t.Errorf("with a log that lacks entries it logs %q", have)
+		}
+	})
 }
 
 // A node does not rely on its memory if it starts for the first time, or can reach a majority.

@@ -100,6 +100,9 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("settlings_total", settlings, &r.unknown, "result", "unknown")
 	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
 	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
+	lead := time.Duration(l.table.Lead(l.clock.Now()))
+	s.Gauge("clock_lead_seconds", "How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
+		"from a node, or from disk, whose clock was ahead.", lead.Seconds())
 	kept := l.table.Notes().Stats()
 	s.Gauge("reservations", "Reservations whose home is here, as owner or standby, and that are not settled.", float64(kept.Open))
 	s.Gauge("reservations_bytes", "What reservations take of their budget, settled ones included.", float64(kept.Reservations))

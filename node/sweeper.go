@@ -16,10 +16,12 @@ const (
 	freeMemoryAfter = 500_000
 )
 
-// sweep drops expired counters in the background.
+// sweep drops expired counters in the background. It also looks at the clocks, so that nothing else has to wake an idle node for it.
 func (n *Node) sweep() {
 	dropped := int64(0) // log entries, since the last FreeMemory
+	var clocks clockWatch
 	for range tick.Every(n.ctx.Done(), sweepInterval) {
+		n.watchClocks(&clocks, sweepInterval)
 		for _, table := range []*counters.Table{n.table, n.fallback} {
 			before := table.Stats().LogEntries
 			table.Sweep(n.clock.Now(), sweepFraction)
