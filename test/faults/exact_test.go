@@ -274,6 +274,31 @@ func TestExact_OwnerHolderLeaderPaused(t *testing.T) {
 	f.judgeExact(l, f.newTimeline(l))
 }
 
+// TestExact_AllPausedTogether pauses all nodes for 5 s, as when their machine
+// is suspended. Nobody decides meanwhile, so no authority and no copy is lost.
+// Each node says afterwards that it did not run.
+func TestExact_AllPausedTogether(t *testing.T) {
+	f := exactFleet(t, 3, false)
+	l := f.batches()
+	for range f.pauses() / 3 {
+		f.awaitTurn(f.between(0, 400*time.Millisecond))
+		f.pauseTogether(f.nodes...)
+		f.pass(5 * time.Second)
+		f.heal()
+		f.whole(patience)
+		f.pass(f.between(time.Second, 3*time.Second))
+	}
+	l.end()
+	f.rings.end()
+	f.judgeExact(l, f.newTimeline(l))
+
+	for _, n := range f.nodes {
+		if !strings.Contains(n.log.String(), "this process did not run") {
+			t.Errorf("%s: its log says nothing of the pause", n.name)
+		}
+	}
+}
+
 // ownerHolderOrLeader returns the node to disturb.
 func (f *fleet) ownerHolderOrLeader() *node {
 	f.t.Helper()
