@@ -133,6 +133,16 @@ func ReceiveError(err error) *Error {
 	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
 }
 
+// HeadTooLargeError returns the error for a request's first line and headers of more than most bytes.
+func HeadTooLargeError(most int) *Error {
+	return Errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", most)
+}
+
+// FramingError returns the error for a request that can be read in two ways.
+func FramingError(why error) *Error {
+	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1: %v", why)
+}
+
 // Title returns the title of e's code.
 func (e *Error) Title() string { return kinds[e.Code].title }
 

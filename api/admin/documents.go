@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -287,12 +288,20 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
 		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
+	body, err := awaitBody(r, func() ([]byte, error) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
+		if err == nil && len(body) > most {
+			_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
+		}
+		return body, err
+	})
+	if refused := framing.Error(""); errors.As(err, &refused) {
+		return nil, api.FramingError(refused)
+	}
 	if err != nil {
 		return nil, api.ReceiveError(err)
 	}
 	if len(body) > most {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
 		return nil, api.TooLargeError(most)
 	}
 	return body, nil

@@ -86,12 +86,12 @@ type Server struct {
 
 // Open binds the door's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
-	ln, err := net.Listen("tcp", config.Addr)
+	ln, err := api.Listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: doors.Connections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

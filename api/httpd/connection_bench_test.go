@@ -4,7 +4,6 @@ package httpd
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -121,7 +120,8 @@ func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 // serveEndless serves c.
 func (s *Server) serveEndless(t testing.TB, c *endless) error {
 	one := s.wrap(track(t, s.conns, c))
-	return errors.Join(s.server.ServeConn(one), one.Close())
+	s.serve(one)
+	return nil
 }
 
 func TestConnectionAllocatesNothing(t *testing.T) {

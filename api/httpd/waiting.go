@@ -2,7 +2,6 @@ package httpd
 
 import (
 	"context"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +35,8 @@ type heldAnswers struct {
 
 // waiter is one held-back answer.
 type waiter struct {
-	conn          net.Conn
+	conn          *connection
+	unread        []byte        // input beyond the request
 	fd            int           // the file descriptor of conn; -1: unknown
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
