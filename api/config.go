@@ -43,6 +43,9 @@ type Config struct {
 	AdminToken string // has the scope admin; empty: none
 	TokensFile string // lists further tokens; reloaded when it changes; empty: none
 
+	Memory      int64 // bytes that the process may use, from which bounds on connections follow; 0: unknown
+	Connections int   // bounds those of the data plane; 0: by Memory, at most 32,768
+
 	Decider     Decider
 	Checkpoints func() persist.Status // nil: counters are not saved
 	// Health reports the node's state in the cluster. It must return at once, and must not wait for a disk.

@@ -67,8 +67,23 @@ func NewConnections(config ConnectionsConfig) *Connections {
 	}
 }
 
-// Connections returns an empty set of connections for a door that serves at most that many at once.
-func (d *Doors) Connections(most int) *Connections {
+// fewestPlaces is how many connections a door serves at least, however little memory there is.
+const fewestPlaces = 64
+
+// Places returns how many connections a door serves at once: most, or fewer if one part in parts of the node's memory is not
+// enough for so many that take so many bytes each while they wait for a request.
+func (d *Doors) Places(most int, parts, each int64) int {
+	switch {
+	case d.MaxConnections > 0:
+		return d.MaxConnections
+	case d.Memory > 0:
+		return int(min(int64(most), max(fewestPlaces, d.Memory/parts/each)))
+	}
+	return most
+}
+
+// Track returns an empty set of connections for a door that serves at most that many at once.
+func (d *Doors) Track(most int) *Connections {
 	return NewConnections(ConnectionsConfig{Most: most, Tokens: d.RequiresToken, Budget: &d.Budget})
 }
 

@@ -33,6 +33,9 @@ const (
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
 	adminSlots         = 512 // connections served at once
+	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+	placeMemory = 24 << 10
+	placeParts  = 64
 	// adminWrites bounds the writes in progress at once; more wait.
 	adminWrites = 4
 	// maxProfile bounds how long a pprof profile may run.
@@ -138,7 +141,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: doors.Connections(cmp.Or(doors.MaxConnections, adminSlots)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.onConnection(s.handler()),

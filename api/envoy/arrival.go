@@ -204,12 +204,37 @@ var errSmallFrames = errors.New("the connection sends its requests in very small
 type inbound struct {
 	net.Conn
 	tracked *api.Connection
-	data    atomic.Int64 // bytes in data frames, counted when a frame begins
+
+	mu      sync.Mutex // guards answers
+	answers int        // calls that are being answered
+
+	data atomic.Int64 // bytes in data frames, counted when a frame begins
 
 	skipBytes   int // bytes until the next frame
 	head        [frameHeadBytes]byte
 	headBytes   int // bytes of head that have arrived
 	smallFrames int // how many more small frames are allowed
+}
+
+// beginAnswer notes that a call is being answered, so that the connection is not displaced. It reports false if it has been.
+func (i *inbound) beginAnswer() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.answers == 0 && !i.tracked.Answer() {
+		return false
+	}
+	i.answers++
+	return true
+}
+
+// endAnswer notes that a call has been answered.
+func (i *inbound) endAnswer() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.answers--
+	if i.answers == 0 {
+		i.tracked.Await(time.Now())
+	}
 }
 
 // Read implements net.Conn.

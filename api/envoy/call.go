@@ -74,7 +74,7 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 			return nil, err
 		}
 		began = time.Now()
-		e = c.decide(token)
+		e = c.answer(connectionOf(ctx), token)
 	}
 	if s.tracer != nil {
 		c.trace(ctx, began, token, e)
@@ -85,6 +85,18 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	}
 	c.stripe.Observe(time.Since(began))
 	return c, nil // the codec releases it
+}
+
+// answer decides c, which came over conn, unless conn has lost its place.
+func (c *call) answer(conn *inbound, token *api.Token) *api.Error {
+	if conn == nil {
+		return c.decide(token)
+	}
+	if !conn.beginAnswer() {
+		return api.CrowdedError()
+	}
+	defer conn.endAnswer()
+	return c.decide(token)
 }
 
 // decide decides c once its message has been received.
@@ -130,7 +142,11 @@ func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
 	if len(lines) > 0 {
 		text = lines[0]
 	}
-	return s.Permit(text, len(lines), api.ScopeCheck, nil)
+	token, e := s.Permit(text, len(lines), api.ScopeCheck, nil)
+	if conn := connectionOf(ctx); conn != nil && token != nil {
+		conn.tracked.Trust()
+	}
+	return token, e
 }
 
 // trace records a call if it is sampled.

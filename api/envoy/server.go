@@ -29,6 +29,9 @@ import (
 // Bounds of the door.
 const (
 	maxConnections = 2048 // connections served at once
+	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+	placeMemory    = 48 << 10
+	placeParts     = 32
 	maxStreams     = 100  // streams at once on a connection
 	maxCalls       = 4096 // calls at once
 	maxIncomplete  = 512  // incomplete messages
@@ -91,7 +94,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: doors.Connections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Places(maxConnections, placeParts, placeMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -102,7 +105,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
-		grpc.ReadBufferSize(16<<10),
+		// The library keeps the first as long as a connection lasts, and the second only while it writes.
+		grpc.ReadBufferSize(4<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
@@ -113,6 +117,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
+		// So that who has no token does not learn which services there are.
+		grpc.UnknownServiceHandler(unknownService),
 	)
 	s.server.RegisterService(&service, s)
 	s.server.RegisterService(s.boundMessages(healthpb.Health_ServiceDesc), s.health)
@@ -203,6 +209,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
 	s.updateHealth()
+	if conn := connectionOf(ctx); conn != nil && conn.beginAnswer() {
+		defer conn.endAnswer() // a connection that asks now and then is not idle
+	}
 	return next(ctx, req)
 }
 
@@ -234,6 +243,12 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		}
 	}
 	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
+}
+
+// unknownService answers calls of what there is not, after stream has seen their token.
+func unknownService(_ any, ss grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(ss)
+	return status.Errorf(codes.Unimplemented, "there is no method %s", api.Excerpt(method))
 }
 
 // openStream is a stream that ends with its context, or when a message does not arrive in time.

@@ -28,8 +28,19 @@ const (
 	dataHeaderBytes  = framing.MaxHead
 )
 
-// dataSlotsFor returns how many connections the data plane serves at once in a process that may open this many files.
-func dataSlotsFor(files int) int { return min(dataSlots, files/2) }
+// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+const (
+	placeMemory = 8 << 10
+	placeParts  = 8
+)
+
+// places returns how many connections the data plane serves at once in a process that may open this many files.
+func places(doors *api.Doors, files int) int {
+	if doors.MaxConnections == 0 && doors.Connections > 0 {
+		return min(doors.Connections, files/2)
+	}
+	return doors.Places(min(dataSlots, files/2), placeParts, placeMemory)
+}
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -66,7 +77,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
 		handlers: handlers, addr: ln.Addr(), done: make(chan error, 1), live: make(map[*connection]struct{}),
-		conns:     handlers.Connections(cmp.Or(handlers.MaxConnections, dataSlotsFor(maxFiles()))),
+		conns:     handlers.Track(places(handlers.Doors, maxFiles())),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, tls: handlers.TLS},
 	}
 	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), handlers.Draining(), s.sendHeld)

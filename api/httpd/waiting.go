@@ -48,7 +48,7 @@ type waiter struct {
 
 // maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
 func maxHeldFor(files int) int {
-	return min(maxWaiting, files-files/spareFilesDivisor-dataSlotsFor(files))
+	return min(maxWaiting, files-files/spareFilesDivisor-min(dataSlots, files/2))
 }
 
 // newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.
