@@ -39,6 +39,10 @@ var errNoRoom = errors.New("the memory for answers that callers don't read is us
 // connection has not shown a valid one.
 const strangerIdle = 10 * time.Second
 
+// strangerRequests is how many requests such a connection may make. It gets no other answer than that of a probe, or why it is
+// refused, however many it sends ahead.
+const strangerRequests = 64
+
 // ConnectionsConfig configures the connections of a door.
 type ConnectionsConfig struct {
 	Most   int         // how many are served at once; 0: no bound
@@ -119,6 +123,29 @@ func (c *Connections) CloseSilent() {
 		}
 	}
 }
+
+// CloseIdle closes the connections of strangers that have waited for too long, for a door whose server library has one idle
+// timeout for all.
+func (c *Connections) CloseIdle(now time.Time) {
+	if !c.tokens() {
+		return
+	}
+	latest := c.sinceBegan(now.Add(-strangerIdle))
+	var idle []*Connection
+	c.mu.Lock()
+	for conn := range c.slots.strangers {
+		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
+			idle = append(idle, conn)
+		}
+	}
+	c.mu.Unlock()
+	for _, conn := range idle {
+		_ = conn.Conn.Close() // as in CloseAll
+	}
+}
+
+// IdleInterval is how often CloseIdle should be called.
+const IdleInterval = strangerIdle / 2
 
 // The states of a connection's input. A connection that is closed because it was silent receives nothing any more: what would
 // be decided could not be answered.
@@ -270,7 +297,9 @@ type Connection struct {
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
 
-	endedForRoom atomic.Bool // the budget has closed it
+	requests     atomic.Int32 // how many it has made as a stranger
+	keepsIdle    atomic.Bool  // CloseIdle leaves it open
+	endedForRoom atomic.Bool  // the budget has closed it
 	// waitingSince is when the connection began to wait for its caller, in nanoseconds since its
 	// owner began; 0: it does not wait, and is not displaced.
 	waitingSince  atomic.Int64
@@ -292,9 +321,18 @@ func (c *Connection) Await(now time.Time) {
 // Answer notes that c's caller waits for an answer, so that c must not be displaced. It reports
 // false if c has been already: its caller would not get the answer.
 func (c *Connection) Answer() bool {
+	if !c.trusted.Load() {
+		c.requests.Add(1)
+	}
 	since := c.waitingSince.Load()
 	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
 }
+
+// IsWornOut reports whether c must be closed after the next answer: it has asked too often without a valid token.
+func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.isStranger() }
+
+// KeepIdle makes CloseIdle leave c open.
+func (c *Connection) KeepIdle() { c.keepsIdle.Store(true) }
 
 // Trust notes that c's caller has shown a valid token.
 func (c *Connection) Trust() {

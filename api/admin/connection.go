@@ -112,6 +112,7 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		w = &answerWriter{ResponseWriter: w, server: s, conn: c}
 		if !c.Answer() {
 			panic(http.ErrAbortHandler) // its place is taken, and so it is closed
 		}
@@ -126,6 +127,9 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 				s.sendError(w, r, api.CrowdedError())
 				return
 			}
+		}
+		if c.IsWornOut() {
+			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -77,7 +77,10 @@ func (a *arrival) end() {
 	}
 }
 
-// check charges what has arrived on the connection since the wait began, though some of it may belong to other messages. What
+// callMemory is roughly what an incomplete call takes without its message: a stream, a goroutine and its stack.
+const callMemory = 8 << 10
+
+// check charges what the call takes, and what has arrived on the connection since the wait began, though some of it may belong to other messages. What
 // had arrived earlier, at most streamWindow for each message, is not charged; maxIncomplete bounds it. check aborts the wait if
 // it takes too long or the budget has no room.
 func (a *arrival) check() {
@@ -90,7 +93,7 @@ func (a *arrival) check() {
 	if a.checks++; a.checks == 1 {
 		s.stalled.add(a)
 	}
-	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
 		a.timer.Reset(checkInterval)
 		return
 	}
@@ -152,7 +155,7 @@ func (s *stalledArrivals) abortOne() bool {
 
 // charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.
 func (a *arrival) charge(n int64) bool {
-	if n <= max(a.charged, api.UnchargedBytes) {
+	if n <= a.charged {
 		return true
 	}
 	s := a.server

@@ -30,7 +30,7 @@ import (
 const (
 	maxConnections = 2048 // connections served at once
 	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
-	placeMemory    = 48 << 10
+	placeMemory    = 32 << 10
 	placeParts     = 32
 	maxStreams     = 100  // streams at once on a connection
 	maxCalls       = 4096 // calls at once
@@ -172,13 +172,18 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check updates it
-// itself.
+// itself. It also closes the connections of strangers that have been idle for too long.
 func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	draining := s.Draining()
+	idle := time.NewTicker(api.IdleInterval)
+	defer idle.Stop()
 	for {
 		select {
+		case now := <-idle.C:
+			s.conns.CloseIdle(now)
+			continue
 		case <-s.ctx.Done():
 			return
 		case <-draining:
@@ -229,6 +234,9 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	default:
 	}
 	s.updateHealth()
+	if conn := connectionOf(ss.Context()); conn != nil {
+		conn.tracked.KeepIdle() // who watches says nothing for long
+	}
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)

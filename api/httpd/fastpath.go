@@ -203,7 +203,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		s.handlers.serve(route, x)
 	}
 	x.request.body = ownBuffer
-	closes := x.hangUp || c.closesAfterAnswer()
+	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 	if err := s.sendFast(c, x, closes); err != nil {
 		return true, err
