@@ -36,6 +36,7 @@ const (
 	Timeout            Code = "timeout" // the request did not arrive in time
 	Conflict           Code = "conflict"
 	TooLarge           Code = "too-large"
+	TooMuchWork        Code = "too-much-work" // a batch's checks match too many limits
 	InvalidRules       Code = "invalid-rules"
 	HeadersTooLarge    Code = "headers-too-large"
 	Internal           Code = "internal"
@@ -75,6 +76,7 @@ var kinds = map[Code]struct {
 	Timeout:            {http.StatusRequestTimeout, "The request did not arrive in time"},
 	Conflict:           {http.StatusPreconditionFailed, "The rules have changed"},
 	TooLarge:           {http.StatusRequestEntityTooLarge, "The body is too large"},
+	TooMuchWork:        {http.StatusRequestEntityTooLarge, "The request takes too much work"},
 	InvalidRules:       {http.StatusUnprocessableEntity, "The rules are not valid"},
 	HeadersTooLarge:    {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
 	Internal:           {http.StatusInternalServerError, "Internal error"},

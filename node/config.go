@@ -46,6 +46,8 @@ type Config struct {
 	// MaxConnections bounds the connections of the data plane. 0: as MemoryLimit and half of the files that the process may
 	// open allow, at most 32,768.
 	MaxConnections int
+	// MaxMatched bounds the limits that the checks of one batch match together; the rest of it is not decided. 0: 100,000.
+	MaxMatched int
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
 
@@ -245,6 +247,7 @@ func (s *settings) checkNode(m *mistakes) {
 	}
 	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
 	m.checkRange("MaxConnections", int64(s.MaxConnections), 0, maxConnections)
+	m.checkRange("MaxMatched", int64(s.MaxMatched), 0, math.MaxInt32)
 	m.checkRange("MemoryLimit", s.MemoryLimit, 0, math.MaxInt64)
 	if s.OnError != client.Open && s.OnError != client.Closed {
 		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
