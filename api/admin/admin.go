@@ -36,8 +36,8 @@ const (
 	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
 	placeMemory = 24 << 10
 	placeParts  = 64
-	// adminWrites bounds the writes in progress at once; more wait.
-	adminWrites = 4
+	// adminWrites bounds the writes in progress at once; more wait. To parse a large document takes many times its size.
+	adminWrites = 1
 	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
 )
