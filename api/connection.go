@@ -41,7 +41,7 @@ const strangerIdle = 10 * time.Second
 
 // strangerRequests is how many requests such a connection may make. It gets no other answer than that of a probe, or why it is
 // refused, however many it sends ahead.
-const strangerRequests = 64
+const strangerRequests = 16
 
 // ConnectionsConfig configures the connections of a door.
 type ConnectionsConfig struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// router finds the handler for a path as it was sent. Other than http.ServeMux it neither cleans nor decodes a path first: what
+// router finds the handler for a path as it was sent. Other than the library of net/http, it neither cleans nor decodes a path first: what
 // a proxy in front allows or denies by its path is what is answered.
 type router struct{ routes []pathRoute }
 

@@ -177,7 +177,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil
 	}
-	if x.conn != nil && !x.conn.Answer() {
+	if t != nil && !t.Answer() {
+		_ = t.closeNow() // or the library would answer in our place
 		return
 	}
 	switch {
