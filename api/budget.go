@@ -134,7 +134,7 @@ func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.remove(t)
 	*t = Transfer{size: size, since: time.Now(), among: &b.others}
 	t.conn = Unwrap[*Connection](conn)
-	if t.conn != nil && t.conn.isStranger() {
+	if t.conn != nil && t.conn.IsStranger() {
 		t.among = &b.strangers
 	}
 	t.element = t.among.PushBack(t)

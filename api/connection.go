@@ -329,7 +329,7 @@ func (c *Connection) Answer() bool {
 }
 
 // IsWornOut reports whether c must be closed after the next answer: it has asked too often without a valid token.
-func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.isStranger() }
+func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.IsStranger() }
 
 // KeepIdle makes CloseIdle leave c open.
 func (c *Connection) KeepIdle() { c.keepsIdle.Store(true) }
@@ -344,12 +344,12 @@ func (c *Connection) Trust() {
 	c.owner.slots.trust(c)
 }
 
-// isStranger reports whether c should have shown a valid token, and has not.
-func (c *Connection) isStranger() bool { return !c.trusted.Load() && c.owner.tokens() }
+// IsStranger reports whether c should have shown a valid token, and has not.
+func (c *Connection) IsStranger() bool { return !c.trusted.Load() && c.owner.tokens() }
 
 // IdleTimeout returns how long c may wait for the next request, if that is usual for its door.
 func (c *Connection) IdleTimeout(usual time.Duration) time.Duration {
-	if c.isStranger() {
+	if c.IsStranger() {
 		return min(usual, strangerIdle)
 	}
 	return usual

@@ -53,6 +53,8 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	if conn == nil {
 		return read(m)
 	}
+	conn.waiting.Add(1)
+	defer conn.waiting.Add(-1)
 	a.mu.Lock()
 	a.conn, a.abort, a.checks, a.bytesAtStart = conn, abort, 0, conn.data.Load()
 	a.mu.Unlock()
@@ -210,6 +212,8 @@ type inbound struct {
 
 	mu      sync.Mutex // guards answers
 	answers int        // calls that are being answered
+
+	waiting atomic.Int32 // calls that wait for their message
 
 	data atomic.Int64 // bytes in data frames, counted when a frame begins
 

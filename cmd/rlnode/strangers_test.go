@@ -25,9 +25,9 @@ import (
 )
 
 var (
-	holdAll     = flag.Bool("hold", false, "hold connections of all shapes, from 1, 4 and 64 addresses, at all doors; make hostile does")
-	holdOnly    = flag.String("hold-only", "", "hold only those whose name contains this")
-	holdProgram = flag.String("hold-program", "", "hold those of this program")
+	holdAll      = flag.Bool("hold", false, "hold connections of all shapes, from 1, 4 and 64 addresses, at all doors; make hostile does")
+	holdOnly     = flag.String("hold-only", "", "hold only those whose name contains this")
+	otherProgram = flag.String("program", "", "test this program instead of what is here")
 )
 
 // What the shipped containers are given: see docker-compose.yml and the chart's values.
@@ -159,7 +159,6 @@ func startHolding(t *testing.T, tokens, secured bool, args ...string) *holding {
 		h.config = &tls.Config{InsecureSkipVerify: true}
 	}
 	h.node = newRunningNode(t)
-	h.node.program = *holdProgram
 	h.node.launch([]string{"GOMEMLIMIT=" + shippedGo}, args)
 	h.node.awaitReady()
 	h.doors = map[string]string{"grpc": fmt.Sprintf("127.0.0.1:%d", port)}
@@ -358,7 +357,7 @@ func TestHostileConnections(t *testing.T) {
 // holdOne holds connections of one shape, and judges the node.
 func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	var args []string
-	silence := 5 * time.Second
+	silence := 3 * time.Second
 	if !*holdAll {
 		args, silence = []string{"--max-connections", "256"}, 500*time.Millisecond
 	}
@@ -367,7 +366,7 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	door := map[string]string{"grpc": "envoy"}[s.door]
 	door = cmp.Or(door, s.door)
 	h.places = int(h.metric(fmt.Sprintf("rlnode_connections_max{door=%q}", door)))
-	if *holdProgram != "" {
+	if *otherProgram != "" {
 		h.places = cmp.Or(h.places, map[string]int{"data": 9800, "admin": 500, "grpc": 1500}[s.door])
 	}
 	if h.places == 0 {
@@ -395,7 +394,7 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	p99, checks, failed := others.end()
 	most := statusOf(t, h.node, "VmHWM")
 	places := int(h.metric(fmt.Sprintf("rlnode_connections{door=%q}", door)))
-	if *holdProgram != "" && places == 0 {
+	if *otherProgram != "" && places == 0 {
 		places = len(h.held)
 	}
 	holds := (h.live() - before) / float64(max(1, places))
@@ -420,5 +419,6 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	process.Within(t, time.Minute, "all places are free again", func() bool {
 		return h.metric(fmt.Sprintf("rlnode_connections{door=%q}", door)) <= 4
 	})
-	process.Within(t, time.Minute, "the memory is free again", func() bool { return h.live()-before < 8<<20 })
+	// Go keeps the descriptors of goroutines that have ended, and uses them again.
+	process.Within(t, time.Minute, "the memory is free again", func() bool { return h.live()-before < 16<<20 })
 }
