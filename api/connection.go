@@ -21,8 +21,9 @@ const (
 	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
 	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
 	// answer.
-	lingerTime  = 5 * time.Second
-	lingerBytes = 256 << 20
+	lingerTime     = 5 * time.Second
+	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a place meanwhile
+	lingerBytes    = 256 << 20
 	// stallTime is how long a caller may read nothing of an answer.
 	stallTime = 5 * time.Second
 	// socketBuffers is roughly what the system holds for a connection whose caller does not read;
@@ -478,8 +479,12 @@ func (c *Connection) Close() (err error) {
 
 // drain half-closes the connection and discards input until the caller closes its side.
 func (c *Connection) drain() {
+	wait := lingerTime
+	if c.IsStranger() {
+		wait = strangerLinger
+	}
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(wait)) != nil {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // an error ends the wait as well as EOF does

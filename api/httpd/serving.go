@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/framing"
 )
 
 // This file decides who serves a connection. Between requests nobody does: a goroutine waits, and holds neither a buffer nor
@@ -154,6 +155,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 				charged = 0
 			}
 			if !s.handlers.Budget.Hold(&held, int64(size), c) {
+				c.refuseRoom()
 				return head, errNoRoom
 			}
 			charged = size
@@ -169,6 +171,13 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 
 // errNoRoom means that the budget has no room for a request that has not arrived as a whole.
 var errNoRoom = errors.New("the memory for requests is used up")
+
+// refuseRoom closes a stranger's connection for which there is no room: even an answer would take some.
+func (c *connection) refuseRoom() {
+	if c.IsStranger() {
+		_ = c.closeNow()
+	}
+}
 
 // turn is a connection as the library sees it, for as long as it has something to do on it.
 type turn struct {
@@ -249,6 +258,7 @@ func (t *turn) Read(b []byte) (int, error) {
 func (t *turn) receiveMore(b []byte) (n int, err error) {
 	if !t.holds && !t.isCharged {
 		if !t.server.handlers.Budget.Hold(&t.stall, turnMemory, t) {
+			t.refuseRoom()
 			t.readErr = errNoRoom
 			return 0, errNoRoom
 		}
@@ -274,6 +284,7 @@ func (t *turn) Close() error {
 	if t.over {
 		return nil
 	}
+	t.frame = framing.Checker{} // it may linger, and should hold little meanwhile
 	return t.closeNow()
 }
 
