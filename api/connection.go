@@ -72,12 +72,18 @@ func NewConnections(config ConnectionsConfig) *Connections {
 	}
 }
 
+// tlsMemory is what TLS takes of a connection that waits, in bytes.
+const tlsMemory = 12 << 10
+
 // fewestPlaces is how many connections a door serves at least, however little memory there is.
 const fewestPlaces = 64
 
 // Places returns how many connections a door serves at once: most, or fewer if one part in parts of the node's memory is not
 // enough for so many that take so many bytes each while they wait for a request.
 func (d *Doors) Places(most int, parts, each int64) int {
+	if d.TLS != nil {
+		each += tlsMemory
+	}
 	switch {
 	case d.MaxConnections > 0:
 		return d.MaxConnections

@@ -27,7 +27,8 @@ type arrival struct {
 	mu           sync.Mutex // guards the rest
 	conn         *inbound   // nil: no handler waits
 	abort        func()     // aborts the wait; nil: close the connection
-	checks       int        // how many times check was called during this wait
+	began        time.Time  // of the wait
+	checks       int        // how many times check was called during it
 	bytesAtStart int64      // bytes that had arrived on the connection before the wait
 	charged      int64      // bytes charged to the budget
 	transfer     api.Transfer
@@ -56,7 +57,8 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	conn.waiting.Add(1)
 	defer conn.waiting.Add(-1)
 	a.mu.Lock()
-	a.conn, a.abort, a.checks, a.bytesAtStart = conn, abort, 0, conn.data.Load()
+	a.conn, a.abort, a.bytesAtStart = conn, abort, conn.data.Load()
+	a.began, a.checks = time.Now(), 0
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
 	defer a.end()
@@ -95,8 +97,8 @@ func (a *arrival) check() {
 	if a.checks++; a.checks == 1 {
 		s.stalled.add(a)
 	}
-	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
-		a.timer.Reset(checkInterval)
+	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
 		return
 	}
 	a.abortWait()

@@ -39,8 +39,9 @@ const (
 	headerBytes    = 16 << 10
 	streamWindow   = 64 << 10         // the minimum in grpc-go
 	readTimeout    = 10 * time.Second // from a call's headers to its last byte
-	// checkInterval is how often an incomplete message is checked. Most messages are complete before the first check.
+	// An incomplete message is checked after checkInterval, when most are complete, and then less and less often.
 	checkInterval    = 50 * time.Millisecond
+	maxCheckInterval = 400 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
 	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over the nodes. Calls in
 	// progress are still answered.
