@@ -23,8 +23,6 @@ const (
 	freeHead = 2 << 10
 	// turnMemory is roughly what the library and a handler hold for a request, without its body.
 	turnMemory = 32 << 10
-	// handshakeMemory is roughly what TLS holds while it shakes hands.
-	handshakeMemory = 16 << 10
 )
 
 // accept serves the connections that arrive, until the listener is closed.
@@ -47,26 +45,13 @@ func (s *Server) accept() error {
 
 // greet serves a new connection.
 func (s *Server) greet(c *connection) {
-	if err := s.handshake(c); err != nil {
+	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
 		s.finish(c)
 		return
 	}
 	_ = c.SetReadDeadline(time.Now().Add(s.server.ReadTimeout)) // receive returns the error
 	s.serve(c)
-}
-
-// handshake makes a connection secure if it should be.
-func (s *Server) handshake(c *connection) error {
-	if s.tls == nil {
-		return nil
-	}
-	var held api.Transfer
-	if !s.handlers.Budget.Hold(&held, handshakeMemory, c) {
-		return errNoRoom
-	}
-	defer s.handlers.Budget.Release(&held)
-	return c.handshake(s.server.ReadTimeout)
 }
 
 // serve serves c until it is closed, or an answer on it is held back.

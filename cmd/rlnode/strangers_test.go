@@ -383,7 +383,7 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	opened := time.Now()
 	h.open(s, h.places*3/2, addresses)
 	tookOpening := time.Since(opened)
-	p99Opening, _, failedOpening := others.end()
+	p99Opening, checksOpening, failedOpening := others.end()
 
 	// The strangers are silent now.
 	others = h.ask()
@@ -404,7 +404,8 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	t.Logf("places %d, taken %d, opened in %.1f s; live %.1f KiB and resident %.1f KiB a connection; resident at most %d MiB; "+
 		"processor %.1f %% (%.1f %% before); others' checks: p99 %v while they open, %v of %d while silent",
 		h.places, places, tookOpening.Seconds(), holds/1024, residentHeld/1024, most>>20, 100*busy, 100*idle, p99Opening, p99, checks)
-	if len(failed)+len(failedOpening) > 0 {
+	// Without tokens, nothing but its address tells a caller from a stranger.
+	if failures := len(failed) + len(failedOpening); failures > 0 && (tokens || failures > (checks+checksOpening)/10) {
 		t.Errorf("others' checks failed: %d while they open, %d while silent: %.300q", len(failedOpening), len(failed), append(failedOpening, failed...))
 	}
 	if most > shippedLimit {
