@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models long kills soak simulation dashboard deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -71,6 +71,12 @@ hostile: ## real nodes under messages that are wrong; minutes
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
+	$(MAKE) hold
+
+# HOLD selects what is held, by a part of a name, such as "tls=true addresses=4". All of it takes three quarters of an hour.
+HOLD ?=
+hold: ## connections of all shapes, which strangers hold at all doors of a node as the containers ship it
+	$(GO) test -count 1 -timeout 120m -v -run '^TestHostileConnections$$' ./cmd/rlnode -args -hold -hold-only "$(HOLD)"
 
 # REALTIME is how many seeds of what callers admit in real time; each takes 0.3 s, and so does the reference for the judge.
 REALTIME ?= 200

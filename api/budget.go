@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"container/list"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,8 @@ const (
 	// meanwhile; each failed attempt closes slow connections.
 	maxRoomWait       = 2 * time.Second
 	roomRetryInterval = slowAfter / 4
+	// maxRoomWaiters bounds how many wait at once, because what they hold already is not charged.
+	maxRoomWaiters = 256
 )
 
 // maxReusedBuffer is the capacity in bytes beyond which a buffer is dropped instead of reused.
@@ -34,9 +37,10 @@ func Reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Budget bounds the memory that callers can tie up with large requests and with answers that they don't read. When it is
-// used up, it closes the connections whose body or answer has taken longer than slowAfter, oldest first, so that stalled
-// callers don't block others.
+// Budget bounds the memory that callers can tie up with large or unfinished requests and with
+// answers that they don't read. When it is used up, it closes the connections of strangers that
+// have kept the node waiting the longest, and then those whose body or answer has taken longer
+// than slowAfter, oldest first, so that stalled callers don't block others.
 type Budget struct {
 	Capacity   int64 // bytes; 0: 20 MiB
 	used       atomic.Int64
@@ -44,8 +48,9 @@ type Budget struct {
 
 	waiters atomic.Int64 // callers of Wait
 
-	mu        sync.Mutex // guards the rest, and the transfers in it
-	transfers map[*Transfer]struct{}
+	mu        sync.Mutex    // guards the rest, and the transfers in it
+	strangers list.List     // of *Transfer, oldest first: those on connections of strangers
+	others    list.List     // likewise: all others
 	freed     chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
@@ -82,8 +87,10 @@ func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true
 	}
-	b.waiters.Add(1)
 	defer b.waiters.Add(-1)
+	if b.waiters.Add(1) > maxRoomWaiters {
+		return false
+	}
 	timeout, retry := time.NewTimer(maxRoomWait), time.NewTicker(roomRetryInterval)
 	defer timeout.Stop()
 	defer retry.Stop()
@@ -111,33 +118,58 @@ func (b *Budget) FullError() *Error {
 	return Errorf(Overloaded, "the memory for large requests and answers, %d bytes, is used up", cmp.Or(b.Capacity, defaultBudget))
 }
 
-// Transfer is a large body or answer in transit.
+// Transfer is something that takes time and memory, such as a large body or answer in transit.
 type Transfer struct {
-	conn  net.Conn // the innermost connection; nil: unknown
-	size  int64
-	since time.Time
+	conn    *Connection // nil: unknown
+	size    int64
+	since   time.Time
+	among   *list.List    // the list that has it; nil: none
+	element *list.Element // its place there
 }
 
 // Begin records that t, a transfer of size bytes over conn, starts now.
 func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.conn, t.size, t.since = nil, size, time.Now()
-	if c := Unwrap[*Connection](conn); c != nil {
-		t.conn = c.Conn
+	b.remove(t)
+	*t = Transfer{size: size, since: time.Now(), among: &b.others}
+	t.conn = Unwrap[*Connection](conn)
+	if t.conn != nil && t.conn.IsStranger() {
+		t.among = &b.strangers
 	}
-	if b.transfers == nil {
-		b.transfers = make(map[*Transfer]struct{})
-	}
-	b.transfers[t] = struct{}{}
+	t.element = t.among.PushBack(t)
 }
 
 // Finish records that t is over.
 func (b *Budget) Finish(t *Transfer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.transfers, t)
+	b.remove(t)
 	t.conn = nil
+}
+
+// remove takes t from the list that has it. The caller holds b.mu.
+func (b *Budget) remove(t *Transfer) {
+	if t.among != nil {
+		t.among.Remove(t.element)
+		t.among, t.element = nil, nil
+	}
+}
+
+// Hold charges size bytes for what conn holds while its caller keeps the node waiting, and begins
+// t. It waits for room, and reports false if there is none.
+func (b *Budget) Hold(t *Transfer, size int64, conn net.Conn) bool {
+	if !b.Wait(func() bool { return b.Take(size) }) {
+		return false
+	}
+	b.Begin(t, size, conn)
+	return true
+}
+
+// Release ends t, which Hold has begun, and gives its bytes back.
+func (b *Budget) Release(t *Transfer) {
+	b.Finish(t)
+	b.Give(t.size)
 }
 
 // Used returns how many bytes are taken.
@@ -146,26 +178,25 @@ func (b *Budget) Used() int64 { return b.used.Load() }
 // ClosedSlow returns how many connections were closed for room.
 func (b *Budget) ClosedSlow() int64 { return b.closedSlow.Load() }
 
-// closeSlow closes slow connections, the oldest first, until they hold n bytes in all. The goroutines that serve them
-// give the bytes back.
+// closeSlow closes connections until they hold n bytes in all: strangers, then slow ones, the
+// oldest of each first. The goroutines that serve them give the bytes back.
 func (b *Budget) closeSlow(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for n > 0 {
-		var oldest *Transfer
-		for t := range b.transfers {
-			if oldest == nil || t.since.Before(oldest.since) {
-				oldest = t
+		oldest := b.strangers.Front()
+		if oldest == nil {
+			oldest = b.others.Front()
+			if oldest == nil || time.Since(oldest.Value.(*Transfer).since) < slowAfter {
+				return
 			}
 		}
-		if oldest == nil || time.Since(oldest.since) < slowAfter {
-			return
-		}
-		delete(b.transfers, oldest)
-		n -= oldest.size
-		if oldest.conn != nil {
+		t := oldest.Value.(*Transfer)
+		b.remove(t)
+		n -= t.size
+		if t.conn != nil && t.conn.endedForRoom.CompareAndSwap(false, true) {
 			b.closedSlow.Add(1)
-			_ = oldest.conn.Close() // the goroutine that serves it gets an error and stops
+			_ = t.conn.Conn.Close() // the goroutine that serves it gets an error and stops
 		}
 	}
 }

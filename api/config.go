@@ -43,6 +43,10 @@ type Config struct {
 	AdminToken string // has the scope admin; empty: none
 	TokensFile string // lists further tokens; reloaded when it changes; empty: none
 
+	Memory      int64 // bytes that the process may use, from which bounds on connections follow; 0: unknown
+	Connections int   // bounds those of the data plane; 0: by Memory, at most 32,768
+	MaxMatched  int   // bounds the limits that the checks of a batch match together; 0: MaxMatched
+
 	Decider     Decider
 	Checkpoints func() persist.Status // nil: counters are not saved
 	// Health reports the node's state in the cluster. It must return at once, and must not wait for a disk.
@@ -57,6 +61,10 @@ type Config struct {
 	Timeout        time.Duration // overrides the timeouts of all doors
 	MaxConnections int           // overrides the maximum number of connections of each door
 }
+
+// MaxMatched bounds the limits that the checks of a batch match together, unless Config.MaxMatched says otherwise. To decide so
+// many takes seconds.
+const MaxMatched = 100_000
 
 // Validate returns an error that lists the missing fields.
 func (c *Config) Validate() error {

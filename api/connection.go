@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,14 +21,41 @@ const (
 	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
 	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
 	// answer.
-	lingerTime  = 5 * time.Second
-	lingerBytes = 256 << 20
+	lingerTime     = 5 * time.Second
+	strangerLinger = 500 * time.Millisecond // likewise, for a stranger: it holds a place meanwhile
+	lingerBytes    = 256 << 20
+	// stallTime is how long a caller may read nothing of an answer.
+	stallTime = 5 * time.Second
+	// socketBuffers is roughly what the system holds for a connection whose caller does not read;
+	// see boundSocket.
+	socketBuffers = sendBuffer + receiveBuffer
 	// acceptWait is the first pause before accepting again after the process ran out of file descriptors.
 	acceptWait = 5 * time.Millisecond
 )
 
-// Connections tracks the open connections of a listener, so that all can be closed and waited for.
+// errNoRoom means that the budget has no room for an answer that its caller does not read.
+var errNoRoom = errors.New("the memory for answers that callers don't read is used up")
+
+// strangerIdle is how long a connection may wait for a request if the node requires a token and the
+// connection has not shown a valid one.
+const strangerIdle = 10 * time.Second
+
+// strangerRequests is how many requests such a connection may make. It gets no other answer than that of a probe, or why it is
+// refused, however many it sends ahead.
+const strangerRequests = 16
+
+// ConnectionsConfig configures the connections of a door.
+type ConnectionsConfig struct {
+	Most   int         // how many are served at once; 0: no bound
+	Tokens func() bool // whether callers must send a token; nil: they need not
+	Budget *Budget     // charged for what a connection holds whose caller does not read; nil: nothing is
+}
+
+// Connections tracks the open connections of a listener, so that all can be closed and waited for,
+// and bounds them; see slots.
 type Connections struct {
+	config    ConnectionsConfig
+	began     time.Time
 	mu        sync.Mutex // guards the rest
 	slots     slots
 	open      map[*Connection]struct{}
@@ -36,10 +64,42 @@ type Connections struct {
 	stillOpen sync.WaitGroup // counts open
 }
 
-// NewConnections returns an empty set of connections that serves at most that many at once; 0: no bound.
-func NewConnections(most int) *Connections {
-	return &Connections{slots: newSlots(most), open: make(map[*Connection]struct{}), closing: make(chan struct{})}
+// NewConnections returns an empty set of connections.
+func NewConnections(config ConnectionsConfig) *Connections {
+	return &Connections{
+		config: config, began: time.Now(), slots: newSlots(config.Most),
+		open: make(map[*Connection]struct{}), closing: make(chan struct{}),
+	}
 }
+
+// tlsMemory is what TLS takes of a connection that waits, in bytes.
+const tlsMemory = 12 << 10
+
+// fewestPlaces is how many connections a door serves at least, however little memory there is.
+const fewestPlaces = 64
+
+// Places returns how many connections a door serves at once: most, or fewer if one part in parts of the node's memory is not
+// enough for so many that take so many bytes each while they wait for a request.
+func (d *Doors) Places(most int, parts, each int64) int {
+	if d.TLS != nil {
+		each += tlsMemory
+	}
+	switch {
+	case d.MaxConnections > 0:
+		return d.MaxConnections
+	case d.Memory > 0:
+		return int(min(int64(most), max(fewestPlaces, d.Memory/parts/each)))
+	}
+	return most
+}
+
+// Track returns an empty set of connections for a door that serves at most that many at once.
+func (d *Doors) Track(most int) *Connections {
+	return NewConnections(ConnectionsConfig{Most: most, Tokens: d.RequiresToken, Budget: &d.Budget})
+}
+
+// tokens reports whether callers must send a token.
+func (c *Connections) tokens() bool { return c.config.Tokens != nil && c.config.Tokens() }
 
 // Listen wraps ln so that c tracks its connections.
 func (c *Connections) Listen(ln net.Listener) net.Listener {
@@ -71,6 +131,29 @@ func (c *Connections) CloseSilent() {
 	}
 }
 
+// CloseIdle closes the connections of strangers that have waited for too long, for a door whose server library has one idle
+// timeout for all.
+func (c *Connections) CloseIdle(now time.Time) {
+	if !c.tokens() {
+		return
+	}
+	latest := c.sinceBegan(now.Add(-strangerIdle))
+	var idle []*Connection
+	c.mu.Lock()
+	for conn := range c.slots.strangers {
+		if since := conn.waitingSince.Load(); since > 0 && since < latest && !conn.keepsIdle.Load() {
+			idle = append(idle, conn)
+		}
+	}
+	c.mu.Unlock()
+	for _, conn := range idle {
+		_ = conn.Conn.Close() // as in CloseAll
+	}
+}
+
+// IdleInterval is how often CloseIdle should be called.
+const IdleInterval = strangerIdle / 2
+
 // The states of a connection's input. A connection that is closed because it was silent receives nothing any more: what would
 // be decided could not be answered.
 const (
@@ -84,30 +167,62 @@ func (c *Connections) Wait() { c.stillOpen.Wait() }
 
 func (c *Connections) add(conn net.Conn) *Connection {
 	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: c, address: addressOf(conn.RemoteAddr())}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	tracked.waitingSince.Store(c.sinceBegan(time.Now()))
+	displaced, ok := c.admit(tracked)
+	if !ok {
 		_ = conn.Close()
 		tracked.once.Do(func() {})
 		return tracked
 	}
-	if !c.slots.take(tracked) {
-		if displaced := c.slots.takeSpare(tracked); displaced != nil {
-			_ = displaced.Conn.Close() // as in CloseAll
-		}
+	if displaced != nil {
+		_ = displaced.Conn.Close() // as in CloseAll
 	}
-	c.open[tracked] = struct{}{}
-	c.stillOpen.Add(1)
 	return tracked
 }
 
-// Metrics reports how many connections of a door found no slot.
+// admit finds a slot for a new connection. The caller must close the one that it displaces, if any.
+// It reports false if no more are served.
+func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, false
+	}
+	displaced, found := c.takeSlot(tracked)
+	if !found {
+		displaced = c.slots.takeSpare(tracked)
+	}
+	c.open[tracked] = struct{}{}
+	c.stillOpen.Add(1)
+	return displaced, true
+}
+
+// takeSlot gives conn a slot, if need be another one's. The caller holds c.mu.
+func (c *Connections) takeSlot(conn *Connection) (displaced *Connection, ok bool) {
+	if c.slots.take(conn) {
+		return nil, true
+	}
+	// Without tokens, all are strangers, and how many connections an address has is all that tells
+	// a caller that wants them all from others.
+	displaced = c.slots.displace(!c.tokens())
+	if displaced == nil {
+		return nil, false
+	}
+	return displaced, c.slots.take(conn)
+}
+
+// Metrics reports how many connections of a door found no slot, and how many lost theirs.
 func (c *Connections) Metrics(s metrics.Sink, door string) {
 	c.mu.Lock()
-	overflowed := c.slots.overflowed
+	overflowed, displaced := c.slots.overflowed, c.slots.displaced
+	most, taken := c.slots.most, c.slots.taken
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
-		"Connections beyond the bounds, in all or of one address, which are answered probes only.", overflowed, "door", door)
+		"Connections that found no place, which are answered probes only.", overflowed, "door", door)
+	s.Count("connections_displaced_total",
+		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
+	s.Level("connections", "Connections that have a place.", taken, "door", door)
+	s.Level("connections_max", "Bound on the connections that have a place.", most, "door", door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.
@@ -131,9 +246,18 @@ func (c *Connections) Park(conn *Connection) {
 
 // Resume gives a parked connection a slot again. It reports false if there is none.
 func (c *Connections) Resume(conn *Connection) bool {
+	conn.Await(time.Now())
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.closed && c.slots.take(conn)
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	displaced, ok := c.takeSlot(conn)
+	c.mu.Unlock()
+	if displaced != nil {
+		_ = displaced.Conn.Close() // as in CloseAll
+	}
+	return ok
 }
 
 func (c *Connections) remove(conn *Connection) {
@@ -175,9 +299,67 @@ type Connection struct {
 	address    netip.Prefix // see addressOf
 	hasSlot    bool         // holds a slot; guarded by the owner's mutex
 	ProbesOnly bool         // holds a spare slot, so that only one probe is answered
+	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
 	input      atomic.Int32 // whether it has received something
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
+
+	requests     atomic.Int32 // how many it has made as a stranger
+	keepsIdle    atomic.Bool  // CloseIdle leaves it open
+	endedForRoom atomic.Bool  // the budget has closed it
+	// waitingSince is when the connection began to wait for its caller, in nanoseconds since its
+	// owner began; 0: it does not wait, and is not displaced.
+	waitingSince  atomic.Int64
+	writeDeadline atomic.Int64 // as set by SetWriteDeadline, likewise; 0: none
+}
+
+// displacedMark is the waitingSince of a connection that has lost its slot.
+const displacedMark = -1
+
+func (c *Connections) sinceBegan(t time.Time) int64 { return max(1, int64(t.Sub(c.began))) }
+
+// Await notes that c waits for its caller, since now.
+func (c *Connection) Await(now time.Time) {
+	if since := c.waitingSince.Load(); since != displacedMark {
+		c.waitingSince.CompareAndSwap(since, c.owner.sinceBegan(now))
+	}
+}
+
+// Answer notes that c's caller waits for an answer, so that c must not be displaced. It reports
+// false if c has been already: its caller would not get the answer.
+func (c *Connection) Answer() bool {
+	if !c.trusted.Load() {
+		c.requests.Add(1)
+	}
+	since := c.waitingSince.Load()
+	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
+}
+
+// IsWornOut reports whether c must be closed after the next answer: it has asked too often without a valid token.
+func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.IsStranger() }
+
+// KeepIdle makes CloseIdle leave c open.
+func (c *Connection) KeepIdle() { c.keepsIdle.Store(true) }
+
+// Trust notes that c's caller has shown a valid token.
+func (c *Connection) Trust() {
+	if c.trusted.Load() {
+		return
+	}
+	c.owner.mu.Lock()
+	defer c.owner.mu.Unlock()
+	c.owner.slots.trust(c)
+}
+
+// IsStranger reports whether c should have shown a valid token, and has not.
+func (c *Connection) IsStranger() bool { return !c.trusted.Load() && c.owner.tokens() }
+
+// IdleTimeout returns how long c may wait for the next request, if that is usual for its door.
+func (c *Connection) IdleTimeout(usual time.Duration) time.Duration {
+	if c.IsStranger() {
+		return min(usual, strangerIdle)
+	}
+	return usual
 }
 
 // Unwrap returns the connection of type T that c is or wraps; nil if there is none.
@@ -197,10 +379,93 @@ func Unwrap[T net.Conn](c net.Conn) (none T) {
 // Read returns received bytes.
 func (c *Connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && c.input.Load() != inputReceived && !c.input.CompareAndSwap(inputNone, inputReceived) {
+	if n > 0 && !c.NoteInput() {
 		return 0, net.ErrClosed
 	}
 	return n, err
+}
+
+// NoteInput notes that something was received; who reads from Conn itself must call it. It reports
+// false if the connection was closed because it was silent.
+func (c *Connection) NoteInput() bool {
+	return c.input.Load() == inputReceived || c.input.CompareAndSwap(inputNone, inputReceived) ||
+		c.input.Load() == inputReceived
+}
+
+// SetWriteDeadline bounds the next writes.
+func (c *Connection) SetWriteDeadline(t time.Time) error {
+	c.noteWriteDeadline(t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// SetDeadline bounds the next reads and writes.
+func (c *Connection) SetDeadline(t time.Time) error {
+	c.noteWriteDeadline(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *Connection) noteWriteDeadline(t time.Time) {
+	if t.IsZero() {
+		c.writeDeadline.Store(0)
+		return
+	}
+	c.writeDeadline.Store(c.owner.sinceBegan(t))
+}
+
+// Write sends b.
+func (c *Connection) Write(b []byte) (int, error) {
+	quick, ok := c.Conn.(rawconn.TryWriter)
+	if !ok {
+		return c.Conn.Write(b)
+	}
+	sent := 0
+	for sent < len(b) {
+		n := quick.TryWrite(b[sent:])
+		if n == 0 {
+			break
+		}
+		sent += n
+	}
+	if sent == len(b) {
+		return sent, nil
+	}
+	n, err := c.writeSlowly(b[sent:])
+	return sent + n, err
+}
+
+// writeSlowly sends b to a caller that is slow to read. It charges what the system holds for it
+// meanwhile, and fails as soon as the caller has read nothing for stallTime.
+func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
+	if budget := c.owner.config.Budget; budget != nil {
+		var stall Transfer
+		if !budget.Hold(&stall, socketBuffers, c) {
+			return 0, errNoRoom
+		}
+		defer budget.Release(&stall)
+	}
+	c.Await(time.Now())
+	requested := time.Time{}
+	if at := c.writeDeadline.Load(); at != 0 {
+		requested = c.owner.began.Add(time.Duration(at))
+	}
+	for {
+		until := time.Now().Add(stallTime)
+		if !requested.IsZero() && requested.Before(until) {
+			until = requested
+		}
+		if err := c.Conn.SetWriteDeadline(until); err != nil {
+			return sent, err
+		}
+		n, err := c.Conn.Write(b[sent:])
+		sent += n
+		progress := n > 0 && !until.Equal(requested) && errors.Is(err, os.ErrDeadlineExceeded)
+		if !progress {
+			if err == nil {
+				err = c.Conn.SetWriteDeadline(requested)
+			}
+			return sent, err
+		}
+	}
 }
 
 // Linger makes Close discard further input first, so that the caller can read the last answer.
@@ -220,8 +485,13 @@ func (c *Connection) Close() (err error) {
 
 // drain half-closes the connection and discards input until the caller closes its side.
 func (c *Connection) drain() {
+	c.Await(time.Now()) // whoever needs the place may have it
+	wait := lingerTime
+	if c.IsStranger() {
+		wait = strangerLinger
+	}
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(wait)) != nil {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // an error ends the wait as well as EOF does

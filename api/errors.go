@@ -36,6 +36,7 @@ const (
 	Timeout             Code = "timeout" // the request did not arrive in time
 	Conflict            Code = "conflict"
 	TooLarge            Code = "too-large"
+	TooMuchWork         Code = "too-much-work" // a batch's checks match too many limits
 	InvalidRules        Code = "invalid-rules"
 	HeadersTooLarge     Code = "headers-too-large"
 	Internal            Code = "internal"
@@ -76,6 +77,7 @@ var kinds = map[Code]struct {
 	Timeout:             {http.StatusRequestTimeout, "The request did not arrive in time"},
 	Conflict:            {http.StatusPreconditionFailed, "The rules have changed"},
 	TooLarge:            {http.StatusRequestEntityTooLarge, "The body is too large"},
+	TooMuchWork:         {http.StatusRequestEntityTooLarge, "The request takes too much work"},
 	InvalidRules:        {http.StatusUnprocessableEntity, "The rules are not valid"},
 	HeadersTooLarge:     {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
 	Internal:            {http.StatusInternalServerError, "Internal error"},
@@ -133,6 +135,16 @@ func ReceiveError(err error) *Error {
 		return Errorf(Timeout, "the request did not arrive in time")
 	}
 	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
+}
+
+// HeadTooLargeError returns the error for a request's first line and headers of more than most bytes.
+func HeadTooLargeError(most int) *Error {
+	return Errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", most)
+}
+
+// FramingError returns the error for a request that can be read in two ways.
+func FramingError(why error) *Error {
+	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1: %v", why)
 }
 
 // Title returns the title of e's code.

@@ -1,34 +1,56 @@
 package api
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
 )
 
-// spareDivisor is the fraction of slots reserved for probes: one in spareDivisor.
-const spareDivisor = 64
+const (
+	// spareDivisor is the fraction of slots reserved for probes: one in spareDivisor.
+	spareDivisor = 64
+	// victimsDivisor is the fraction of the strangers that are chosen together as the next to be
+	// displaced. Choosing looks at all of them, so each newcomer pays for victimsDivisor looks.
+	victimsDivisor = 16
+)
 
-// slots bounds a listener's connections, in total and per address. One address may take three quarters of the slots, because
-// a gateway is a single address. A connection beyond the bounds gets a spare slot, on which one probe is answered. When spare
-// slots run out, the newest connection displaces the oldest one. So probes are answered even if others hold all slots,
-// including the spare ones.
+// slots bounds a listener's connections. A connection that has never shown a valid token is a
+// stranger. When all slots are taken, a newcomer displaces a stranger: a caller with a token
+// always gets in, however many strangers hold on to theirs.
+//
+// If there is nobody to displace, a newcomer gets a spare slot, on which one probe is answered.
+// When spare slots run out, the newest connection displaces the oldest one. So probes are
+// answered even if others hold all slots, including the spare ones.
 type slots struct {
 	most, spares int // 0: no bound
 
 	// Guarded by Connections.mu.
 	taken        int
-	overflowed   int64                // connections that found no slot
-	takenBy      map[netip.Prefix]int // slots taken, per address
-	spareHolders []*Connection        // connections on spare slots, oldest first
+	overflowed   int64                    // connections that found no slot
+	displaced    int64                    // strangers closed to make room for others
+	strangers    map[*Connection]struct{} // those that have a slot
+	trustedOf    map[netip.Prefix]int     // slots of connections that are no strangers, by address
+	victims      []victim                 // strangers to displace, the next one last
+	spareHolders []*Connection            // connections on spare slots, oldest first
+}
+
+// victim is a stranger that may be displaced, as long as it still waits for the same input.
+type victim struct {
+	conn  *Connection
+	since int64 // its waitingSince when it was chosen
+	rank  int   // how many connections of its address have not waited longer, itself included
 }
 
 func newSlots(most int) slots {
-	spares := max(1, most/spareDivisor)
 	if most == 0 {
 		return slots{}
 	}
-	return slots{most: most - spares, spares: spares, takenBy: make(map[netip.Prefix]int)}
+	spares := max(1, most/spareDivisor)
+	return slots{
+		most: most - spares, spares: spares,
+		strangers: make(map[*Connection]struct{}), trustedOf: make(map[netip.Prefix]int),
+	}
 }
 
 // take gives c a slot. It reports false if there is none.
@@ -36,14 +58,79 @@ func (s *slots) take(c *Connection) bool {
 	if s.most == 0 {
 		return true
 	}
-	if s.taken >= s.most || c.address.IsValid() && s.takenBy[c.address] >= s.most-s.most/4 {
+	if s.taken >= s.most {
 		return false
 	}
 	s.taken++
-	if c.hasSlot = true; c.address.IsValid() {
-		s.takenBy[c.address]++
+	c.hasSlot = true
+	if c.trusted.Load() {
+		s.trustedOf[c.address]++
+	} else {
+		s.strangers[c] = struct{}{}
 	}
 	return true
+}
+
+// trust makes c, which has shown a valid token, safe from being displaced. One address keeps at
+// most three quarters of the slots that way, because a gateway is a single address, and must
+// leave room for others.
+func (s *slots) trust(c *Connection) {
+	if s.most > 0 && c.hasSlot && !c.trusted.Load() {
+		if s.trustedOf[c.address] >= s.most-s.most/4 {
+			return
+		}
+		s.trustedOf[c.address]++
+		delete(s.strangers, c)
+	}
+	c.trusted.Store(true)
+}
+
+// displace takes a slot from a stranger, whose connection the caller must close: from the one that
+// has waited for its caller the longest. If byAddress is set, it takes one of the address that has
+// the most. It returns nil if there is no stranger, or all are being answered.
+func (s *slots) displace(byAddress bool) *Connection {
+	for range 2 {
+		for len(s.victims) > 0 {
+			last := len(s.victims) - 1
+			v := s.victims[last]
+			s.victims[last] = victim{}
+			s.victims = s.victims[:last]
+			_, stays := s.strangers[v.conn]
+			// After the swap, what the caller sends is not decided: it could not be answered.
+			if stays && v.conn.waitingSince.CompareAndSwap(v.since, displacedMark) {
+				s.release(v.conn)
+				s.displaced++
+				return v.conn
+			}
+		}
+		s.chooseVictims(byAddress)
+	}
+	return nil
+}
+
+// chooseVictims chooses the strangers to displace next.
+func (s *slots) chooseVictims(byAddress bool) {
+	waiting := make([]victim, 0, len(s.strangers))
+	for c := range s.strangers {
+		if since := c.waitingSince.Load(); since > 0 {
+			waiting = append(waiting, victim{conn: c, since: since})
+		}
+	}
+	slices.SortFunc(waiting, func(a, b victim) int { return cmp.Compare(b.since, a.since) })
+
+	// To take the one of the address that has the most again and again is to take them by rank.
+	if byAddress {
+		ofAddress := make(map[netip.Prefix]int)
+		for i := range waiting {
+			address := waiting[i].conn.address
+			ofAddress[address]++
+			waiting[i].rank = ofAddress[address]
+		}
+		slices.SortStableFunc(waiting, func(a, b victim) int { return cmp.Compare(a.rank, b.rank) })
+	}
+
+	chosen := (len(waiting) + victimsDivisor - 1) / victimsDivisor
+	s.victims = append(s.victims[:0], waiting[len(waiting)-chosen:]...)
 }
 
 // takeSpare gives c a spare slot. It returns the connection that c displaces, if any.
@@ -68,8 +155,13 @@ func (s *slots) release(c *Connection) {
 	}
 	c.hasSlot = false
 	s.taken--
-	if s.takenBy[c.address]--; s.takenBy[c.address] <= 0 {
-		delete(s.takenBy, c.address)
+	delete(s.strangers, c)
+	if !c.trusted.Load() {
+		return
+	}
+	s.trustedOf[c.address]--
+	if s.trustedOf[c.address] <= 0 {
+		delete(s.trustedOf, c.address)
 	}
 }
 
@@ -96,5 +188,5 @@ func IsProbesOnly(c net.Conn) bool {
 
 // CrowdedError returns the error for a request, other than a probe, on a spare slot.
 func CrowdedError() *Error {
-	return Errorf(Overloaded, "too many connections are open, in all or from one address; on this one, only probes are answered")
+	return Errorf(Overloaded, "too many connections are open; on this one, only probes are answered")
 }

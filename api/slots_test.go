@@ -1,8 +1,12 @@
 package api
 
 import (
+	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 )
 
 // Every slot is free again once its connection leaves.
@@ -15,21 +19,185 @@ func TestSlotsComeBack(t *testing.T) {
 		if !p.take(c) {
 			p.takeSpare(c)
 		}
+		if i%2 == 0 {
+			p.trust(c)
+		}
 		all = append(all, c)
 	}
 	if p.taken != p.most || len(p.spareHolders) != p.spares || p.most+p.spares != 128 {
-		t.Errorf("have %d and %d taken of %d and %d", p.taken, len(p.spareHolders), p.most, p.spares)
+		t.Errorf("got %d and %d taken of %d and %d", p.taken, len(p.spareHolders), p.most, p.spares)
 	}
 	for _, c := range all {
 		p.release(c)
 		p.release(c)
 	}
-	if p.taken != 0 || len(p.spareHolders) != 0 || len(p.takenBy) != 0 {
-		t.Errorf("have %d, %d, %v", p.taken, len(p.spareHolders), p.takenBy)
+	if p.taken != 0 || len(p.spareHolders) != 0 || len(p.strangers) != 0 || len(p.trustedOf) != 0 {
+		t.Errorf("got %d, %d, %v, %v", p.taken, len(p.spareHolders), p.strangers, p.trustedOf)
 	}
-	for have, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "::ffff:192.0.2.1": "192.0.2.1/32", "fe80::1": "fe80::/64"} {
-		if got := addressOf(&net.TCPAddr{IP: net.ParseIP(have), Zone: "x"}).String(); got != want {
-			t.Errorf("%s: have %s, want %s", have, got, want)
+}
+
+func TestAddressOf(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"2001:db8::1": "2001:db8::/64", "::ffff:192.0.2.1": "192.0.2.1/32", "fe80::1": "fe80::/64",
+	} {
+		got := addressOf(&net.TCPAddr{IP: net.ParseIP(in), Zone: "x"}).String()
+		if got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+// fakeConn is an end of a connection from address, which records that it was closed.
+type fakeConn struct {
+	net.Conn
+	address string
+	closed  bool
+}
+
+func (f *fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.address)} }
+func (f *fakeConn) Close() error         { f.closed = true; return nil }
+
+// crowd is a door whose connections come one second after another.
+type crowd struct {
+	conns *Connections
+	now   time.Time
+	names []string
+	all   map[string]*Connection
+}
+
+func newCrowd(most int, tokens bool) *crowd {
+	conns := NewConnections(ConnectionsConfig{Most: most, Tokens: func() bool { return tokens }})
+	return &crowd{conns: conns, now: conns.began, all: make(map[string]*Connection)}
+}
+
+// join opens a connection, and returns the names of those that were closed for it.
+func (c *crowd) join(name, address string) string {
+	before := c.closed()
+	c.now = c.now.Add(time.Second)
+	conn := c.conns.add(&fakeConn{address: address})
+	conn.Await(c.now)
+	c.names = append(c.names, name)
+	c.all[name] = conn
+
+	gone := slices.DeleteFunc(c.closed(), func(one string) bool { return slices.Contains(before, one) })
+	return strings.Join(gone, " ")
+}
+
+func (c *crowd) closed() (names []string) {
+	for _, name := range c.names {
+		if c.all[name].Conn.(*fakeConn).closed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// A newcomer displaces the stranger that has waited the longest, and nobody else.
+func TestNewcomersDisplaceStrangers(t *testing.T) {
+	t.Parallel()
+	door := newCrowd(5, true) // one of them is for probes
+	for i := range 4 {
+		if gone := door.join(fmt.Sprint("c", i), fmt.Sprint("10.0.0.", i+1)); gone != "" {
+			t.Fatalf("the door has room, but %s was closed", gone)
+		}
+	}
+	door.all["c0"].Trust()
+	if !door.all["c1"].Answer() {
+		t.Fatal("c1 is refused its answer")
+	}
+	door.now = door.now.Add(time.Second)
+	door.all["c2"].Await(door.now)
+
+	for _, step := range []struct{ join, want string }{
+		{"n1", "c3"}, // c0 has a token, c1 gets an answer, c2 has just asked
+		{"n2", "c2"},
+		{"n3", "n1"},
+	} {
+		if gone := door.join(step.join, "10.0.0.9"); gone != step.want {
+			t.Errorf("%s displaced %q, want %q", step.join, gone, step.want)
+		}
+	}
+	if door.all["n1"].Answer() {
+		t.Error("a connection that was displaced gets an answer")
+	}
+
+	// All that are left have a token or are being answered.
+	door.all["n2"].Trust()
+	door.all["n3"].Trust()
+	if gone := door.join("n4", "10.0.0.9"); gone != "" || !door.all["n4"].ProbesOnly {
+		t.Errorf("n4 displaced %q, probes only %v", gone, door.all["n4"].ProbesOnly)
+	}
+	if gone := door.join("n5", "10.0.0.9"); gone != "n4" {
+		t.Errorf("n5 displaced %q, want n4 of the spare slot", gone)
+	}
+}
+
+// Without tokens, the address that has the most gives way, so that it can't have them all.
+func TestWithoutTokensTheLargestAddressGivesWay(t *testing.T) {
+	t.Parallel()
+	door := newCrowd(8, false)
+	door.join("other", "10.0.0.2")
+	for i := range 6 {
+		door.join(fmt.Sprint("greedy", i), "10.0.0.1")
+	}
+	for i, want := range []string{"greedy0", "greedy1", "greedy2"} {
+		if gone := door.join(fmt.Sprint("more", i), "10.0.0.1"); gone != want {
+			t.Errorf("the greedy one's own newcomer displaced %q, want %q", gone, want)
+		}
+	}
+	for i, want := range []string{"greedy3", "greedy4"} {
+		if gone := door.join(fmt.Sprint("new", i), fmt.Sprint("10.0.1.", i)); gone != want {
+			t.Errorf("a newcomer displaced %q, want %q", gone, want)
+		}
+	}
+}
+
+// One address with tokens leaves a quarter of the slots to others, because it stays a stranger
+// beyond three quarters.
+func TestTokensOfOneAddressLeaveRoom(t *testing.T) {
+	t.Parallel()
+	door := newCrowd(9, true)
+	for i := range 8 {
+		name := fmt.Sprint("gateway", i)
+		door.join(name, "10.0.0.1")
+		door.all[name].Trust()
+	}
+	for i, want := range []string{"gateway6", "gateway7", "n0"} {
+		if gone := door.join(fmt.Sprint("n", i), "10.0.0.2"); gone != want {
+			t.Errorf("n%d displaced %q, want %q", i, gone, want)
+		}
+	}
+}
+
+// Choosing whom to displace does not look at all connections for each newcomer.
+func TestDisplacingIsCheapInACrowd(t *testing.T) {
+	t.Parallel()
+	const most = 4096
+	door := newCrowd(most, true)
+	for i := range 3 * most {
+		door.now = door.now.Add(time.Second)
+		door.conns.add(&fakeConn{address: "10.0.0.1"}).Await(door.now)
+		if door.conns.slots.taken > most {
+			t.Fatalf("after %d: %d slots are taken", i, door.conns.slots.taken)
+		}
+	}
+	if left := len(door.conns.slots.victims); left > most/victimsDivisor {
+		t.Errorf("%d are chosen at once, want at most %d", left, most/victimsDivisor)
+	}
+}
+
+func TestStrangersMayIdleForTenSeconds(t *testing.T) {
+	t.Parallel()
+	for _, tokens := range []bool{false, true} {
+		door := newCrowd(4, tokens)
+		door.join("c", "10.0.0.1")
+		got := door.all["c"].IdleTimeout(time.Minute)
+		door.all["c"].Trust()
+		trusted := door.all["c"].IdleTimeout(time.Minute)
+		want := map[bool]time.Duration{false: time.Minute, true: strangerIdle}[tokens]
+		if got != want || trusted != time.Minute {
+			t.Errorf("tokens %v: got %v, want %v; with a token %v", tokens, got, want, trusted)
 		}
 	}
 }

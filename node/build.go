@@ -262,6 +262,7 @@ func (n *Node) listen() (err error) {
 	c, self := n.config, adminView{n.cluster, n}
 	shared := api.Config{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
+		Memory: c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
 		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, Health: n.clusterHealth, Logger: n.log,
 	}
 	sources := []metrics.Source{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -39,6 +40,14 @@ type Config struct {
 	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows with use. 0:
 	// 10,000,000.
 	MaxCounters int64
+	// MemoryLimit is how many bytes the process may use, 0 if unknown. The planes serve as many connections as a part of it is
+	// enough for. rlnode serve sets it to the smaller of GOMEMLIMIT and the limit of its control group.
+	MemoryLimit int64
+	// MaxConnections bounds the connections of the data plane. 0: as MemoryLimit and half of the files that the process may
+	// open allow, at most 32,768.
+	MaxConnections int
+	// MaxMatched bounds the limits that the checks of one batch match together; the rest of it is not decided. 0: 100,000.
+	MaxMatched int
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
 
@@ -144,6 +153,7 @@ const (
 	maxToken         = 4096    // bytes
 	maxHost          = 253     // bytes
 	MaxCounters      = 1 << 33 // counters in memory; their records alone take half a terabyte
+	maxConnections   = 1 << 20 // each takes a file
 	maxUsageMonths   = 1200
 	maxUsageSubjects = 30_000_000
 
@@ -236,6 +246,9 @@ func (s *settings) checkNode(m *mistakes) {
 		s.initialRules = doc
 	}
 	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
+	m.checkRange("MaxConnections", int64(s.MaxConnections), 0, maxConnections)
+	m.checkRange("MaxMatched", int64(s.MaxMatched), 0, math.MaxInt32)
+	m.checkRange("MemoryLimit", s.MemoryLimit, 0, math.MaxInt64)
 	if s.OnError != client.Open && s.OnError != client.Closed {
 		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}

@@ -38,6 +38,9 @@ func parseText(src []byte) (*yaml.Node, error) {
 	if len(src) > MaxDocument {
 		return nil, Errors{{Message: "the document is larger than 8 MiB"}}
 	}
+	if err := refuseManyRules(string(src)); err != nil {
+		return nil, err
+	}
 	root, err := yaml.Parse(string(src))
 	if syntax, ok := errors.AsType[*yaml.SyntaxError](err); ok {
 		return nil, Errors{{Line: int(syntax.Line), Column: int(syntax.Column), Message: syntax.Message}}

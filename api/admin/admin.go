@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/api/ui"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -30,8 +33,11 @@ const (
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
 	adminSlots         = 512 // connections served at once
-	// adminWrites bounds the writes in progress at once; more wait.
-	adminWrites = 4
+	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+	placeMemory = 24 << 10
+	placeParts  = 64
+	// adminWrites bounds the writes in progress at once; more wait. To parse a large document takes many times its size.
+	adminWrites = 1
 	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
 )
@@ -50,27 +56,6 @@ type Server struct {
 	exports chan struct{}
 	done    chan error // Serve's result
 	conns   *api.Connections
-}
-
-// connectionKey is the context key for the connection of a request.
-type connectionKey struct{}
-
-func noteConnection(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
-}
-
-// limitToProbes closes a connection that holds a spare slot after one request, and answers only probes on it.
-func (s *Server) limitToProbes(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.ProbesOnly {
-			w.Header().Set("Connection", "close")
-			if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-				s.sendError(w, r, api.CrowdedError())
-				return
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // endpoint is the handler of a method and a path of the admin plane.
@@ -149,18 +134,19 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
-	ln, err := net.Listen("tcp", config.Addr)
+	ln, err := api.Listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: api.NewConnections(cmp.Or(doors.MaxConnections, adminSlots)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
-		Handler:           s.limitToProbes(s.handler()),
+		Handler:           s.onConnection(s.handler()),
 		ConnContext:       noteConnection,
+		ConnState:         noteState,
 		ReadHeaderTimeout: cmp.Or(doors.Timeout, adminHeaderTimeout),
 		ReadTimeout:       cmp.Or(doors.Timeout, adminReadTimeout),
 		WriteTimeout:      cmp.Or(doors.Timeout, adminWriteTimeout),
@@ -174,7 +160,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if doors.TLS != nil {
 		ln = tls.NewListener(ln, doors.TLS)
 	}
-	go func() { s.done <- s.server.Serve(ln) }()
+	go func() { s.done <- s.server.Serve(checkedListener{ln}) }()
 	return s, nil
 }
 
@@ -196,22 +182,47 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 func (s *Server) handler() http.Handler {
-	mux := http.NewServeMux()
-	for pattern, m := range byPattern(s.endpoints()) {
-		mux.Handle(pattern, s.dispatch(m))
-	}
-	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
-	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.sendError(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
-	})
+	routes := s.routes()
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		handler := routes.find(r)
 		if e := s.pages.check(r); e != nil {
 			s.sendError(w, r, e)
 			return
 		}
-		mux.ServeHTTP(w, r)
+		if handler == nil {
+			s.notFound(w, r)
+			return
+		}
+		handler.ServeHTTP(w, r)
 	}))
+}
+
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
+	path, _ := framing.SplitTarget(r.RequestURI)
+	s.sendError(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(path, "�"))))
+}
+
+// routes returns the handlers of all paths.
+func (s *Server) routes() *router {
+	routes := &router{}
+	all := byPattern(s.endpoints())
+	// A path that is written out goes before one with a segment that may be any.
+	for _, pattern := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Count(a, "{"), strings.Count(b, "{")), cmp.Compare(a, b))
+	}) {
+		routes.handle(pattern, s.dispatch(all[pattern]))
+	}
+	toDashboard := http.RedirectHandler("ui/", http.StatusTemporaryRedirect)
+	routes.handle("/ui", toDashboard)
+	routes.handle("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			toDashboard.ServeHTTP(w, r)
+			return
+		}
+		s.notFound(w, r)
+	}))
+	return routes
 }
 
 // guard turns a panic into an internal error that reveals nothing about it.
@@ -270,6 +281,9 @@ func (s *Server) dispatch(m methods) http.Handler {
 			return
 		}
 		if token != nil {
+			if c := connectionOf(r); c != nil {
+				c.Trust()
+			}
 			r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
 		}
 		if err := target.serve(w, r); err != nil {
@@ -305,9 +319,6 @@ var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": p
 
 // profile serves a pprof page. Profiling may take at most maxProfile.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
-	if e := s.pages.checkCostly(r); e != nil {
-		return e
-	}
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
 		s.doors.Logger.Debug("write deadline not set", "error", err)
 	}

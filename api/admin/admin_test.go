@@ -411,7 +411,9 @@ func TestCrossOrigin(t *testing.T) {
 			{"PUT", map[string]string{"Origin": "https://evil.example"}, 403},
 			{"DELETE", map[string]string{"Sec-Fetch-Site": "same-site"}, 403},
 			{"PUT", map[string]string{"Sec-Fetch-Site": "same-origin"}, 200},
-			{"GET", map[string]string{"Origin": "https://evil.example"}, 200},
+			{"GET", map[string]string{"Origin": "https://evil.example"}, 403},
+			{"GET", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
+			{"GET", map[string]string{"Sec-Fetch-Site": "same-origin"}, 200},
 		} {
 			c := apitest.Call{Method: tt.method, URL: n.AdminURL + "/v1/rules", Body: yamlRules, Header: tt.header}
 			if token != "" {

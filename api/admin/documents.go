@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -152,6 +153,14 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 
 // write makes the change c, with r's body, and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	if !c.Delete {
+		body, give, err := s.readDocument(r)
+		if err != nil {
+			return err
+		}
+		defer give()
+		c.Body = body
+	}
 	release, err := acquire(r, s.writes)
 	if err != nil {
 		return err
@@ -164,11 +173,6 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	match, err := ifMatch(r.Header.Values("If-Match"), current)
 	if err != nil {
 		return err
-	}
-	if !c.Delete {
-		if c.Body, err = readAll(r, maxDocument); err != nil {
-			return err
-		}
 	}
 	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
 	return s.answerWrite(w, r, version, true, err)
@@ -287,15 +291,86 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
 		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
-	if err != nil {
-		return nil, api.ReceiveError(err)
-	}
-	if len(body) > most {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
-		return nil, api.TooLargeError(most)
+	body, err := awaitBody(r, func() ([]byte, error) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
+		if err == nil && len(body) > most {
+			_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
+		}
+		return body, err
+	})
+	if err := bodyError(body, most, err); err != nil {
+		return nil, err
 	}
 	return body, nil
+}
+
+// bodyError returns the error for a body that ended with err, and must not have more than most bytes.
+func bodyError(body []byte, most int, err error) error {
+	refused, full := framing.Error(""), (*api.Error)(nil)
+	switch {
+	case errors.As(err, &refused):
+		return api.FramingError(refused)
+	case errors.As(err, &full):
+		return full
+	case err != nil:
+		return api.ReceiveError(err)
+	case len(body) > most:
+		return api.TooLargeError(most)
+	}
+	return nil
+}
+
+// readDocument reads a document. It is charged to the budget as it arrives, until give is called.
+func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err error) {
+	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
+		return nil, nil, api.TooLargeError(maxDocument) // as in readAll
+	}
+	var arriving api.Transfer
+	charged := 0
+	budget := &s.doors.Budget
+	give = func() {
+		if charged > 0 {
+			budget.Release(&arriving)
+		}
+	}
+	body, err = awaitBody(r, func() ([]byte, error) {
+		var b []byte
+		for {
+			if len(b) == cap(b) {
+				size := min(max(4096, 2*cap(b)), maxDocument+1)
+				if size == cap(b) {
+					_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
+					return b, nil
+				}
+				give()
+				charged = 0
+				if size > api.UnchargedBytes {
+					if !budget.Hold(&arriving, int64(size), connectionOf(r)) {
+						return nil, budget.FullError()
+					}
+					charged = size
+				}
+				b = append(make([]byte, 0, size), b...)
+			}
+			n, err := r.Body.Read(b[len(b):cap(b)])
+			b = b[:len(b)+n]
+			if err == io.EOF {
+				return b, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	})
+	if err == nil {
+		// It has arrived: from here on its caller is not slow.
+		budget.Finish(&arriving)
+	}
+	if err = bodyError(body, maxDocument, err); err != nil {
+		give()
+		return nil, nil, err
+	}
+	return body, give, nil
 }
 
 // Versions is the answer to GET /v1/rules/versions, newest first.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"maps"
 	"net/http"
 	"runtime"
 	"unicode/utf8"
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/metrics"
 )
@@ -18,13 +20,26 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{s}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		// Two concurrent scrapers are common; many are a mistake.
-		MaxRequestsInFlight: 8,
-		Timeout:             adminWriteTimeout / 2,
-	})
+	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})
+	text := &page{make: func() ([]byte, http.Header, int) {
+		r, err := http.NewRequest(http.MethodGet, "/metrics", nil)
+		if err != nil {
+			return nil, nil, http.StatusInternalServerError // impossible
+		}
+		answer := &recorder{header: http.Header{}, status: http.StatusOK}
+		handler.ServeHTTP(answer, r)
+		return answer.body.Bytes(), answer.header, answer.status
+	}}
 	return func(w http.ResponseWriter, r *http.Request) error {
-		handler.ServeHTTP(w, r)
+		made, err := text.get(r.Context())
+		if err != nil {
+			return api.Errorf(api.Timeout, "the metrics took too long")
+		}
+		maps.Copy(w.Header(), made.header)
+		if made.status != http.StatusOK {
+			w.WriteHeader(made.status)
+		}
+		s.send(w, made.body)
 		return nil
 	}
 }

@@ -336,7 +336,7 @@ func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool)
 var (
 	DataCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
-		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.HeadersTooLarge,
+		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
 		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.RequestIDReused,
 	}
 	AdminCodes = []api.Code{

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,47 +50,100 @@ func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	return resp.StatusCode, resp.Close
 }
 
-// CheckSlots tests a plane with 64 slots that listens on addr. Callers that hold all slots, and keep taking spare ones, can't
-// keep others from probing the node. A single address leaves a quarter of the slots to others. usual is a request other than a
-// probe.
+// SlotsToken is the token of callers in CheckSlots and CheckStrangers.
+const SlotsToken = "rlt_of_the_tests_of_slots"
+
+// TheirTokens gives a node SlotsToken, with all scopes.
+func TheirTokens(c *Config) { c.AdminToken = SlotsToken }
+
+const (
+	slotsProbe = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	mostSlots  = 63 // of 64: one is reserved for probes
+)
+
+// authorised returns request with SlotsToken.
+func authorised(request string) string {
+	return strings.Replace(request, "\r\n", "\r\nAuthorization: Bearer "+SlotsToken+"\r\n", 1)
+}
+
+// holdWithToken opens a connection, shows its token on it, and leaves it open.
+func holdWithToken(t testing.TB, from, addr, request string) {
+	t.Helper()
+	c := DialFrom(t, from, addr)
+	if _, err := io.WriteString(c, authorised(request)); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("a caller with a token: got %v, %v", resp, err)
+	}
+}
+
+// CheckSlots tests a plane with 64 slots and SlotsToken that listens on addr. Callers with a token that hold all slots, and
+// others that keep taking spare ones, can't keep anyone from probing the node. usual is a request other than a probe.
 func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
-	probe := "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	const most = 63 // one of 64 is reserved for probes
 	count := func() int { open, _ := conns.Count(); return open }
-	open := func(n int) func() bool { return func() bool { return count() == n } }
-	gateway := most - most/4
-	for range gateway {
-		DialFrom(t, "127.0.0.1", addr)
+	for i := range mostSlots {
+		holdWithToken(t, fmt.Sprintf("127.0.1.%d", i%2+1), addr, usual)
 	}
-	Until(t, "an address has all the slots that it may take", open(gateway))
-	if status, closes := AskFrom(t, "127.0.0.1", addr, usual); status != 503 || !closes {
-		t.Errorf("one more from the same address: have %d, closes %v", status, closes)
-	}
-	if status, closes := AskFrom(t, "127.0.0.2", addr, usual); status != 200 || closes {
-		t.Errorf("from another address: have %d, closes %v", status, closes)
-	}
-	Until(t, "those are closed", open(gateway))
-	for i := range most - gateway {
-		DialFrom(t, fmt.Sprintf("127.0.1.%d", i+1), addr)
-	}
-	Until(t, "all slots are taken", open(most))
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
 		DialFrom(t, from, addr) // takes a spare slot
-		if status, closes := AskFrom(t, from, addr, probe); status != 200 || !closes {
+		if status, closes := AskFrom(t, from, addr, slotsProbe); status != 200 || !closes {
 			t.Errorf("a probe: have %d, closes %v", status, closes)
 		}
-		if status, closes := AskFrom(t, from, addr, usual); status != 503 || !closes {
+		if status, closes := AskFrom(t, from, addr, authorised(usual)); status != 503 || !closes {
 			t.Errorf("a request other than a probe: have %d, closes %v", status, closes)
 		}
 	}
 	have := 0.0
-	conns.Metrics(func(f metrics.Metric) { have = f.Value }, "")
-	if have != 61 {
-		t.Errorf("%v connections found no slot, want 61", have)
+	conns.Metrics(func(f metrics.Metric) {
+		if f.Name == "connections_beyond_total" {
+			have = f.Value
+		}
+	}, "")
+	if have != 60 {
+		t.Errorf("%v connections found no slot, want 60", have)
 	}
-	if have := count(); have > most+2 {
-		t.Errorf("%d connections are open, want at most %d", have, most+2)
+	if have := count(); have > mostSlots+2 {
+		t.Errorf("%d connections are open, want at most %d", have, mostSlots+2)
+	}
+}
+
+// CheckStrangers tests a plane like that of CheckSlots. Strangers that hold all slots, and come back, don't keep out callers
+// with a token, nor close their connections.
+func CheckStrangers(t testing.TB, addr, usual string, conns *api.Connections) {
+	t.Helper()
+	for _, addresses := range []int{1, 2, 4, 64} {
+		holdWithToken(t, "127.0.3.1", addr, usual)
+		strangers := func(n int) {
+			for i := range n {
+				c := DialFrom(t, fmt.Sprintf("127.0.4.%d", i%addresses+1), addr)
+				if i%2 == 0 {
+					_, _ = io.WriteString(c, usual) // the end of a stranger is no error
+				}
+			}
+		}
+		strangers(3 * mostSlots)
+		Until(t, "all slots are taken", func() bool { open, _ := conns.Count(); return open >= mostSlots })
+		for i := range 30 {
+			if status, closes := AskFrom(t, fmt.Sprintf("127.0.5.%d", i+1), addr, authorised(usual)); status != 200 || closes {
+				t.Errorf("%d addresses of strangers; caller %d with a token: have %d, closes %v", addresses, i, status, closes)
+			}
+			strangers(3)
+		}
+	}
+	kept := mostSlots
+	conns.Metrics(func(f metrics.Metric) {
+		if f.Name == "connections_beyond_total" && f.Value > 0 {
+			t.Errorf("%v callers found no slot", f.Value)
+		}
+		if f.Name == "connections" {
+			kept = int(f.Value)
+		}
+	}, "")
+	if kept > mostSlots {
+		t.Errorf("%d slots are taken of %d", kept, mostSlots)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -202,23 +203,90 @@ func TestCallsAreTraced(t *testing.T) {
 	}
 }
 
+// dialFrom opens a connection to n from a loopback address.
+func dialFrom(t *testing.T, n *node, address string) *grpc.ClientConn {
+	t.Helper()
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return dial(t, n, grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+		return from.DialContext(ctx, "tcp", to)
+	}))
+}
+
+// isCrowded reports whether err says that a connection found no place.
+func isCrowded(err error) bool {
+	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections")
+}
+
 // On connections beyond the bound, the node answers only health checks.
 func TestCrowded(t *testing.T) {
-	n := startNode(t, vectorRules, func(c *apitest.Config) { c.MaxConnections = 5 })
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret", "check"))
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.MaxConnections, c.TokensFile = 5, file })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	refused := 0
-	for range 5 {
-		conn := dial(t, n)
-		if h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("the health: have %v, %v", h, err)
-		}
-		if _, err := ask(t, conn, "", oneDescriptor("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections") {
-			refused++
+	for _, address := range []string{"127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.3"} {
+		if _, err := ask(t, dialFrom(t, n, address), "secret", oneDescriptor("k", "a", "")); err != nil {
+			t.Errorf("a caller with a token: got %v", err)
 		}
 	}
-	if refused == 0 {
-		t.Error("no connection was refused")
+
+	conn := dial(t, n)
+	h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("the health: got %v, %v", h, err)
+	}
+	if _, err := ask(t, conn, "secret", oneDescriptor("k", "a", "")); !isCrowded(err) {
+		t.Errorf("a connection without a place: got %v", err)
+	}
+}
+
+// Strangers that hold all places, whatever they do with them, don't keep out callers with a token.
+func TestStrangersGiveWay(t *testing.T) {
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret", "check"))
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.MaxConnections, c.TokensFile = 9, file })
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	kept := dialFrom(t, n, "127.0.0.2")
+	for i := range 30 {
+		stranger := dialFrom(t, n, "127.0.0.3")
+		switch i % 3 {
+		case 0:
+			_, _ = healthpb.NewHealthClient(stranger).Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+		case 1:
+			_, _ = stranger.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // half a call
+		case 2:
+			_, _ = ask(t, stranger, "guess", oneDescriptor("k", "a", ""))
+		}
+		for name, conn := range map[string]*grpc.ClientConn{"an old connection": kept, "a new one": dialFrom(t, n, "127.0.0.4")} {
+			if _, err := ask(t, conn, "secret", oneDescriptor("k", "a", "")); err != nil {
+				t.Errorf("after %d strangers, %s: got %v", i+1, name, err)
+			}
+		}
+	}
+}
+
+// Who has no token does not learn which services and methods there are.
+func TestUnknownServices(t *testing.T) {
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret", "check"))
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
+	for _, method := range []string{"/no.such.Service/Method", "/" + rls.Service + "/NoSuchMethod", path} {
+		for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "guess": codes.Unauthenticated, "secret": codes.Unimplemented} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if token != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+			}
+			if method == path && token == "secret" {
+				want = codes.OK
+			}
+			in := message(t, "RateLimitRequest")
+			if err := protojson.Unmarshal([]byte(oneDescriptor("k", "a", "")), in); err != nil {
+				t.Fatal(err)
+			}
+			err := n.conn.Invoke(ctx, method, in, message(t, "RateLimitResponse"))
+			if status.Code(err) != want {
+				t.Errorf("%s with %q: got %v, want %v", method, token, err, want)
+			}
+			cancel()
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ type arrival struct {
 	mu           sync.Mutex // guards the rest
 	conn         *inbound   // nil: no handler waits
 	abort        func()     // aborts the wait; nil: close the connection
-	checks       int        // how many times check was called during this wait
+	began        time.Time  // of the wait
+	checks       int        // how many times check was called during it
 	bytesAtStart int64      // bytes that had arrived on the connection before the wait
 	charged      int64      // bytes charged to the budget
 	transfer     api.Transfer
@@ -53,8 +54,11 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	if conn == nil {
 		return read(m)
 	}
+	conn.waiting.Add(1)
+	defer conn.waiting.Add(-1)
 	a.mu.Lock()
-	a.conn, a.abort, a.checks, a.bytesAtStart = conn, abort, 0, conn.data.Load()
+	a.conn, a.abort, a.bytesAtStart = conn, abort, conn.data.Load()
+	a.began, a.checks = time.Now(), 0
 	a.mu.Unlock()
 	a.timer.Reset(checkInterval)
 	defer a.end()
@@ -77,7 +81,10 @@ func (a *arrival) end() {
 	}
 }
 
-// check charges what has arrived on the connection since the wait began, though some of it may belong to other messages. What
+// callMemory is roughly what an incomplete call takes without its message: a stream, a goroutine and its stack.
+const callMemory = 8 << 10
+
+// check charges what the call takes, and what has arrived on the connection since the wait began, though some of it may belong to other messages. What
 // had arrived earlier, at most streamWindow for each message, is not charged; maxIncomplete bounds it. check aborts the wait if
 // it takes too long or the budget has no room.
 func (a *arrival) check() {
@@ -90,8 +97,8 @@ func (a *arrival) check() {
 	if a.checks++; a.checks == 1 {
 		s.stalled.add(a)
 	}
-	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
-		a.timer.Reset(checkInterval)
+	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) && a.charge(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
+		a.timer.Reset(min(checkInterval<<a.checks, maxCheckInterval)) // thousands may wait
 		return
 	}
 	a.abortWait()
@@ -152,7 +159,7 @@ func (s *stalledArrivals) abortOne() bool {
 
 // charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.
 func (a *arrival) charge(n int64) bool {
-	if n <= max(a.charged, api.UnchargedBytes) {
+	if n <= a.charged {
 		return true
 	}
 	s := a.server
@@ -204,12 +211,39 @@ var errSmallFrames = errors.New("the connection sends its requests in very small
 type inbound struct {
 	net.Conn
 	tracked *api.Connection
-	data    atomic.Int64 // bytes in data frames, counted when a frame begins
+
+	mu      sync.Mutex // guards answers
+	answers int        // calls that are being answered
+
+	waiting atomic.Int32 // calls that wait for their message
+
+	data atomic.Int64 // bytes in data frames, counted when a frame begins
 
 	skipBytes   int // bytes until the next frame
 	head        [frameHeadBytes]byte
 	headBytes   int // bytes of head that have arrived
 	smallFrames int // how many more small frames are allowed
+}
+
+// beginAnswer notes that a call is being answered, so that the connection is not displaced. It reports false if it has been.
+func (i *inbound) beginAnswer() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.answers == 0 && !i.tracked.Answer() {
+		return false
+	}
+	i.answers++
+	return true
+}
+
+// endAnswer notes that a call has been answered.
+func (i *inbound) endAnswer() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.answers--
+	if i.answers == 0 {
+		i.tracked.Await(time.Now())
+	}
 }
 
 // Read implements net.Conn.

@@ -105,8 +105,19 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// Messages of which only a few bytes arrive are charged to nobody. They keep others waiting no longer than it takes to see that they
-// stall, though there are more of them than the bound.
+// Calls of which only a few bytes arrive are charged for what a call takes, and end in time.
+func TestHalfSentCallsAreCharged(t *testing.T) {
+	t.Parallel()
+	const calls = 50
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Timeout = 2 * time.Second })
+	n.answer(oneDescriptor("k", "a", ""))
+	halfSend(t, n, path, calls, 64, 64)
+	apitest.Until(t, "all calls are charged", func() bool { return n.Budget.Used() >= calls*callMemory })
+	apitest.Until(t, "the calls have ended", func() bool { return n.Budget.Used() == 0 })
+}
+
+// Messages of which only a few bytes arrive keep others waiting no longer than it takes to see that they stall, though there are
+// more of them than the bound.
 func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(oneDescriptor("k", "a", ""))

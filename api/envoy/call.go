@@ -3,13 +3,16 @@ package envoy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all other messages
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/rls"
@@ -74,7 +77,7 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 			return nil, err
 		}
 		began = time.Now()
-		e = c.decide(token)
+		e = c.answer(connectionOf(ctx), token)
 	}
 	if s.tracer != nil {
 		c.trace(ctx, began, token, e)
@@ -85,6 +88,18 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	}
 	c.stripe.Observe(time.Since(began))
 	return c, nil // the codec releases it
+}
+
+// answer decides c, which came over conn, unless conn has lost its place.
+func (c *call) answer(conn *inbound, token *api.Token) *api.Error {
+	if conn == nil {
+		return c.decide(token)
+	}
+	if !conn.beginAnswer() {
+		return api.CrowdedError()
+	}
+	defer conn.endAnswer()
+	return c.decide(token)
 }
 
 // decide decides c once its message has been received.
@@ -126,11 +141,47 @@ func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
 	if !s.RequiresToken() {
 		return nil, nil
 	}
-	lines, text := metadata.ValueFromIncomingContext(ctx, "authorization"), ""
+	return s.permitLines(connectionOf(ctx), metadata.ValueFromIncomingContext(ctx, "authorization"))
+}
+
+// permitLines returns the token in the authorization lines of a call over conn.
+func (s *Server) permitLines(conn *inbound, lines []string) (*api.Token, *api.Error) {
+	text := ""
 	if len(lines) > 0 {
 		text = lines[0]
 	}
-	return s.Permit(text, len(lines), api.ScopeCheck, nil)
+	token, e := s.Permit(text, len(lines), api.ScopeCheck, nil)
+	if conn != nil && token != nil {
+		conn.tracked.Trust()
+	}
+	return token, e
+}
+
+// maxStrangersCalls is how many calls a stranger may have begun on a connection, and not completed.
+const maxStrangersCalls = 8
+
+// tap refuses calls of strangers as soon as their headers have arrived. Later, each would have a goroutine and a stream.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	conn := connectionOf(ctx)
+	if conn == nil || !conn.tracked.IsStranger() {
+		return ctx, nil
+	}
+	if strings.HasPrefix(info.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		if conn.waiting.Load() >= maxStrangersCalls {
+			s.overloads.Add(1)
+			return nil, statusOf(api.Errorf(api.Overloaded, "more than %d calls of this connection are incomplete", maxStrangersCalls))
+		}
+		return ctx, nil
+	}
+	if e := s.crowdedError(ctx); e != nil {
+		return nil, statusOf(e)
+	}
+	_, e := s.permitLines(conn, info.Header.Get("authorization"))
+	if e != nil {
+		s.latency.Stripe().Count()
+		return nil, statusOf(e)
+	}
+	return ctx, nil
 }
 
 // trace records a call if it is sampled.

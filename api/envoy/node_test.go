@@ -44,9 +44,10 @@ func startNode(t testing.TB, rules string, change func(*apitest.Config)) *node {
 }
 
 // dial returns a connection to a node's door.
-func dial(t testing.TB, n *node) *grpc.ClientConn {
+func dial(t testing.TB, n *node, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(n.server.Addr().String(), options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,9 @@ import (
 // Bounds of the door.
 const (
 	maxConnections = 2048 // connections served at once
+	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+	placeMemory    = 32 << 10
+	placeParts     = 32
 	maxStreams     = 100  // streams at once on a connection
 	maxCalls       = 4096 // calls at once
 	maxIncomplete  = 512  // incomplete messages
@@ -36,8 +39,9 @@ const (
 	headerBytes    = 16 << 10
 	streamWindow   = 64 << 10         // the minimum in grpc-go
 	readTimeout    = 10 * time.Second // from a call's headers to its last byte
-	// checkInterval is how often an incomplete message is checked. Most messages are complete before the first check.
+	// An incomplete message is checked after checkInterval, when most are complete, and then less and less often.
 	checkInterval    = 50 * time.Millisecond
+	maxCheckInterval = 400 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
 	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over the nodes. Calls in
 	// progress are still answered.
@@ -86,12 +90,12 @@ type Server struct {
 
 // Open binds the door's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
-	ln, err := net.Listen("tcp", config.Addr)
+	ln, err := api.Listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: doors.Track(doors.Places(maxConnections, placeParts, placeMemory)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -102,7 +106,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
-		grpc.ReadBufferSize(16<<10),
+		// The library keeps the first as long as a connection lasts, and the second only while it writes.
+		grpc.ReadBufferSize(4<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
@@ -111,8 +116,11 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace, Time: pingAfter, Timeout: pingTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+		grpc.InTapHandle(s.tap),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
+		// So that who has no token does not learn which services there are.
+		grpc.UnknownServiceHandler(unknownService),
 	)
 	s.server.RegisterService(&service, s)
 	s.server.RegisterService(s.boundMessages(healthpb.Health_ServiceDesc), s.health)
@@ -166,13 +174,18 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check updates it
-// itself.
+// itself. It also closes the connections of strangers that have been idle for too long.
 func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	draining := s.Draining()
+	idle := time.NewTicker(api.IdleInterval)
+	defer idle.Stop()
 	for {
 		select {
+		case now := <-idle.C:
+			s.conns.CloseIdle(now)
+			continue
 		case <-s.ctx.Done():
 			return
 		case <-draining:
@@ -203,6 +216,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
 	s.updateHealth()
+	if conn := connectionOf(ctx); conn != nil && conn.beginAnswer() {
+		defer conn.endAnswer() // a connection that asks now and then is not idle
+	}
 	return next(ctx, req)
 }
 
@@ -220,6 +236,9 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	default:
 	}
 	s.updateHealth()
+	if conn := connectionOf(ss.Context()); conn != nil {
+		conn.tracked.KeepIdle() // who watches says nothing for long
+	}
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -234,6 +253,12 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		}
 	}
 	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
+}
+
+// unknownService answers calls of what there is not, after stream has seen their token.
+func unknownService(_ any, ss grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(ss)
+	return status.Errorf(codes.Unimplemented, "there is no method %s", api.Excerpt(method))
 }
 
 // openStream is a stream that ends with its context, or when a message does not arrive in time.

@@ -24,6 +24,10 @@ const (
 // auth answers a proxy that asks whether a request of its own client may pass. The answer is a status and headers. A path after
 // the profile's name belongs to the request that the proxy asks about, and so does the query then.
 func (h *handlers) auth(x *exchange) *api.Error {
+	// First of all, so that a token that may not ask learns no profile's name.
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
+		return e
+	}
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := 0
 	if !below {
@@ -35,9 +39,6 @@ func (h *handlers) auth(x *exchange) *api.Error {
 	profile := h.profile(name)
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
-	}
-	if e := x.token.NamespaceError(&x.check.Query); e != nil {
-		return e
 	}
 	x.readHeaders(profile)
 	if err := h.Decider.Check(&x.check.Query, &x.answer); err != nil {

@@ -1,6 +1,9 @@
 package httpd
 
 import (
+	"cmp"
+	"time"
+
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/limiter"
@@ -12,8 +15,14 @@ const (
 	maxBatchAnswer = 8 << 20
 	// typicalResultSize is the typical size of one result, in bytes, for which the answer's buffer is allocated.
 	typicalResultSize = 240
-	// maxChunk bounds the checks of a batch that are decided together.
-	maxChunk = 256
+	// maxChunk bounds the checks of a batch that are decided together, and chunkLimits roughly how many limits they match:
+	// what is between two looks at whether to go on.
+	maxChunk    = 256
+	chunkLimits = 4096
+	// maxBatchTime is how long a batch may take. Then nobody waits for its answer any more.
+	maxBatchTime = 10 * time.Second
+	// hangUpTime is how long a batch is decided even for a caller that has closed its sending side.
+	hangUpTime = time.Second
 	// typicalCheckMemory is roughly the memory that deciding a check takes, in bytes.
 	typicalCheckMemory = 2 << 10
 )
@@ -69,6 +78,17 @@ type chunk struct {
 	answers []*limiter.Answer
 	errs    []error
 	pending []*item // the items that have a query
+
+	matched int // limits that the checks have matched, in all chunks
+	decided int // checks that were decided
+}
+
+// size returns how many checks the next chunk may have, of which each may match that many rules.
+func (c *chunk) size(ruleCount int) int {
+	if c.decided == 0 { // few checks match all rules; the first chunk stays within the bound even so
+		return max(1, min(maxChunk, api.MaxMatched/max(1, ruleCount)))
+	}
+	return max(1, min(maxChunk, chunkLimits*c.decided/max(1, c.matched)))
 }
 
 // next returns an empty item.
@@ -99,6 +119,9 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		if stopError == nil && len(x.Body) > maxBatchAnswer {
 			stopError = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
+		if stopError == nil {
+			stopError = h.stopsBatch(x, c)
+		}
 		h.decideChunk(x, c, first, stopError)
 		more := estimateGrowth(len(x.Body), n, x.checks)
 		if stopError == nil && !h.Budget.Wait(func() bool { return h.growAnswer(x, more) }) {
@@ -108,18 +131,37 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		c.reset()
 		x.decoder.ReleaseStrings()
 	}
+	ruleCount := len(h.Decider.Rules().Rules)
+	size := c.size(ruleCount)
 	for ; x.decoder.MoreChecks(n); n++ {
 		it := c.next()
 		if it.failure = x.decoder.NextCheck(&it.check, h.Decider.Rules()); it.failure == nil {
 			it.failure = x.token.NamespaceError(&it.check.Query)
 		}
 		// Results with detail are long, so the room is checked again after each.
-		if c.used == maxChunk || it.check.Detail {
+		if c.used >= size || it.check.Detail {
 			flush()
+			size = c.size(ruleCount)
 		}
 	}
 	flush()
+	c.matched, c.decided = 0, 0
 	x.Body = append(x.Body, "]}"...)
+}
+
+// stopsBatch returns why the rest of a batch is not decided; nil if it is.
+func (h *handlers) stopsBatch(x *exchange, c *chunk) *api.Error {
+	took := time.Since(x.began)
+	most := cmp.Or(h.MaxMatched, api.MaxMatched)
+	switch {
+	case c.matched > most:
+		return api.Errorf(api.TooMuchWork, "not decided: the checks of this batch match over %d limits; send fewer at once", most)
+	case took > cmp.Or(h.Timeout, maxBatchTime):
+		return api.Errorf(api.Timeout, "not decided: the batch takes longer than %v; send fewer checks at once", maxBatchTime)
+	case took > hangUpTime && x.conn != nil && hasHungUp(x.conn):
+		return api.Errorf(api.Timeout, "not decided: the caller has hung up")
+	}
+	return nil
 }
 
 // estimateGrowth estimates, with some slack, by how many bytes the answer will still grow, given that the results of the checks
@@ -142,6 +184,10 @@ func (h *handlers) decideChunk(x *exchange, c *chunk, first bool, stopError *api
 		}
 	}
 	h.Decider.CheckAll(c.queries, c.answers, c.errs)
+	c.decided += len(c.answers)
+	for _, a := range c.answers {
+		c.matched += len(a.Limits)
+	}
 	for i, it := range c.pending {
 		if c.errs[i] != nil {
 			it.failure = h.explain(c.errs[i])

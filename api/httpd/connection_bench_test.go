@@ -3,8 +3,8 @@
 package httpd
 
 import (
+	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -121,7 +121,50 @@ func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 // serveEndless serves c.
 func (s *Server) serveEndless(t testing.TB, c *endless) error {
 	one := s.wrap(track(t, s.conns, c))
-	return errors.Join(s.server.ServeConn(one), one.Close())
+	s.serve(one)
+	return nil
+}
+
+// A connection that waits for its next request holds little, whatever it has sent before.
+func TestWaitingConnectionsHoldLittle(t *testing.T) {
+	const connections, most = 400, 12 << 10 // the caller's end in this process included
+	head := "X: " + strings.Repeat("x", 15_000) + "\r\n"
+	n := startNode(t, nil)
+	for name, request := range map[string]string{
+		"small": fastPost(good), "by the library": opening, "a large head": strings.Replace(opening, "Host", head+"Host", 1),
+	} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		open := n.open()
+		var all []net.Conn
+		for range connections {
+			c := n.dial(t)
+			all = append(all, c)
+			if _, err := io.WriteString(c, request); err != nil {
+				t.Fatal(err)
+			}
+			if status, body, _ := answer(t, bufio.NewReaderSize(c, 512)); status != 200 {
+				t.Fatalf("got %d %s", status, body)
+			}
+		}
+		if got := n.open() - open; got != connections {
+			t.Fatalf("%s: %d connections are open, want %d", name, got, connections)
+		}
+		for range 4 { // pools keep what they have for two collections, and stacks shrink by half with each
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&after)
+		held := int64(after.HeapAlloc+after.StackInuse) - int64(before.HeapAlloc+before.StackInuse)
+		t.Logf("%s: %d bytes a connection", name, held/connections)
+		if held > connections*most {
+			t.Errorf("%s: %d bytes a connection, want at most %d", name, held/connections, most)
+		}
+		for _, c := range all {
+			c.Close()
+		}
+		apitest.Until(t, "the connections are closed", func() bool { return n.open() == open })
+	}
 }
 
 func TestConnectionAllocatesNothing(t *testing.T) {

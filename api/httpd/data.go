@@ -135,6 +135,9 @@ func (h *handlers) admit(x *exchange) (*route, *api.Error) {
 		return nil, e
 	}
 	x.token = token
+	if token != nil && x.conn != nil {
+		x.conn.Trust()
+	}
 	return r, nil
 }
 

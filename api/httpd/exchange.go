@@ -20,6 +20,7 @@ type request struct {
 	tokenCache     *api.TokenCache // caches the token; nil: no cache
 	header         headerLines     // nil: the fast path has already checked all headers
 	peer           net.Addr
+	conn           *api.Connection // nil: unknown
 	// These two are set only if there is a tracer.
 	traceparent, tracestate string
 	body                    []byte

@@ -3,13 +3,11 @@ package httpd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/framing"
 )
 
 // Bounds of the data plane's server.
@@ -26,11 +25,22 @@ const (
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
 	dataSlots        = 32 << 10 // connections served at once
-	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
+	dataHeaderBytes  = framing.MaxHead
 )
 
-// dataSlotsFor returns how many connections the data plane serves at once in a process that may open this many files.
-func dataSlotsFor(files int) int { return min(dataSlots, files/2) }
+// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
+const (
+	placeMemory = 8 << 10
+	placeParts  = 8
+)
+
+// places returns how many connections the data plane serves at once in a process that may open this many files.
+func places(doors *api.Doors, files int) int {
+	if doors.MaxConnections == 0 && doors.Connections > 0 {
+		return min(doors.Connections, files/2)
+	}
+	return doors.Places(min(dataSlots, files/2), placeParts, placeMemory)
+}
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -42,8 +52,12 @@ type Server struct {
 	transport
 	waiting *heldAnswers
 	date    dateHeader
-	done    chan error // Serve's result
+	turns   sync.Pool  // of *turn
+	done    chan error // accept's result
 	once    sync.Once
+
+	mu   sync.Mutex // guards live
+	live map[*connection]struct{}
 }
 
 // Open binds the data plane's address and starts serving.
@@ -51,7 +65,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	if config.ReadTimeout < 0 {
 		return nil, errors.New("open data plane: ReadTimeout must be at least 0")
 	}
-	ln, err := net.Listen("tcp", config.Addr)
+	ln, err := api.Listen(config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open data plane: %w", err)
 	}
@@ -62,8 +76,9 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		handlers: handlers, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(handlers.MaxConnections, dataSlotsFor(maxFiles()))), done: make(chan error, 1),
-		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: handlers.TLS == nil},
+		handlers: handlers, addr: ln.Addr(), done: make(chan error, 1), live: make(map[*connection]struct{}),
+		conns:     handlers.Track(places(handlers.Doors, maxFiles())),
+		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, tls: handlers.TLS},
 	}
 	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), handlers.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
@@ -78,40 +93,24 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		MaxRequestBodySize:           codec.MaxBody,
 		DisablePreParseMultipartForm: true,
 
-		ReadTimeout:  readTimeout,
-		WriteTimeout: cmp.Or(handlers.Timeout, dataWriteTimeout),
-		IdleTimeout:  cmp.Or(handlers.Timeout, dataIdleTimeout),
-		// How long an idle worker goroutine waits for the next connection.
-		MaxIdleWorkerDuration: 2 * time.Second,
-		ReadBufferSize:        dataHeaderBytes,
-		Concurrency:           2 * dataSlots, // never reached: see slots
-		CloseOnShutdown:       true,
-		KeepHijackedConns:     true, // see hold
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      cmp.Or(handlers.Timeout, dataWriteTimeout),
+		IdleTimeout:       cmp.Or(handlers.Timeout, dataIdleTimeout),
+		ReadBufferSize:    dataHeaderBytes,
+		Concurrency:       2 * dataSlots, // never reached: see slots
+		KeepHijackedConns: true,          // see hold
 
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		SecureErrorLogMessage: true,
 	}
-	if handlers.TLS == nil && handlers.tracer == nil {
-		s.fast, s.server.ConnState = s.serveFast, noteConnState
+	s.server.ConnState = noteConnState
+	if handlers.tracer == nil {
+		s.fast = s.serveFast
 	}
-	ln = listener{s.conns.Listen(ln), &s.transport}
-	if handlers.TLS != nil {
-		ln = securedListener{tls.NewListener(ln, handlers.TLS)}
-	}
-	s.ln = ln
-	go func() { s.done <- s.server.Serve(ln) }()
+	s.ln = s.conns.Listen(ln)
+	go func() { s.done <- s.accept() }()
 	return s
-}
-
-// noteConnState records whether the library waits for the next request: whether what it reads next is the request's beginning.
-func noteConnState(conn net.Conn, state fasthttp.ConnState) {
-	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
-		return
-	}
-	if c := api.Unwrap[*connection](conn); c != nil {
-		c.betweenRequests = state == fasthttp.StateIdle
-	}
 }
 
 // Addr returns the address on which the data plane listens.
@@ -121,16 +120,12 @@ func (s *Server) Addr() net.Addr { return s.addr }
 func (s *Server) Close(ctx context.Context) error {
 	s.waiting.releaseAll()
 	s.waiting.awaitEmpty(ctx)
-	s.conns.CloseSilent() // the library would wait for their first request
-	err := s.server.ShutdownWithContext(ctx)
-	_ = s.ln.Close() // if the library never began to serve, it does not close the listener
-	s.conns.CloseAll()
+	err := s.closeConnections(ctx)
 	if err != nil {
 		err = fmt.Errorf("close data plane: %w", err)
 	}
 	serveErr := <-s.done
 	s.done <- nil // for the next call of Close
-	s.conns.Wait()
 	s.once.Do(s.waiting.close)
 	return errors.Join(err, serveErr)
 }
@@ -138,14 +133,14 @@ func (s *Server) Close(ctx context.Context) error {
 // headerReceived grants batches more time, and corrects how the library handles Connection and Expect.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
-		if closes, ok := connectionList(list); closes || !ok {
+		if closes, ok := framing.ConnectionList(list); closes || !ok {
 			h.SetConnectionClose()
 		}
 	}
 	if !h.IsHTTP11() {
 		h.Del("Expect") // RFC 9110, 10.1.1
 	}
-	if path, _, _ := strings.Cut(codec.UnsafeString(h.RequestURI()), "?"); routeOf(path).bodyLimit() > codec.MaxBody {
+	if path, _ := framing.SplitTarget(codec.UnsafeString(h.RequestURI())); routeOf(path).bodyLimit() > codec.MaxBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
 	return c
@@ -154,11 +149,15 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 // handle answers one request. At a shutdown, the library may have closed the connection after it read the request. Then the
 // request is not decided: nobody would get the answer, and the caller asks another node.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	if c := api.Unwrap[*connection](ctx.Conn()); c != nil && c.isClosed() {
+	t := turnOf(ctx)
+	if t != nil && t.isClosed() {
 		return
 	}
 	x := s.handlers.acquire()
 	defer s.handlers.release(x)
+	if t != nil {
+		x.conn = t.Connection
+	}
 	x.method = codec.UnsafeString(ctx.Method())
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
@@ -178,6 +177,10 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil
 	}
+	if t != nil && !t.Answer() {
+		_ = t.closeNow() // or the library would answer in our place
+		return
+	}
 	switch {
 	case refusal != nil:
 		x.SetError(refusal)
@@ -189,14 +192,10 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	s.answer(ctx, x)
 }
 
-// target returns a request's path and query. Below authPrefix the path is returned exactly as sent: proxies append their
-// callers' paths there, and dot segments in those must not lead to another route.
+// target returns a request's path and query, exactly as they were sent. To a proxy that allows or denies by the path, dot
+// segments and encoded characters must not lead to another route, and below authPrefix proxies append their callers' paths.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
-	if sent := codec.UnsafeString(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
-		path, query, _ = strings.Cut(sent, "?")
-		return path, query
-	}
-	return codec.UnsafeString(ctx.Path()), codec.UnsafeString(ctx.URI().QueryString())
+	return framing.SplitTarget(codec.UnsafeString(ctx.RequestURI()))
 }
 
 // answer hands x's response to the library.
@@ -224,10 +223,11 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		sent, x.Body = s.handlers.newLargeReply(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
+	t := turnOf(ctx)
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.handlers.ClosesConnections(), api.IsProbesOnly(ctx.Conn()):
+	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.IsWornOut() || t.closesAfterAnswer()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
@@ -267,8 +267,15 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 				s.handlers.Budget.Finish(&x.transfer)
 				large = false
 			}
+			t := turnOf(ctx)
+			if t != nil {
+				t.endStall() // likewise; the next read begins it anew
+			}
 			if !s.handlers.Budget.Wait(func() bool { return s.handlers.chargeFor(x, size-cap(b)) }) {
 				return s.handlers.Budget.FullError()
+			}
+			if t != nil {
+				t.isCharged = x.charged > 0
 			}
 			b = append(make([]byte, 0, size), b...)
 			x.request.body = b
@@ -286,8 +293,8 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			if f := frameOf(ctx.Conn()); f != nil && f.trailersRefused() {
-				return notReceived(f.err)
+			if t := turnOf(ctx); t != nil && t.frame.TrailersRefused() {
+				return notReceived(t.frame.Err())
 			}
 			return nil
 		}
@@ -299,14 +306,16 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 
 // notReceived returns the error to answer for a request that could not be read.
 func notReceived(err error) *api.Error {
-	var frame frameError
+	var frame framing.Error
 	switch {
-	case errors.As(err, &frame) && frame != errHeadTooLarge:
-		return api.Errorf(api.BadRequest, "the request cannot be read as HTTP/1.1: %s", frame)
-	case errors.As(err, new(*fasthttp.ErrSmallBuffer)), frame == errHeadTooLarge:
-		return api.Errorf(api.HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
+	case errors.As(err, &frame) && frame != framing.ErrHeadTooLarge:
+		return api.FramingError(frame)
+	case errors.As(err, new(*fasthttp.ErrSmallBuffer)), frame == framing.ErrHeadTooLarge:
+		return api.HeadTooLargeError(dataHeaderBytes)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return api.TooLargeError(codec.MaxBody)
+	case errors.Is(err, errNoRoom):
+		return api.Errorf(api.Overloaded, "the memory for requests that have not arrived as a whole is used up")
 	}
 	return api.ReceiveError(err)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/framing"
 )
 
 // The fast path handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
@@ -75,33 +76,33 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 		}
 		switch len(name) {
 		case len("host"):
-			if isName(name, "host") {
+			if framing.IsName(name, "host") {
 				hosts++
 				ok = plainHost(value)
 			}
 		case len("content-length"):
-			if isName(name, "content-length") {
+			if framing.IsName(name, "content-length") {
 				ok = length == 0 && fastLength(value) > 0
 				length = fastLength(value)
 			} else {
-				ok = !isName(name, "sec-fetch-site")
+				ok = !framing.IsName(name, "sec-fetch-site")
 			}
 		case len("authorization"):
-			if isName(name, "authorization") {
+			if framing.IsName(name, "authorization") {
 				tokens++
 				r.authorization = value
 			}
 		case len("connection"):
-			if isName(name, "connection") {
+			if framing.IsName(name, "connection") {
 				connectionLists++
 				ok = connectionLists == 1 && string(value) == "keep-alive"
 			}
 		case len("expect"):
-			ok = !isName(name, "expect") && !isName(name, "origin")
+			ok = !framing.IsName(name, "expect") && !framing.IsName(name, "origin")
 		case len("trailer"):
-			ok = !isName(name, "trailer")
+			ok = !framing.IsName(name, "trailer")
 		case len("transfer-encoding"):
-			ok = !isName(name, "transfer-encoding")
+			ok = !framing.IsName(name, "transfer-encoding")
 		}
 	}
 	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
@@ -145,19 +146,6 @@ func fastHeader(b []byte) (name, value, rest []byte, ok bool) {
 	return b[:i], b[from:to], b[to+2:], true
 }
 
-// isName reports whether name, which has only token characters, equals lower, ignoring case.
-func isName(name []byte, lower string) bool {
-	if len(name) != len(lower) {
-		return false
-	}
-	for i := range name {
-		if name[i]|0x20 != lower[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // fastLength parses a number of at most five digits without leading zeros. It returns 0 for anything else.
 func fastLength(value []byte) (n int) {
 	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
@@ -198,14 +186,9 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
 		return false, nil
 	}
-	if !c.beginFast() {
+	if !c.Answer() {
 		return true, net.ErrClosed
 	}
-	defer func() {
-		if c.endFast() {
-			err = net.ErrClosed
-		}
-	}()
 	x := s.handlers.acquire()
 	defer s.handlers.release(x)
 	ownBuffer := x.request.body
@@ -213,13 +196,14 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", r.path, r.body
 	x.authorization, x.tokenCache = codec.UnsafeString(r.authorization), r.tokenCache
+	x.conn = c.Connection
 	if route, refusal := s.handlers.admit(x); refusal != nil {
 		x.SetError(refusal)
 	} else {
 		s.handlers.serve(route, x)
 	}
 	x.request.body = ownBuffer
-	closes := x.hangUp || c.closesAfterAnswer()
+	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 	if err := s.sendFast(c, x, closes); err != nil {
 		return true, err
@@ -227,7 +211,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if closes {
 		return true, io.EOF
 	}
-	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
+	c.Await(x.began)
+	return true, c.SetReadDeadline(x.began.Add(c.IdleTimeout(s.server.IdleTimeout)))
 }
 
 // maxOneWrite is the size in bytes up to which a body is copied behind its head, to send both in one write.

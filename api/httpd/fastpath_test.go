@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/limiter"
@@ -75,10 +73,7 @@ func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without stri
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
 		one := s.wrap(track(t, s.conns, c))
-		_ = s.server.ServeConn(one) // an error shows in the answer
-		if err := one.Close(); err != nil {
-			t.Error(err)
-		}
+		s.serve(one)
 		return dates.ReplaceAllString(c.sent.String(), "Date: now")
 	}
 	s.fast = func(c *connection, b []byte) (bool, error) {
@@ -95,7 +90,7 @@ func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without stri
 
 var dates = regexp.MustCompile("Date: [^\r]* GMT")
 
-// opening is a request that the fast path does not take; it never takes the first one on a connection.
+// opening is a request that the fast path does not take.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
 // batchOf returns a batch of n times the same check.
@@ -184,14 +179,14 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
-// The library handles the first request of a connection, and any that arrives in pieces; the next one is quick again.
+// The library handles any request that arrives in pieces; the next one is quick again.
 func TestFastPathBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{fastPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
 			with, without, fast := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
-			if with != without || fast != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
-				t.Fatalf("cut at %d: %d answers on the fast path, want 2; have\n%s\nwant\n%s", cut, fast, with, without)
+			if with != without || fast != 3 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
+				t.Fatalf("cut at %d: %d answers on the fast path, want 3; have\n%s\nwant\n%s", cut, fast, with, without)
 			}
 		}
 	}
@@ -323,13 +318,8 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 		}
 		one := s.wrap(track(t, s.conns, c))
 		before := time.Now()
-		if err := s.server.ServeConn(one); err != nil {
-			t.Fatal(err)
-		}
+		s.serve(one)
 		after := time.Now()
-		if err := one.Close(); err != nil {
-			t.Fatal(err)
-		}
 		slack := dataReadTimeout / slackDivisor
 		if most := 2 + int(after.Sub(before)/slack); len(c.set) > most+1 {
 			t.Errorf("%d deadlines for 1000 requests, want %d", len(c.set), most)
@@ -345,7 +335,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 func TestDeadlineComesEarlier(t *testing.T) {
 	ours := &transport{began: time.Now(), slack: time.Second}
 	c := &canned{reads: []string{"a", "b", "c", "d", "e"}}
-	one := ours.wrap(track(t, api.NewConnections(0), c))
+	one := ours.wrap(track(t, api.NewConnections(api.ConnectionsConfig{}), c))
 	now := ours.began.Add(time.Minute)
 	var want []string
 	for _, step := range []struct {
@@ -411,36 +401,31 @@ func (c *counting) Check(q *limiter.Query, a *limiter.Answer) error {
 	return c.fixed.Check(q, a)
 }
 
-// A request whose connection a shutdown closes is not decided: its caller gets no answer, and asks another node.
+// A request whose connection a shutdown has closed is not decided: its caller gets no answer, and asks another node.
 func TestClosedConnectionsAreNotDecided(t *testing.T) {
 	check := fastPost(`{"rule":"ip","key":"k"}`)
-	for name, closes := range map[string]func(s *Server, c *connection, requests int) bool{
-		"after the library has read the request": func(_ *Server, c *connection, requests int) bool { return requests == 2 && c.Close() == nil },
-		"before anything was received": func(s *Server, _ *connection, requests int) bool {
-			if requests == 0 {
-				s.conns.CloseSilent()
-			}
-			return requests == 0
-		},
-		"never": func(*Server, *connection, int) bool { return false },
+	for name, tt := range map[string]struct {
+		closes func(s *Server, c *connection)
+		want   int
+	}{
+		"closed":                       {func(_ *Server, c *connection) { _ = c.Close() }, 0},
+		"before anything was received": {func(s *Server, _ *connection) { s.conns.CloseSilent() }, 0},
+		"never":                        {func(*Server, *connection) {}, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			d := &counting{fixed: newFixed()}
-			s := startData(t, d)
-			c := s.wrap(track(t, s.conns, &canned{reads: []string{opening, check}}))
-			s.fast = nil
-			requests, closed := 0, closes(s, c, 0)
-			s.server.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
-				if noteConnState(conn, state); state == fasthttp.StateActive {
-					requests++
-					closed = closes(s, c, requests) || closed
+		for _, fast := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " ", fast), func(t *testing.T) {
+				d := &counting{fixed: newFixed()}
+				s := startData(t, d)
+				if !fast {
+					s.fast = nil
 				}
-			}
-			_ = s.server.ServeConn(c) // an error is what is wanted
-			_ = c.Close()
-			if want := map[bool]int{false: 1}[closed]; d.checks != want {
-				t.Errorf("%d checks decided, want %d", d.checks, want)
-			}
-		})
+				c := s.wrap(track(t, s.conns, &canned{reads: []string{check}}))
+				tt.closes(s, c)
+				s.serve(c)
+				if d.checks != tt.want {
+					t.Errorf("%d checks decided, want %d", d.checks, tt.want)
+				}
+			})
+		}
 	}
 }

@@ -1,6 +1,10 @@
 package httpd
 
-import "golang.org/x/sys/unix"
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
 
 // maxPolledAtOnce bounds the connections in one call of poll.
 const maxPolledAtOnce = 1024
@@ -25,6 +29,14 @@ func hungUp(list []*waiter) (gone []*waiter) {
 		}
 	}
 	return gone
+}
+
+// hasHungUp reports whether c's caller has closed the connection, or at least its sending side of it.
+func hasHungUp(c net.Conn) bool {
+	fd := descriptor(c)
+	poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(poll[:], 0)
+	return fd >= 0 && err == nil && n > 0
 }
 
 // hasUnreadInput reports whether w's caller has sent something that is still unread.

@@ -2,8 +2,13 @@
 
 package httpd
 
+import "net"
+
 // hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
+
+// hasHungUp always returns false.
+func hasHungUp(net.Conn) bool { return false }
 
 // hasUnreadInput returns true: the caller may have sent something that is still unread.
 func hasUnreadInput(*waiter) bool { return true }

@@ -17,7 +17,8 @@ import (
 // hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
 // once: the node drains, too many answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	if !s.waiting.takeSlot() {
+	t := turnOf(ctx)
+	if t == nil || !s.waiting.takeSlot() {
 		return false
 	}
 	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
@@ -30,72 +31,39 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	}
 	w.reply.keepAlive = !ctx.Request.Header.IsHTTP11()
 	ctx.HijackSetNoResponse(true)
-	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
+	t.held = true
+	t.endStall()
+	ctx.Hijack(func(c net.Conn) { s.park(w, t, c) })
 	return true
 }
 
-// park holds back w's answer on connection c.
-func (s *Server) park(w *waiter, c net.Conn) {
-	raw, ok := c.(interface{ UnsafeConn() net.Conn })
-	if !ok {
-		s.handlers.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
-		s.handlers.Budget.Give(w.charged)
-		s.waiting.freeSlot()
-		_ = c.Close()
-		return
-	}
-	w.conn = raw.UnsafeConn()
+// park holds back w's answer. The library has given t back, and read from it through c.
+func (s *Server) park(w *waiter, t *turn, c net.Conn) {
+	w.conn = t.connection
 	w.fd = descriptor(w.conn)
-	if c := api.Unwrap[*api.Connection](w.conn); c != nil {
-		s.conns.Park(c)
-	}
-	if more, err := readBuffered(c, w.conn); err != nil {
+	s.conns.Park(w.conn.Connection)
+	more, err := readBuffered(c)
+	if err != nil {
 		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
-	} else if len(more) > 0 {
-		w.conn = &replayConn{Conn: w.conn, unread: more}
 	}
+	w.unread = more
 	s.waiting.hold(w)
 }
 
-// readBuffered returns what the library has already read from the connection beyond the request. Meanwhile the deadline of the
-// underlying connection lies in the past, so that nothing is read from it.
-func readBuffered(c, under net.Conn) (more []byte, err error) {
-	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		return nil, err
-	}
+// readBuffered returns what the library has already read from the connection beyond the request.
+func readBuffered(c net.Conn) (more []byte, err error) {
 	var room [512]byte
 	for {
 		n, err := c.Read(room[:])
 		more = append(more, room[:n]...)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return more, under.SetReadDeadline(time.Time{})
+		if errors.Is(err, os.ErrDeadlineExceeded) { // see turn.Read
+			return more, nil
 		}
 		if err != nil {
 			return more, err
 		}
 	}
 }
-
-// replayConn is a connection whose first input has already been read.
-type replayConn struct {
-	net.Conn
-	unread []byte
-}
-
-// Read returns the earlier input first.
-func (r *replayConn) Read(b []byte) (int, error) {
-	if len(r.unread) > 0 {
-		n := copy(b, r.unread)
-		if r.unread = r.unread[n:]; len(r.unread) == 0 {
-			r.unread = nil
-		}
-		return n, nil
-	}
-	return r.Conn.Read(b)
-}
-
-// NetConn returns the underlying connection.
-func (r *replayConn) NetConn() net.Conn { return r.Conn }
 
 // descriptor returns c's file descriptor, or -1 if it is unknown. The descriptor is only polled, and only while c is held. If c
 // is closed in the meantime and the number reused, a wrong result does no harm.
@@ -122,25 +90,46 @@ func descriptor(c net.Conn) int {
 // sendHeld sends w's answer, with left as the rest of its delay, then serves the connection again.
 func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	now := time.Now()
-	c := api.Unwrap[*api.Connection](w.conn)
-	closes := w.closes || s.handlers.ClosesConnections() || c != nil && !s.conns.Resume(c)
+	c := w.conn
+	closes := w.closes || s.handlers.ClosesConnections() || c.closesAfterAnswer() || !s.conns.Resume(c.Connection)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
-	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
+	err := c.SetWriteDeadline(now.Add(s.server.WriteTimeout))
 	if err == nil {
-		_, err = w.conn.Write(text)
+		_, err = c.Write(text)
 	}
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
-	if err == nil && !closes {
-		err = s.server.ServeConn(w.conn)
-	} else {
-		if c != nil && err == nil && hasUnreadInput(w) {
-			c.Linger() // closing with unread input would reset the connection, and the caller would lose this answer
-		}
-		err = errors.Join(err, w.conn.Close())
+	if err == nil && !closes && c.end() {
+		_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
+		s.goOn(c, w.unread)
+		return
+	}
+	if err == nil && hasUnreadInput(w) {
+		c.Linger() // closing with unread input would reset the connection, and the caller would lose this answer
 	}
 	if err != nil {
 		s.handlers.Logger.Debug("data plane: connection after a wait", "error", err)
+	}
+	s.finish(c)
+}
+
+// goOn serves c after an answer that was held back. unread is what came with its request, and has passed the framing.
+func (s *Server) goOn(c *connection, unread []byte) {
+	if len(unread) == 0 {
+		s.serve(c)
+		return
+	}
+	if !c.begin() {
+		s.finish(c)
+		return
+	}
+	t := s.newTurn(c)
+	t.unread, t.readErr = unread, c.frame.Err()
+	switch t.run() {
+	case awaitsRequest:
+		s.serve(c)
+	case isOver:
+		s.finish(c)
 	}
 }

@@ -118,7 +118,7 @@ func (h hostile) request() string {
 		return post(path, body, h.pick("Expect: 100-continue", "Expect: x", "Connection: close", "Connection: upgrade\r\nUpgrade: h2c", "Content-Encoding: gzip",
 			"Content-Type: multipart/form-data; boundary=x", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked\r\nContent-Length: 3"))
 	case 6: // ambiguous framing
-		one := framingTests[h.r.IntN(len(framingTests))].send
+		one := apitest.FramingCases[h.r.IntN(len(apitest.FramingCases))].Send
 		return one[:min(len(one), 20_000)]
 	case 7: // a control character, or any other byte, anywhere in the head
 		text := []byte(post(path, body, h.oddHeader(), h.oddHeader()))

@@ -18,8 +18,14 @@ import (
 
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64; apitest.TheirTokens(c) })
 	apitest.CheckSlots(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
+}
+
+func TestStrangersGiveWay(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64; apitest.TheirTokens(c) })
+	apitest.CheckStrangers(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
 }
 
 // failing is a listener whose first Accepts fail.

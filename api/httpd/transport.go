@@ -1,11 +1,16 @@
 package httpd
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/framing"
+	"github.com/rlnode/rlnode/internal/rawconn"
 )
 
 // transport is the state that all connections of the data plane share.
@@ -15,92 +20,133 @@ type transport struct {
 	slack time.Duration
 	// fast answers input that was read where a request begins; nil: no fast path. If it reports false, the library gets the
 	// input.
-	fast func(*connection, []byte) (bool, error)
-	// framed means that connections check the framing. With TLS, securedListener does, above the encryption.
-	framed bool
+	fast    func(*connection, []byte) (bool, error)
+	tls     *tls.Config // nil: plain text
+	buffers inputBuffers
 }
 
-// listener wraps accepted connections for a transport.
-type listener struct {
-	net.Listener
-	*transport
-}
+// inputBuffers lends the buffers that input is read into.
+type inputBuffers struct{ pool sync.Pool }
 
-// Accept waits for the next connection.
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+// inputSize is their size in bytes: any head fits.
+const inputSize = dataHeaderBytes
+
+// Get returns a buffer.
+func (p *inputBuffers) Get() []byte {
+	b, ok := p.pool.Get().(*[inputSize]byte)
+	if !ok {
+		b = new([inputSize]byte)
 	}
-	return l.wrap(api.Unwrap[*api.Connection](c)), nil
+	return b[:]
 }
+
+// Put takes a buffer back. It ignores any other slice.
+func (p *inputBuffers) Put(b []byte) {
+	if cap(b) == inputSize {
+		p.pool.Put((*[inputSize]byte)(b[:inputSize]))
+	}
+}
+
+// smallInput is the size of the buffer that a connection with TLS has of its own. It can't wait without one, because TLS does
+// not tell what it has buffered. More is read in further steps.
+const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
-	return &connection{Connection: c, transport: t}
+	one := &connection{Connection: c, stream: c, transport: t}
+	if t.tls != nil {
+		one.stream = tls.Server(c, t.tls)
+		one.small = make([]byte, smallInput)
+		return one
+	}
+	one.late, _ = c.Conn.(rawconn.LateReader)
+	return one
 }
 
-// connection is a connection of the data plane.
+// connection is a connection of the data plane. While it waits for a request it holds little, because most of the time most
+// connections do.
 type connection struct {
 	*api.Connection
+	stream    net.Conn // what requests come over: the Connection, or TLS on top of it
 	transport *transport
+	late      rawconn.LateReader // waits for input without a buffer; nil: there is no such way
+	small     []byte             // receives input with TLS
 
 	reading, writing deadline // used only if the transport has slack
 
-	// betweenRequests is true while the library waits for the next request and has read none of it. Only the goroutine that
-	// serves the connection uses it.
-	betweenRequests bool
-	frame           framing
-	head            fastHead     // of the last request that was answered on the fast path
-	fastState       atomic.Int32 // the state of the fast path
+	frame framing.Checker
+	head  fastHead     // of the last request that was answered on the fast path
+	state atomic.Int32 // whether a request is in progress
 }
 
-// The states of the fast path on a connection.
+// The states of a connection.
 const (
-	fastIdle      int32 = iota
-	fastAnswering       // a request is being answered
-	fastLast            // a request is being answered, and the connection closes after it
-	fastClosed          // the connection is closed
+	stateIdle    int32 = iota // nothing of a request has arrived
+	stateServing              // a request is in progress
+	stateLast                 // a request is in progress, and the connection closes after it
+	stateClosed               // the connection is closed
 )
 
-// beginFast starts answering a request on the fast path. It reports false if the connection is closed.
-func (c *connection) beginFast() bool { return c.fastState.CompareAndSwap(fastIdle, fastAnswering) }
+// begin notes that a request begins. It reports false if the connection is closed.
+func (c *connection) begin() bool { return c.state.CompareAndSwap(stateIdle, stateServing) }
 
 // isClosed reports whether the connection is closed.
-func (c *connection) isClosed() bool { return c.fastState.Load() == fastClosed }
+func (c *connection) isClosed() bool { return c.state.Load() == stateClosed }
 
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
-func (c *connection) closesAfterAnswer() bool { return c.fastState.Load() == fastLast }
+func (c *connection) closesAfterAnswer() bool { return c.state.Load() == stateLast }
 
-// endFast finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
-func (c *connection) endFast() bool {
-	if c.fastState.CompareAndSwap(fastAnswering, fastIdle) {
-		return false
+// end notes that a request is over. If Close was called in the meantime, it closes the connection and reports false.
+func (c *connection) end() bool {
+	if c.state.CompareAndSwap(stateServing, stateIdle) {
+		return true
 	}
-	c.fastState.Store(fastClosed)
-	_ = c.Connection.Close() // Close has already returned nil
-	return true
+	_ = c.closeNow() // Close has already returned nil
+	return false
 }
 
-// Close closes the connection, at once or after the answer in progress.
+// Close closes the connection, at once or after the request in progress.
 func (c *connection) Close() error {
-	for !c.fastState.CompareAndSwap(fastIdle, fastClosed) {
-		if c.fastState.CompareAndSwap(fastAnswering, fastLast) {
+	for {
+		switch state := c.state.Load(); state {
+		case stateServing:
+			if c.state.CompareAndSwap(state, stateLast) {
+				return nil
+			}
+		case stateLast:
 			return nil
-		}
-		switch c.fastState.Load() {
-		case fastLast:
-			return nil
-		case fastClosed:
-			return c.Connection.Close()
+		default:
+			if c.state.CompareAndSwap(state, stateClosed) {
+				return c.stream.Close()
+			}
 		}
 	}
-	return c.Connection.Close()
+}
+
+// closeNow closes the connection, whatever is in progress.
+func (c *connection) closeNow() error {
+	c.state.Store(stateClosed)
+	return c.stream.Close()
+}
+
+// handshake prepares the connection for its first request: with TLS, it makes it secure.
+func (c *connection) handshake(timeout time.Duration) error {
+	secured, ok := c.stream.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	if err := c.Connection.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	if err := secured.HandshakeContext(context.Background()); err != nil {
+		return err
+	}
+	return c.Connection.SetDeadline(time.Time{})
 }
 
 // SetDeadline bounds the next reads and writes.
 func (c *connection) SetDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
-		return c.Connection.SetDeadline(t)
+		return c.stream.SetDeadline(t)
 	}
 	c.reading.request(t, c.transport.began)
 	c.writing.request(t, c.transport.began)
@@ -110,7 +156,7 @@ func (c *connection) SetDeadline(t time.Time) error {
 // SetReadDeadline bounds the next reads.
 func (c *connection) SetReadDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
-		return c.Connection.SetReadDeadline(t)
+		return c.stream.SetReadDeadline(t)
 	}
 	c.reading.request(t, c.transport.began)
 	return nil
@@ -119,7 +165,7 @@ func (c *connection) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline bounds the next writes.
 func (c *connection) SetWriteDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
-		return c.Connection.SetWriteDeadline(t)
+		return c.stream.SetWriteDeadline(t)
 	}
 	c.writing.request(t, c.transport.began)
 	return nil
@@ -129,53 +175,59 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 func (c *connection) Write(b []byte) (int, error) {
 	if slack := c.transport.slack; slack > 0 {
 		if t, moves := c.writing.pendingMove(c.transport.began, slack); moves {
-			if err := c.Connection.SetWriteDeadline(t); err != nil {
+			if err := c.stream.SetWriteDeadline(t); err != nil {
 				return 0, err
 			}
 		}
 	}
-	return c.Connection.Write(b)
+	return c.stream.Write(b)
 }
 
-// Read returns received bytes, except for requests that the fast path has answered.
+// Read returns received bytes. It does not check their framing.
 func (c *connection) Read(b []byte) (int, error) {
-	if c.frame.err != nil {
-		return 0, c.frame.err
+	if err := c.applyReadDeadline(); err != nil {
+		return 0, err
 	}
-	for {
-		n, err := c.receive(b)
-		if n == 0 || err != nil || !c.betweenRequests || c.transport.fast == nil {
-			return c.checkFraming(b[:n], err)
-		}
-		done, err := c.transport.fast(c, b[:n])
-		if err != nil {
-			return 0, err
-		}
-		if !done {
-			return c.checkFraming(b[:n], nil)
-		}
-	}
+	return c.stream.Read(b)
 }
 
-// checkFraming turns b and err, read from the underlying connection, into the result of Read. If framed is set, it checks the
-// framing.
-func (c *connection) checkFraming(b []byte, err error) (int, error) {
-	if !c.transport.framed {
-		return len(b), err
+// receive waits for input and returns it in a buffer, which the caller must put back. It returns at least one byte or an
+// error.
+func (c *connection) receive() (b []byte, err error) {
+	if c.late == nil {
+		b = c.small
+		if b == nil {
+			b = c.transport.buffers.Get()
+		}
+		n, err := c.Read(b)
+		if n > 0 {
+			return b[:n], nil // an error comes again
+		}
+		c.transport.buffers.Put(b)
+		return nil, err
 	}
-	return c.frame.filter(b, err)
+	if err := c.applyReadDeadline(); err != nil {
+		return nil, err
+	}
+	b, err = c.late.ReadLate(&c.transport.buffers)
+	if err == nil && !c.Connection.NoteInput() {
+		c.transport.buffers.Put(b)
+		return nil, net.ErrClosed
+	}
+	return b, err
 }
 
-// receive reads from the underlying connection.
-func (c *connection) receive(b []byte) (int, error) {
-	if slack := c.transport.slack; slack > 0 {
-		if t, moves := c.reading.pendingMove(c.transport.began, slack); moves {
-			if err := c.Connection.SetReadDeadline(t); err != nil {
-				return 0, err
-			}
-		}
+// applyReadDeadline moves the deadline of the stream if it must.
+func (c *connection) applyReadDeadline() error {
+	slack := c.transport.slack
+	if slack == 0 {
+		return nil
 	}
-	return c.Connection.Read(b)
+	t, moves := c.reading.pendingMove(c.transport.began, slack)
+	if !moves {
+		return nil
+	}
+	return c.stream.SetReadDeadline(t)
 }
 
 // NetConn returns the underlying connection.

@@ -2,7 +2,6 @@ package httpd
 
 import (
 	"context"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +35,8 @@ type heldAnswers struct {
 
 // waiter is one held-back answer.
 type waiter struct {
-	conn          net.Conn
+	conn          *connection
+	unread        []byte        // input beyond the request
 	fd            int           // the file descriptor of conn; -1: unknown
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
@@ -48,7 +48,7 @@ type waiter struct {
 
 // maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
 func maxHeldFor(files int) int {
-	return min(maxWaiting, files-files/spareFilesDivisor-dataSlotsFor(files))
+	return min(maxWaiting, files-files/spareFilesDivisor-min(dataSlots, files/2))
 }
 
 // newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.

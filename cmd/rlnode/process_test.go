@@ -104,7 +104,7 @@ func launchBare(t *testing.T, args ...string) *runningNode {
 }
 
 func newRunningNode(t *testing.T) *runningNode {
-	s := &runningNode{t: t, log: &process.Output{}, exited: make(chan struct{})}
+	s := &runningNode{t: t, program: *otherProgram, log: &process.Output{}, exited: make(chan struct{})}
 	s.client = &http.Client{Timeout: process.Timeout, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}

@@ -28,6 +28,9 @@ func (c *serveCmd) Run(env *environment) error {
 	config.Logger = log
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
+	if err := c.checkFiles(config.Logger); err != nil {
+		return err
+	}
 	files := raiseFileLimit()
 	config.Ready = func(n *node.Node) { c.logHints(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {

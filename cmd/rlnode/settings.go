@@ -58,6 +58,9 @@ type serveCmd struct {
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules for a new cluster (default: built-in starter rules). Ignored once the cluster has rules: use apply to change them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
+	MaxConnections int `env:"RLNODE_MAX_CONNECTIONS" placeholder:"N" help:"Bound on connections to the data plane (default: what an eighth of the memory is enough for, by GOMEMLIMIT and the control group, and half of the limit on open files, at most 32768)."`
+	MaxMatched     int `default:"100000" env:"RLNODE_MAX_MATCHED" placeholder:"N" help:"Bound on the limits that the checks of one batch match together; the rest of it is not decided (default ${default})."`
+
 	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage to keep, for rules with usage: monthly; 0 counts none (default ${default})."`
 	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage per month, each for a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
 
@@ -65,6 +68,8 @@ type serveCmd struct {
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 
 	tokenSettings
+
+	StrictFiles bool `env:"RLNODE_STRICT_FILES" help:"Refuse to start, rather than warn, if other users of the machine may read or write a secret, or write to the data directory."`
 
 	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector for spans of checks, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, no traces)."`
 	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Fraction of the checks, 0 to 1, to trace where the caller's traceparent does not decide it (default ${default})."`
@@ -145,7 +150,7 @@ func (c *serveCmd) complete() error {
 
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
-	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters",
+	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
 	"DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
 	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
 	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
@@ -165,6 +170,7 @@ func (c *serveCmd) config() node.Config {
 	}
 	return node.Config{
 		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters,
+		MaxConnections: c.MaxConnections, MaxMatched: c.MaxMatched, MemoryLimit: memoryLimit(),
 		DataAddr: net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
 		GRPCAddr: grpc, AnyGRPCPort: c.GRPCPort == defaultGRPCPort,
 		AdminAddr: net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),

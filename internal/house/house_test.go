@@ -48,10 +48,11 @@ var mayImport = map[string][]string{
 	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes, and rate headers
 	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
-	"api/httpd":   {"api", "api/codec", "api/rls", "rules", "limiter", "internal/tracing"},
+	"api/framing": {}, // where requests end, for the HTTP planes
+	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
-	"api/admin":   {"api", "api/codec", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
-	"api/apitest": {"api", "api/admin", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
+	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/httpd", "api/envoy", "api/admin", "client", "internal/secret", "cluster/regions",

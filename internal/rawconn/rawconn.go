@@ -10,3 +10,16 @@ type TryWriter interface {
 	// the next Write returns.
 	TryWrite(b []byte) int
 }
+
+// Pool lends buffers.
+type Pool interface {
+	Get() []byte
+	Put([]byte)
+}
+
+// LateReader is a connection that needs no buffer while it waits. What [Wrap] returns is one, if it has raw calls.
+type LateReader interface {
+	// ReadLate waits until there is input, and then reads it into a buffer of pool, which the caller must put back. It
+	// returns either at least one byte, in the buffer, or an error and no buffer.
+	ReadLate(pool Pool) ([]byte, error)
+}

@@ -16,6 +16,7 @@ const rawCallSize = 32 << 10
 type conn struct {
 	*net.TCPConn
 	in, out transfer
+	late    func(fd uintptr) bool // in.callLate
 	reset   atomic.Bool // a write has found that the other end had reset the connection, which the system reports only once
 }
 
@@ -28,6 +29,7 @@ type transfer struct {
 	mu    sync.Mutex // guards the fields below, and is held during a transfer
 	bytes []byte     // to be moved
 	once  bool       // don't wait until the socket is ready
+	pool  Pool       // lends bytes when there is something to read
 	moved int
 	errno syscall.Errno
 }
@@ -44,6 +46,7 @@ func Wrap(c net.Conn) net.Conn {
 	}
 	d := &conn{TCPConn: t}
 	d.in.run, d.in.call, d.in.step = raw.Read, read, d.in.callOnce
+	d.late = d.in.callLate
 	d.out.run, d.out.call, d.out.step = raw.Write, write, d.out.callOnce
 	return d
 }
@@ -52,6 +55,18 @@ func Wrap(c net.Conn) net.Conn {
 func (t *transfer) callOnce(fd uintptr) bool {
 	t.moved, t.errno = t.call(fd, t.bytes)
 	return t.errno != syscall.EAGAIN || t.once
+}
+
+// callLate is callOnce, with a buffer that it puts back if there is nothing to read.
+func (t *transfer) callLate(fd uintptr) bool {
+	t.bytes = t.pool.Get()
+	t.moved, t.errno = t.call(fd, t.bytes)
+	if t.errno == 0 && t.moved > 0 {
+		return true
+	}
+	t.pool.Put(t.bytes)
+	t.bytes = nil
+	return t.errno != syscall.EAGAIN
 }
 
 // move moves bytes until one call has succeeded or failed.
@@ -91,6 +106,29 @@ func (c *conn) Read(b []byte) (n int, err error) {
 		err = io.EOF
 	}
 	return n, err
+}
+
+// ReadLate implements LateReader.
+func (c *conn) ReadLate(pool Pool) ([]byte, error) {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	c.in.pool = pool
+	for again := true; again; again = c.in.errno == syscall.EINTR {
+		if err := c.in.run(c.late); err != nil {
+			return nil, c.wrap("read", err)
+		}
+	}
+	b := c.in.bytes
+	c.in.bytes = nil
+	switch {
+	case c.in.errno != 0:
+		return nil, c.wrap("read", c.in.errno)
+	case b != nil:
+		return b[:c.in.moved], nil
+	case c.reset.Load():
+		return nil, c.wrap("read", syscall.ECONNRESET)
+	}
+	return nil, io.EOF
 }
 
 // Write implements net.Conn.

@@ -153,6 +153,7 @@ func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
 	if n.Style&yaml.TaggedStyle != 0 && n.ShortTag() != "!!map" && n.ShortTag() != "!!seq" {
 		return fail("the tag %s is not supported", n.Tag)
 	}
+	out.Items = make([]*Node, 0, len(n.Content))
 	return out, c.items(n, out, depth)
 }
 
@@ -167,6 +168,9 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 		child, err := c.node(item, depth+1)
 		if err != nil {
 			return err
+		}
+		if item.Anchor == "" {
+			n.Content[i] = nil // the library's tree is three times as large as ours: let it go as ours grows
 		}
 		out.Items = append(out.Items, child)
 		if out.size += child.size; out.size > MaxNodes {

@@ -1,21 +1,25 @@
-package httpd
+// Package framing checks how requests over HTTP/1.1 follow one another on a connection. It passes on only what RFC 9112 allows
+// to be read in exactly one way, so that a proxy in front and a server library behind it agree on where each request ends. The
+// libraries alone would accept bare LFs, folded lines, a Content-Length next to a Transfer-Encoding, and more.
+package framing
 
 import (
 	"bytes"
-	"crypto/tls"
 	"io"
-	"net"
-
-	"github.com/rlnode/rlnode/api"
+	"strings"
 )
 
-// framing tracks the bytes of one connection: whether they belong to a head, a body or a chunk line. It passes on only what
-// RFC 9112 allows to be read in exactly one way, so that a proxy in front and the server library behind it agree on where
-// each request ends. The library alone would accept bare LFs, folded lines, a Content-Length next to a Transfer-Encoding, and
-// more.
-type framing struct {
-	part framePart
-	err  error // if not nil, nothing more is passed on
+// MaxHead bounds a request's first line and headers, in bytes.
+const MaxHead = 16 << 10
+
+// maxKeptLine is the capacity in bytes up to which a buffer for unfinished lines is reused.
+const maxKeptLine = 1 << 10
+
+// Checker tracks the bytes of one connection: whether they belong to a head, a body or a chunk line.
+type Checker struct {
+	part  part
+	err   error // if not nil, nothing more is passed on
+	heads int   // how many heads have ended
 
 	line []byte // the start of an unfinished line
 	size int    // bytes of the current head or trailers; in a chunked body, by how much chunk lines exceed their allowance
@@ -27,11 +31,11 @@ type framing struct {
 	hasLength, hasCoding   bool // it has a Content-Length, a Transfer-Encoding
 }
 
-// framePart is the part of a request that comes next on a connection.
-type framePart uint8
+// part is the part of a request that comes next on a connection.
+type part uint8
 
 const (
-	partRequest framePart = iota
+	partRequest part = iota
 	partHeader
 	partBody
 	partChunkSize
@@ -40,32 +44,33 @@ const (
 	partTrailer
 )
 
-// frameError says what is wrong with a request's framing. The connection is closed after it.
-type frameError string
+// Error says what is wrong with a request's framing. The connection is closed after it.
+type Error string
 
-func (e frameError) Error() string { return string(e) }
+func (e Error) Error() string { return string(e) }
 
 const (
-	errLineEnd    frameError = "a line does not end in CR LF"
-	errFold       frameError = "a header line begins with a blank"
-	errName       frameError = "a header's name has a character that is not allowed, or a blank before its colon"
-	errValue      frameError = "a header's value has a control character"
-	errLine       frameError = "the first line is not METHOD target HTTP/1.1"
-	errTarget     frameError = "the target must be a path, an http URL, or * for OPTIONS"
-	errLength     frameError = "Content-Length must be one number of at most 18 digits"
-	errCoding     frameError = "Transfer-Encoding must be chunked, given once, in HTTP/1.1"
-	errBoth       frameError = "Content-Length and Transfer-Encoding exclude each other"
-	errHost       frameError = "there must be exactly one Host, and it must name a host"
-	errConnection frameError = "Connection must be one list of at most 8 options, none of which names a header that frames the request"
-	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, that many bytes, CR LF, with few other bytes"
-	errTrailer    frameError = "a trailer names a header that frames the request"
+	errLineEnd    Error = "a line does not end in CR LF"
+	errFold       Error = "a header line begins with a blank"
+	errName       Error = "a header's name has a character that is not allowed, or a blank before its colon"
+	errValue      Error = "a header's value has a control character"
+	errLine       Error = "the first line is not METHOD target HTTP/1.1"
+	errTarget     Error = "the target must be a path, an http URL, or * for OPTIONS"
+	errLength     Error = "Content-Length must be one number of at most 18 digits"
+	errCoding     Error = "Transfer-Encoding must be chunked, given once, in HTTP/1.1"
+	errBoth       Error = "Content-Length and Transfer-Encoding exclude each other"
+	errHost       Error = "there must be exactly one Host, and it must name a host"
+	errConnection Error = "Connection must be one list of at most 8 options, none of which names a header that frames the request"
+	errChunk      Error = "a chunk must be its size in at most 8 hex digits, CR LF, that many bytes, CR LF, with few other bytes"
+	errTrailer    Error = "a trailer names a header that frames the request"
 
-	errCut          frameError = "the body ends before its last chunk"
-	errHeadTooLarge frameError = "the head is too large"
+	errCut Error = "the body ends before its last chunk"
+	// ErrHeadTooLarge means that a head has more than MaxHead bytes.
+	ErrHeadTooLarge Error = "the head is too large"
 )
 
 // scan returns how many leading bytes of b may be passed on. If that is not all, f.err says why.
-func (f *framing) scan(b []byte) int {
+func (f *Checker) scan(b []byte) int {
 	if f.err != nil {
 		return 0
 	}
@@ -83,7 +88,7 @@ func (f *framing) scan(b []byte) int {
 			if f.part == partRequest {
 				f.size = 0
 			}
-			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > dataHeaderBytes {
+			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > MaxHead {
 				f.err = f.tooLargeError()
 				return at
 			}
@@ -102,7 +107,7 @@ func (f *framing) scan(b []byte) int {
 			}
 			return at
 		}
-		if f.line = f.line[:0]; cap(f.line) > maxFastHead {
+		if f.line = f.line[:0]; cap(f.line) > maxKeptLine {
 			f.line = nil
 		}
 		at += end + 1
@@ -111,7 +116,7 @@ func (f *framing) scan(b []byte) int {
 }
 
 // endData ends a body, or the data of a chunk.
-func (f *framing) endData() {
+func (f *Checker) endData() {
 	if f.part == partChunk {
 		f.part = partChunkEnd
 		return
@@ -120,7 +125,7 @@ func (f *framing) endData() {
 }
 
 // parseLine processes one line, including its line end.
-func (f *framing) parseLine(line []byte) error {
+func (f *Checker) parseLine(line []byte) error {
 	n := len(line) - 2
 	if n < 0 || line[n] != '\r' {
 		return errLineEnd
@@ -128,7 +133,7 @@ func (f *framing) parseLine(line []byte) error {
 	if f.part == partRequest {
 		f.size = 0 // the previous request is over
 	}
-	if f.size += len(line); f.size > dataHeaderBytes {
+	if f.size += len(line); f.size > MaxHead {
 		return f.tooLargeError()
 	}
 	line = line[:n]
@@ -160,19 +165,25 @@ func (f *framing) parseLine(line []byte) error {
 	return err
 }
 
-func (f *framing) tooLargeError() error {
+func (f *Checker) tooLargeError() error {
 	if f.part > partBody {
 		return errChunk
 	}
-	return errHeadTooLarge
+	return ErrHeadTooLarge
 }
 
-// trailersRefused reports whether the trailers are invalid. The library does not report errors in trailers.
-func (f *framing) trailersRefused() bool { return f.err != nil && f.part == partTrailer }
+// Err returns why nothing more is passed on; nil if it is.
+func (f *Checker) Err() error { return f.err }
+
+// Heads returns how many heads have ended.
+func (f *Checker) Heads() int { return f.heads }
+
+// TrailersRefused reports whether the trailers are invalid. The library does not report errors in trailers.
+func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == partTrailer }
 
 // parseRequestLine processes the first line of a request.
-func (f *framing) parseRequestLine(line []byte) error {
-	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
+func (f *Checker) parseRequestLine(line []byte) error {
+	*f = Checker{part: partHeader, line: f.line, size: len(line) + 2, heads: f.heads}
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
 	if i == j || !allInClass(line[:max(i, 0)], classToken) {
@@ -194,36 +205,36 @@ func (f *framing) parseRequestLine(line []byte) error {
 }
 
 // parseHeader processes a header line.
-func (f *framing) parseHeader(line []byte) error {
+func (f *Checker) parseHeader(line []byte) error {
 	name, value, err := splitHeader(line)
 	if err != nil {
 		return err
 	}
 	switch len(name) {
 	case len("host"):
-		if isName(name, "host") {
+		if IsName(name, "host") {
 			if f.hasHost || !allInClass(value, classHost) {
 				return errHost
 			}
 			f.hasHost = true
 		}
 	case len("connection"):
-		if isName(name, "connection") {
-			if _, ok := connectionList(value); !ok || f.hasConnection {
+		if IsName(name, "connection") {
+			if _, ok := ConnectionList(value); !ok || f.hasConnection {
 				return errConnection
 			}
 			f.hasConnection = true
 		}
 	case len("content-length"):
-		if isName(name, "content-length") {
+		if IsName(name, "content-length") {
 			return f.parseContentLength(value)
 		}
 	case len("transfer-encoding"):
-		if isName(name, "transfer-encoding") {
+		if IsName(name, "transfer-encoding") {
 			if f.hasLength {
 				return errBoth
 			}
-			if f.oldVersion || f.hasCoding || !isName(value, "chunked") {
+			if f.oldVersion || f.hasCoding || !IsName(value, "chunked") {
 				return errCoding
 			}
 			f.hasCoding = true
@@ -232,7 +243,7 @@ func (f *framing) parseHeader(line []byte) error {
 	return nil
 }
 
-func (f *framing) parseContentLength(value []byte) error {
+func (f *Checker) parseContentLength(value []byte) error {
 	if f.hasCoding {
 		return errBoth
 	}
@@ -249,10 +260,11 @@ func (f *framing) parseContentLength(value []byte) error {
 	return nil
 }
 
-func (f *framing) endHead() error {
+func (f *Checker) endHead() error {
 	if !f.hasHost && !f.oldVersion {
 		return errHost
 	}
+	f.heads++
 	switch {
 	case f.hasCoding:
 		f.part, f.size = partChunkSize, 0
@@ -265,7 +277,7 @@ func (f *framing) endHead() error {
 }
 
 // parseChunkSize processes the line that starts a chunk.
-func (f *framing) parseChunkSize(line []byte) error {
+func (f *Checker) parseChunkSize(line []byte) error {
 	i := 0
 	for f.left = 0; i < len(line); i++ {
 		digit := hexDigit(line[i])
@@ -330,21 +342,21 @@ func trim(b []byte) []byte {
 
 // isFramingHeader reports whether name is a header that determines where a request ends or which host it is for.
 func isFramingHeader(name []byte) bool {
-	return isName(name, "content-length") || isName(name, "transfer-encoding") || isName(name, "host") ||
-		isName(name, "connection") || isName(name, "trailer") || isName(name, "expect")
+	return IsName(name, "content-length") || IsName(name, "transfer-encoding") || IsName(name, "host") ||
+		IsName(name, "connection") || IsName(name, "trailer") || IsName(name, "expect")
 }
 
-// connectionList parses the value of Connection. closes means that the connection must be closed after the answer, because the
+// ConnectionList parses the value of Connection. closes means that the connection must be closed after the answer, because the
 // list says close or has an unknown option. ok is false if the value is not a list, is too long, or names a header that
 // frames the request.
-func connectionList(value []byte) (closes, ok bool) {
+func ConnectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
 		one, rest, more := bytes.Cut(value, []byte(","))
 		one = trim(one)
 		switch {
 		case n == 8, len(one) > 0 && !allInClass(one, classToken), isFramingHeader(one):
 			return false, false
-		case len(one) == 0, isName(one, "keep-alive"), isName(one, "upgrade"), isName(one, "http2-settings"), isName(one, "te"):
+		case len(one) == 0, IsName(one, "keep-alive"), IsName(one, "upgrade"), IsName(one, "http2-settings"), IsName(one, "te"):
 		default:
 			closes = true
 		}
@@ -396,46 +408,8 @@ func hasPrefixFold(b []byte, lower string) bool {
 	return len(b) >= len(lower) && bytes.EqualFold(b[:len(lower)], []byte(lower))
 }
 
-// securedListener checks the framing of requests that arrive over TLS.
-type securedListener struct{ net.Listener }
-
-// Accept waits for the next connection.
-func (l securedListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if t, ok := c.(*tls.Conn); ok {
-		return &secured{Conn: t}, err
-	}
-	return c, err
-}
-
-// secured is a TLS connection.
-type secured struct {
-	*tls.Conn
-	frame framing
-}
-
-// Read returns received bytes that pass the framing.
-func (s *secured) Read(b []byte) (int, error) {
-	if s.frame.err != nil {
-		return 0, s.frame.err
-	}
-	n, err := s.Conn.Read(b)
-	return s.frame.filter(b[:n], err)
-}
-
-// frameOf returns the framing of c, a connection as the library sees it; nil if it has none.
-func frameOf(c net.Conn) *framing {
-	if s := api.Unwrap[*secured](c); s != nil {
-		return &s.frame
-	}
-	if d := api.Unwrap[*connection](c); d != nil {
-		return &d.frame
-	}
-	return nil
-}
-
-// filter turns b and err, read from the underlying connection, into the result of Read.
-func (f *framing) filter(b []byte, err error) (int, error) {
+// Filter turns b and err, read from the underlying connection, into the result of Read.
+func (f *Checker) Filter(b []byte, err error) (int, error) {
 	n := f.scan(b)
 	if err == io.EOF && f.err == nil && f.part > partBody {
 		f.err = errCut // the library would take EOF for the end of the body
@@ -444,4 +418,35 @@ func (f *framing) filter(b []byte, err error) (int, error) {
 		err = f.err
 	}
 	return n, err
+}
+
+// IsName reports whether name, which has only token characters, equals lower, ignoring case.
+func IsName(name []byte, lower string) bool {
+	if len(name) != len(lower) {
+		return false
+	}
+	for i := range name {
+		if name[i]|0x20 != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// SplitTarget returns the path and the query of a request's target, as they were sent: a proxy that decides by the path must
+// not see another one than we do.
+func SplitTarget(target string) (path, query string) {
+	if target != "" && target[0] != '/' {
+		if _, rest, ok := strings.Cut(target, "://"); ok {
+			target = "/"
+			if i := strings.IndexAny(rest, "/?"); i >= 0 {
+				target = rest[i:]
+			}
+			if target[0] == '?' {
+				target = "/" + target
+			}
+		}
+	}
+	path, query, _ = strings.Cut(target, "?")
+	return path, query
 }

@@ -1,0 +1,334 @@
+package httpd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/framing"
+)
+
+// This file decides who serves a connection. Between requests nobody does: a goroutine waits, and holds neither a buffer nor
+// anything of the library's. A request that is plain goes to the fast path. For any other, the library gets the connection
+// once the whole head has arrived, and gives it back when it would have to wait for the next request.
+
+const (
+	// freeHead is the capacity in bytes up to which an unfinished head is not charged to the budget.
+	freeHead = 2 << 10
+	// turnMemory is roughly what the library and a handler hold for a request, without its body.
+	turnMemory = 32 << 10
+)
+
+// accept serves the connections that arrive, until the listener is closed.
+func (s *Server) accept() error {
+	for {
+		conn, err := s.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		c := s.wrap(api.Unwrap[*api.Connection](conn))
+		s.mu.Lock()
+		s.live[c] = struct{}{}
+		s.mu.Unlock()
+		go s.greet(c)
+	}
+}
+
+// greet serves a new connection.
+func (s *Server) greet(c *connection) {
+	if err := c.handshake(s.server.ReadTimeout); err != nil {
+		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
+		s.finish(c)
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(s.server.ReadTimeout)) // receive returns the error
+	s.serve(c)
+}
+
+// serve serves c until it is closed, or an answer on it is held back.
+func (s *Server) serve(c *connection) {
+	for {
+		input, err := c.receive()
+		if err != nil || !c.begin() {
+			s.buffers.Put(input)
+			s.finish(c)
+			return
+		}
+		if next := s.serveInput(c, input); next != awaitsRequest {
+			if next == isOver {
+				s.finish(c)
+			}
+			return
+		}
+	}
+}
+
+// next is what becomes of a connection after a request.
+type next int
+
+const (
+	isOver        next = iota
+	awaitsRequest      // it can take another request
+	isHeld             // an answer is held back on it
+)
+
+// serveInput answers the request that begins with input, and those that arrive with it.
+func (s *Server) serveInput(c *connection, input []byte) next {
+	if s.fast != nil {
+		done, err := s.fast(c, input)
+		if done {
+			s.buffers.Put(input)
+			if err != nil || !c.end() {
+				return isOver
+			}
+			return awaitsRequest
+		}
+	}
+	began := time.Now()
+	t := s.newTurn(c)
+	t.unread, t.readErr = s.receiveHead(c, input)
+	t.spent = time.Since(began)
+	return t.run()
+}
+
+// finish closes c.
+func (s *Server) finish(c *connection) {
+	_ = c.closeNow() // an error changes nothing
+	s.mu.Lock()
+	delete(s.live, c)
+	s.mu.Unlock()
+}
+
+// receiveHead receives the rest of the head that begins with input. It returns what has arrived that passes the framing, and
+// the error that ends it, if any.
+func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err error) {
+	heads := c.frame.Heads()
+	n, err := c.frame.Filter(input, nil)
+	if err != nil || c.frame.Heads() > heads {
+		return input[:n], err
+	}
+
+	// It is unfinished: from here on it must cost no more than has arrived.
+	head = append(head, input[:n]...)
+	s.buffers.Put(input)
+	now := time.Now()
+	c.Await(now)
+	if err := c.SetReadDeadline(now.Add(s.server.ReadTimeout)); err != nil {
+		return head, err
+	}
+	var held api.Transfer
+	charged := 0
+	defer func() {
+		if charged > 0 {
+			s.handlers.Budget.Release(&held)
+		}
+	}()
+	for err == nil && c.frame.Heads() == heads {
+		// The framing keeps the line that is unfinished.
+		if size := 2 * cap(head); size > 2*freeHead && size > charged {
+			if charged > 0 {
+				s.handlers.Budget.Release(&held)
+				charged = 0
+			}
+			if !s.handlers.Budget.Hold(&held, int64(size), c) {
+				c.refuseRoom()
+				return head, errNoRoom
+			}
+			charged = size
+		}
+		var more []byte
+		more, err = c.receive()
+		n, err = c.frame.Filter(more, err)
+		head = append(head, more[:n]...)
+		s.buffers.Put(more)
+	}
+	return head, err
+}
+
+// errNoRoom means that the budget has no room for a request that has not arrived as a whole.
+var errNoRoom = errors.New("the memory for requests is used up")
+
+// refuseRoom closes a stranger's connection for which there is no room: even an answer would take some.
+func (c *connection) refuseRoom() {
+	if c.IsStranger() {
+		_ = c.closeNow()
+	}
+}
+
+// turn is a connection as the library sees it, for as long as it has something to do on it.
+type turn struct {
+	*connection
+	server  *Server
+	unread  []byte        // input that was received before
+	readErr error         // what follows it; nil: more can be received
+	spent   time.Duration // how much of the first request's time was spent before
+
+	between bool // the library waits for another request
+	over    bool // it need not wait: nothing of another request has arrived
+	held    bool // an answer is held back
+
+	holds     bool // stall is charged
+	stall     api.Transfer
+	isCharged bool // what the request holds is charged already
+}
+
+func (s *Server) newTurn(c *connection) *turn {
+	t, ok := s.turns.Get().(*turn)
+	if !ok {
+		t = &turn{server: s}
+	}
+	t.connection = c
+	return t
+}
+
+// run lets the library serve the connection until it has answered all that has arrived.
+func (t *turn) run() next {
+	s, c := t.server, t.connection
+	err := s.server.ServeConn(t)
+	if err != nil {
+		s.handlers.Logger.Debug("data plane: a connection ended", "error", err)
+	}
+	if t.held {
+		return isHeld // park reads from t
+	}
+	goesOn := t.over
+	t.endStall()
+	s.buffers.Put(t.unread)
+	*t = turn{server: s}
+	s.turns.Put(t)
+
+	if !goesOn || !c.end() {
+		return isOver
+	}
+	now := time.Now()
+	c.Await(now)
+	_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
+	return awaitsRequest
+}
+
+// Read returns what was received before, and after it what else belongs to the request.
+func (t *turn) Read(b []byte) (int, error) {
+	switch {
+	case len(t.unread) > 0:
+		n := copy(b, t.unread)
+		if n == len(t.unread) {
+			t.server.buffers.Put(t.unread)
+			t.unread = nil
+			return n, nil
+		}
+		rest := copy(t.unread, t.unread[n:])
+		t.unread = t.unread[:rest]
+		return n, nil
+	case t.readErr != nil:
+		return 0, t.readErr
+	case t.held:
+		return 0, os.ErrDeadlineExceeded
+	case t.between:
+		t.over = true
+		return 0, io.EOF
+	}
+	return t.receiveMore(b)
+}
+
+// receiveMore receives more of a request whose head has arrived.
+func (t *turn) receiveMore(b []byte) (n int, err error) {
+	if !t.holds && !t.isCharged {
+		if !t.server.handlers.Budget.Hold(&t.stall, turnMemory, t) {
+			t.refuseRoom()
+			t.readErr = errNoRoom
+			return 0, errNoRoom
+		}
+		t.holds = true
+		t.Await(time.Now())
+	}
+	n, err = t.connection.Read(b)
+	n, err = t.frame.Filter(b[:n], err)
+	t.readErr = err
+	return n, err
+}
+
+// SetReadDeadline bounds the next reads. What a request has spent before the library got it counts.
+func (t *turn) SetReadDeadline(at time.Time) error {
+	if !at.IsZero() {
+		at = at.Add(-t.spent)
+	}
+	return t.connection.SetReadDeadline(at)
+}
+
+// Close closes the connection, unless the library only ends its turn.
+func (t *turn) Close() error {
+	if t.over {
+		return nil
+	}
+	t.frame = framing.Checker{} // it may linger, and should hold little meanwhile
+	return t.closeNow()
+}
+
+// NetConn returns the underlying connection.
+func (t *turn) NetConn() net.Conn { return t.connection }
+
+// endStall ends what was charged while the caller kept a request waiting.
+func (t *turn) endStall() {
+	if t.holds {
+		t.server.handlers.Budget.Release(&t.stall)
+		t.holds = false
+	}
+}
+
+// noteConnState records whether the library waits for the next request.
+func noteConnState(conn net.Conn, state fasthttp.ConnState) {
+	t, ok := conn.(*turn)
+	if !ok {
+		return
+	}
+	switch state {
+	case fasthttp.StateActive:
+		t.between = false
+	case fasthttp.StateIdle:
+		t.between, t.isCharged, t.spent = true, false, 0
+		t.endStall()
+		t.Await(time.Now())
+	}
+}
+
+// closeConnections stops accepting connections, closes those that are idle, waits for the requests in progress until ctx ends, and closes
+// what is left.
+func (s *Server) closeConnections(ctx context.Context) error {
+	_ = s.ln.Close()
+	s.conns.CloseSilent()
+	s.mu.Lock()
+	for c := range s.live {
+		_ = c.Close() // at once, or after the answer
+	}
+	s.mu.Unlock()
+
+	ended := make(chan struct{})
+	go func() {
+		s.conns.Wait()
+		close(ended)
+	}()
+	var err error
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.conns.CloseAll()
+	<-ended
+	return err
+}
+
+// turnOf returns the turn that ctx is part of; nil in tests that need none.
+func turnOf(ctx *fasthttp.RequestCtx) *turn {
+	t, _ := ctx.Conn().(*turn)
+	return t
+}

@@ -1,0 +1,19 @@
+package api
+
+import (
+	"context"
+	"net"
+)
+
+// The system's buffers of a connection. Left to itself, it keeps megabytes for a caller that does
+// not read, or that sends on while the node is busy with something else.
+const (
+	sendBuffer    = 64 << 10 // bytes that wait to be sent
+	receiveBuffer = 64 << 10 // bytes that have not been read: so much may be sent in a round trip
+)
+
+// Listen binds an address for a door.
+func Listen(address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: boundSocket}
+	return config.Listen(context.Background(), "tcp", address)
+}

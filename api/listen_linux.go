@@ -1,0 +1,18 @@
+package api
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// boundSocket bounds the buffers of the connections that a listener accepts: they inherit these
+// options. Other than SO_SNDBUF and SO_RCVBUF, they bound only what waits, and leave it to the
+// system how much is under way to a caller that reads. A sandbox that does not know them has its
+// own bounds.
+func boundSocket(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, sendBuffer)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, receiveBuffer)
+	})
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package api
+
+import "syscall"
+
+// boundSocket does nothing: here the system's own bounds hold.
+func boundSocket(_, _ string, _ syscall.RawConn) error { return nil }

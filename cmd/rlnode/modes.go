@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime"
+)
+
+// Bits of a file's mode that let others in.
+const (
+	groupWrites  fs.FileMode = 0o020
+	othersRead   fs.FileMode = 0o004
+	othersWrite  fs.FileMode = 0o002
+	othersSearch fs.FileMode = 0o001
+)
+
+// checkFiles warns of files that other users of the machine may read or write though they must not, as ssh does. With
+// --strict-files, it returns an error instead.
+func (c *serveCmd) checkFiles(log *slog.Logger) error {
+	if runtime.GOOS == "windows" {
+		return nil // its modes say nothing
+	}
+	var errs []error
+	report := func(flag, path string, mode fs.FileMode, why string) {
+		if c.StrictFiles {
+			errs = append(errs, fmt.Errorf("%s: %s has mode %04o, so that %s: --strict-files refuses that", flag, path, mode.Perm(), why))
+			return
+		}
+		log.Warn("other users of this machine "+why, "flag", flag, "file", path, "mode", fmt.Sprintf("%04o", mode.Perm()))
+	}
+
+	// Kubernetes gives secrets to a group, so a group may read.
+	for _, secret := range []struct{ flag, path string }{
+		{"--cluster-secret-file", c.ClusterSecretFile}, {"--gossip-key-file", c.GossipKeyFile}, {"--tls-key", c.TLSKey}, {"--http-key", c.HTTPKey},
+		{"--admin-token-file", c.AdminTokenFile}, {"--api-token-file", c.APITokenFile},
+	} {
+		switch mode := modeOf(secret.path); {
+		case mode&(groupWrites|othersWrite) != 0:
+			report(secret.flag, secret.path, mode, "may write this secret")
+		case mode&othersRead != 0:
+			report(secret.flag, secret.path, mode, "may read this secret")
+		}
+	}
+
+	// These have no secret, but who writes them decides who may do what.
+	for _, public := range []struct{ flag, path string }{
+		{"--tokens-file", c.TokensFile}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--http-cert", c.HTTPCert},
+	} {
+		if mode := modeOf(public.path); mode&(groupWrites|othersWrite) != 0 {
+			report(public.flag, public.path, mode, "may write this file")
+		}
+	}
+
+	// With the sticky bit, as in /tmp, others may still put files there.
+	if mode := modeOf(c.DataDir); mode&othersWrite != 0 && mode&othersSearch != 0 {
+		report("--data-dir", c.DataDir, mode, "may write to the data directory")
+	}
+	if len(errs) > 0 {
+		return &exitError{code: exitUsage, err: errors.Join(errs...)}
+	}
+	return nil
+}
+
+// modeOf returns the mode of the file that path leads to; 0 if there is none.
+func modeOf(path string) fs.FileMode {
+	if path == "" {
+		return 0
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0 // whoever needs it says so
+	}
+	return info.Mode()
+}
