@@ -16,6 +16,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -39,6 +40,11 @@ type Config struct {
 	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows with use. 0:
 	// 10,000,000.
 	MaxCounters int64
+	// ReservationBytes is the room for reservations, in bytes: 1 MiB to 1 TiB. A reservation takes 176 until it is over. One
+	// subject may have two thirds of it. The rates of buckets with reservations have as much besides, and so have reservations
+	// under rules with `consistency: local`. 0: 160 MiB, for 1,000 reservations a second of one subject that each stay open for
+	// 10 minutes.
+	ReservationBytes int64
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
 
@@ -144,6 +150,8 @@ const (
 	maxToken         = 4096    // bytes
 	maxHost          = 253     // bytes
 	MaxCounters      = 1 << 33 // counters in memory; their records alone take half a terabyte
+	minReservations  = 1 << 20 // bytes
+	maxReservations  = 1 << 40 // bytes
 	maxUsageMonths   = 1200
 	maxUsageSubjects = 30_000_000
 
@@ -184,6 +192,7 @@ func (c Config) complete() (*settings, error) {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
+	c.ReservationBytes = cmp.Or(c.ReservationBytes, counters.DefaultReservations)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
 	c.PrimaryRegion = cmp.Or(c.PrimaryRegion, c.Region)
@@ -236,6 +245,7 @@ func (s *settings) checkNode(m *mistakes) {
 		s.initialRules = doc
 	}
 	m.checkRange("MaxCounters", s.MaxCounters, 1, MaxCounters)
+	m.checkRange("ReservationBytes", s.ReservationBytes, minReservations, maxReservations)
 	if s.OnError != client.Open && s.OnError != client.Closed {
 		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}
