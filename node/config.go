@@ -40,9 +40,9 @@ type Config struct {
 	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows with use. 0:
 	// 10,000,000.
 	MaxCounters int64
-	// ReservationBytes is the room for reservations, in bytes: 1 MiB to 1 TiB. A reservation takes 176 until it is over. One
+	// ReservationBytes is the room for reservations, in bytes: 1 MiB to 1 TiB. A reservation takes 256 until it is over. One
 	// subject may have two thirds of it. The rates of buckets with reservations have as much besides, and so have reservations
-	// under rules with `consistency: local`. 0: 160 MiB, for 1,000 reservations a second of one subject that each stay open for
+	// under rules with `consistency: local`. 0: 224 MiB, for 1,000 reservations a second of one subject that each stay open for
 	// 10 minutes.
 	ReservationBytes int64
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.

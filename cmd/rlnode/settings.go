@@ -58,7 +58,7 @@ type serveCmd struct {
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules for a new cluster (default: built-in starter rules). Ignored once the cluster has rules: use apply to change them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
-	Reservations size `default:"160MiB" env:"RLNODE_RESERVATIONS" placeholder:"SIZE" help:"Room for reservations, 176 bytes each until they are over. One subject may have two thirds of it; further ones are answered 503 too-many-reservations (default ${default})."`
+	Reservations size `default:"224MiB" env:"RLNODE_RESERVATIONS" placeholder:"SIZE" help:"Room for reservations, at most 256 bytes each until they are over. One subject may have two thirds of it; further ones are answered 503 too-many-reservations (default ${default})."`
 
 	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage to keep, for rules with usage: monthly; 0 counts none (default ${default})."`
 	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage per month, each for a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`

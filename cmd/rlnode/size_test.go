@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/counters"
 )
 
 func TestSize(t *testing.T) {
@@ -24,7 +26,7 @@ func TestSize(t *testing.T) {
 func TestReservationsSetting(t *testing.T) {
 	clearEnv(t)
 	got, err := parseServe()
-	if err != nil || got.config().ReservationBytes != 160<<20 {
+	if err != nil || got.config().ReservationBytes != counters.DefaultReservations {
 		t.Errorf("by default: have %d, %v", got.Reservations, err)
 	}
 	got, err = parseServe("--reservations", "1GiB")

@@ -18,10 +18,10 @@ var (
 const (
 	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one subject, and for
 	// half as many of others.
-	DefaultReservations = 160 << 20
+	DefaultReservations = 224 << 20
 	maxAnswers          = 48 << 20
-	maxTickets          = 12 << 20
-	maxRetries          = 4 << 20
+	maxTickets          = 16 << 20
+	maxRetries          = 8 << 20
 	maxResets           = 10 << 20
 )
 

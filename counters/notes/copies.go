@@ -42,6 +42,10 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 		keys, part.unsent = part.unsent, nil
 	} else {
 		part.unsaved = nil
+		if !part.isSaved {
+			part.isSaved = true
+			keys = slices.Collect(maps.Keys(part.notes))
+		}
 	}
 	for _, k := range keys {
 		e, found := part.notes[k]
@@ -176,20 +180,15 @@ func (s *Store) sweep(p int, steady int64) {
 	h.part.shrink()
 }
 
-// smallPartition is the number of notes, and of keys of changed notes, up to which a partition's memory is not worth freeing.
+// smallPartition is the number of notes up to which a partition's memory is not worth freeing.
 const smallPartition = 64
 
-// shrink frees memory that a flood of notes has left: of a map that has become nearly empty, and of keys of notes that are gone, which
-// pile up if nobody receives the changes. The caller must hold p.
+// shrink frees the memory that a flood of notes has left, once the map has become nearly empty. The caller must hold p.
 func (p *partition) shrink() {
 	if p.most > smallPartition && p.most > 4*len(p.notes) {
 		smaller := make(map[Key]entry, len(p.notes))
 		maps.Copy(smaller, p.notes)
 		p.notes, p.most = smaller, len(smaller)
-	}
-	if len(p.unsaved) > smallPartition && len(p.unsaved) > 2*len(p.notes) {
-		isGone := func(k Key) bool { _, found := p.notes[k]; return !found }
-		p.unsaved = slices.Clip(slices.Clone(slices.DeleteFunc(p.unsaved, isGone)))
 	}
 }
 

@@ -47,8 +47,9 @@ type partition struct {
 	notes map[Key]entry
 	most  int // notes since the map was made, at most; a map keeps the memory that it once needed
 	// unsaved and unsent hold the notes that changed since checkpoints and replicas last received changes, each once. Some may be
-	// gone.
+	// gone. Until checkpoints first receive changes, which a node without a disk never does, unsaved is empty.
 	unsaved, unsent []Key
+	isSaved         bool // checkpoints receive changes
 
 	resets atomic.Uint64 // Rank of the note of kind Resets
 	rates  atomic.Int64  // notes of kind Rate
@@ -198,7 +199,7 @@ func (h Held) mark(k Key, e entry, by Readers) {
 	if !h.store.copied.Load() {
 		by &^= Replicas
 	}
-	if by&Checkpoints&^e.dirty != 0 {
+	if by&Checkpoints&^e.dirty != 0 && h.part.isSaved {
 		h.part.unsaved = append(h.part.unsaved, k)
 	}
 	if by&Replicas&^e.dirty != 0 {
