@@ -334,20 +334,21 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 	}
 }
 
-// Beside as many answers to writes as a node keeps, what a settling owes there is still debited, once.
+// Beside as many answers to writes as a node keeps, what a settling owes there is debited, and only once if it is sent again.
 func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
 		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
-  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: c, key: [c], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		home, other := w.nodes[0], w.nodes[1]
-		a, b := w.keyOf("a", home, nil), w.keyOf("b", other, nil)
+		a, b, c := w.keyOf("a", home, nil), w.keyOf("b", other, nil), w.keyOf("c", other, nil)
 		q := Query{Attributes: attrs("a", a, "b", b), Costs: []UnitCost{{"tokens", 100}}}
 		id := home.reserve(q, time.Minute)
 		var err error
 		for i := 0; err == nil && i < 200_000; i++ {
-			_, err = other.Adjust(&Query{Rule: "b", Key: []string{"x" + b}, Costs: []UnitCost{{"tokens", 1}}, RequestID: fmt.Sprint(i)})
+			_, err = other.Adjust(&Query{Rule: "c", Key: []string{c}, Costs: []UnitCost{{"tokens", 1}}, RequestID: fmt.Sprint(i)})
 		}
 		if !errors.Is(err, ErrTooManyRequestIDs) {
 			t.Fatalf("have %v, want too many", err)
@@ -355,6 +356,16 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 
 		w.nodes[2].settleTokens(id, 150)
 		synctest.Wait()
+		key, _ := home.reservations.signingKey()
+		r, err := parseReservation(id, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 150}}}
+		debt, _ := again.splitExcess(&r.subjects[1], false)
+		if err := debt.apply(home.Limiter); err != nil {
+			t.Errorf("a debt that is sent again: %v", err)
+		}
 		if got := home.used("b", b); got != 150 {
 			t.Errorf("have %d used, want 150", got)
 		}

@@ -413,11 +413,11 @@ func TestRatesAreShared(t *testing.T) {
 // Floods that are over leave no memory behind, one subject after another, whether or not somebody receives the changes.
 func TestFloodsLeaveNoMemory(t *testing.T) {
 	for name, received := range map[string]bool{"with checkpoints": true, "without": false} {
-		s := New(16 << 20)
+		s := New(5 << 20)
 		before := heap()
 		now := begin
-		for round := range uint64(40) {
-			for i := range uint64(30_000) {
+		for round := range uint64(20) {
+			for i := range uint64(10_000) {
 				n := reservation(1, round<<52, round<<32+i)
 				n.At, n.Until = now, now/1e9+60
 				h := s.Lock(n.Partition(), now)
@@ -432,8 +432,8 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 			now += 61e9
 			s.Sweep(now, 1)
 		}
-		if got := heap() - before; got > 4<<20 {
-			t.Errorf("%s: %d KiB are left of 40 floods that are over", name, got>>10)
+		if got := heap() - before; got > 1<<20 {
+			t.Errorf("%s: %d KiB are left of 20 floods that are over", name, got>>10)
 		}
 		runtime.KeepAlive(s)
 	}
