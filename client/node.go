@@ -173,6 +173,10 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return r, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
+			if e.Code == codeTooManyReservations {
+				n.markHealthy()
+				return nil, e
+			}
 			if e.Code == "overloaded" || e.Code == codeNoOwner { // the node is healthy, and another one may succeed
 				n.markHealthy()
 			} else {
@@ -258,6 +262,9 @@ func (r *reply) problem() *Error {
 
 // codeNoOwner means that only the owner can do this and that it can't be reached now.
 const codeNoOwner = "no-owner"
+
+// codeTooManyReservations means that the subject's owner has no room for another reservation. Any other node would ask it, too.
+const codeTooManyReservations = "too-many-reservations"
 
 // codeDenied marks a 403 that is a decision. Any other 403 is an error, such as for a token without the scope.
 const codeDenied = "denied"

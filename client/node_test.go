@@ -97,6 +97,30 @@ func TestOverloadedIsNotAway(t *testing.T) {
 	}
 }
 
+// TestTooManyReservations: a node that has no room for another reservation is well, so that checks still go there. No other node is
+// asked to reserve, as it would ask the same owner.
+func TestTooManyReservations(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	c := connect(t, Options{}, a, b)
+	well := a.answer
+	a.set(func() { a.answer = says(503, `{"status":503,"code":"too-many-reservations"}`) })
+	_, err := c.Reserve(background, byIP("x"), time.Minute)
+	var problem *Error
+	if !errors.As(err, &problem) || problem.Code != "too-many-reservations" {
+		t.Errorf("have %v", err)
+	}
+
+	a.set(func() { a.answer = well })
+	for range 3 {
+		if _, err := c.Check(background, byIP("y")); err != nil {
+			t.Error(err)
+		}
+	}
+	if first, second := len(a.requests()), len(b.requests()); first != 4 || second != 0 {
+		t.Errorf("the nodes got %d and %d requests, want 4 and none", first, second)
+	}
+}
+
 // TestSettleWaitsForTheOwner: Settle is retried, and no node is skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b := newFake(t), newFake(t)

@@ -37,6 +37,52 @@ func TestResetsStayUntilWritten(t *testing.T) {
 	}
 }
 
+// Resets that nobody has received yet go only if there is nothing else. They lock nobody out.
+func TestResetsLockNobodyOut(t *testing.T) {
+	for _, kind := range allKinds {
+		table, l := newTable(t, 100), perMinute(kind, 10)
+		for i := range uint64(50) {
+			take(table, epoch, key(i), l, 1)
+			if err := table.makeFresh(epoch, key(i), l); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := uint64(50); i < 150; i++ {
+			if d := take(table, epoch, key(i), l, 1); !d.Allowed {
+				t.Fatalf("%v: new counter %d found no room", kind, i)
+			}
+		}
+		resets := func() (n int) {
+			err := table.Changed(func(records []Record) error {
+				for _, r := range onlyCounters(records) {
+					if r.isFresh() {
+						n++
+					}
+				}
+				return errors.New("not written")
+			})
+			if err == nil {
+				t.Fatal("nothing has changed")
+			}
+			return n
+		}
+		if got := resets(); got != 50 {
+			t.Errorf("%v: %d of 50 resets are left, though others could go", kind, got)
+		}
+
+		for i := range uint64(200) {
+			if err := table.makeFresh(epoch, key(1000+i), l); err != nil {
+				t.Fatalf("%v: reset %d found no room: %v", kind, i, err)
+			}
+		}
+		for i := range uint64(100) {
+			if d := take(table, epoch, key(2000+i), l, 1); !d.Allowed {
+				t.Fatalf("%v: new counter %d found no room among resets", kind, i)
+			}
+		}
+	}
+}
+
 // Restoring records in shard order, as a base on disk has them, rehashes each shard only a few times, and leaves it no larger
 // than inserting the counters one by one would.
 func TestRestoreMovesFewTimes(t *testing.T) {

@@ -16,9 +16,16 @@ var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_0
 type victim struct {
 	location
 	key    Key
-	rank   uint64 // how far from fresh; 0 means expired
+	rank   uint64 // how far from fresh; 0 means expired, lastResort a reset that some reader has not received
 	chosen bool
 }
+
+// lastResort is the rank of what goes only if there is nothing else. Without it, a flood of resets would lock out new subjects. If
+// such a reset goes, a copy may keep what was used before it: quota may be lost that way, but none is made.
+const lastResort = math.MaxUint64
+
+// isGood reports whether v need not be searched for any longer.
+func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 
 // consider keeps the counter if it is a better candidate. Its rank is its fullness, as of its last change, times the order of
 // magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
@@ -28,6 +35,10 @@ func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint
 	if left := int64(freshAt) - second; left > 0 {
 		rank = (1+uint64(packed.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
+	v.keepLower(loc, k, rank)
+}
+
+func (v *victim) keepLower(loc location, k Key, rank uint64) {
 	if !v.chosen || rank < v.rank {
 		*v = victim{location: loc, key: k, rank: rank, chosen: true}
 	}
@@ -168,7 +179,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 	second := steady / 1e9
 	var v victim
 	freeAt := int64(math.MaxInt64)
-	for seen := 0; seen < len(sub.groups) && !(v.chosen && seen >= evictionSample); seen++ {
+	for seen := 0; seen < len(sub.groups) && !(v.isGood() && seen >= evictionSample); seen++ {
 		if sub.clockHand++; sub.clockHand >= len(sub.groups) {
 			sub.clockHand = 0
 		}
@@ -177,10 +188,15 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
-			if g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second {
+			k, at := g.records[slot].key, sub.clockHand*groupSlots+slot
+			switch {
+			case g.kindFullnesses[slot].fullness() == packedRefused && int64(g.freshAt[slot]) > second:
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
-			} else if k := g.records[slot].key; !isKeyOf(k, ops) && !g.isUnreadReset(slot, readers) {
-				v.consider(sub.locationAt(sub.clockHand*groupSlots+slot), k, g.kindFullnesses[slot], g.freshAt[slot], second)
+			case isKeyOf(k, ops):
+			case g.isUnreadReset(slot, readers):
+				v.keepLower(sub.locationAt(at), k, lastResort)
+			default:
+				v.consider(sub.locationAt(at), k, g.kindFullnesses[slot], g.freshAt[slot], second)
 			}
 		}
 	}
@@ -189,13 +205,18 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 		if c == inline && !k.IsInline() {
 			continue
 		}
-		if looked++; v.chosen && looked > evictionSample*groupSlots {
+		if looked++; v.isGood() && looked > evictionSample*groupSlots {
 			break
 		}
-		if e.kindFullness.fullness() == packedRefused && int64(e.freshAt) > second {
+		loc := location{index: -1, log: e}
+		switch {
+		case e.kindFullness.fullness() == packedRefused && int64(e.freshAt) > second:
 			freeAt = min(freeAt, int64(e.freshAt))
-		} else if !isKeyOf(k, ops) && !(e.dirty&readers != 0 && e.log.Fresh()) {
-			v.consider(location{index: -1, log: e}, k, e.kindFullness, e.freshAt, second)
+		case isKeyOf(k, ops):
+		case e.dirty&readers != 0 && e.log.Fresh():
+			v.keepLower(loc, k, lastResort)
+		default:
+			v.consider(loc, k, e.kindFullness, e.freshAt, second)
 		}
 	}
 	sub.full[c].freeAt = freeAt

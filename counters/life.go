@@ -8,7 +8,8 @@ import (
 )
 
 // ErrGone means that the counter that a cost was taken from is gone: another lineage or, since a reset, another life of its subject
-// has begun. Or it can't be told how much of the cost a bucket still owes. Nothing was changed.
+// has begun. Or it can't be told how much of the cost a bucket still owes, or there is no room to remember that it came back. Nothing
+// was changed.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
 // Life identifies the counters that a cost was taken from, for what may come back to them.
@@ -68,6 +69,9 @@ func (t *Table) giveBackHeld(
 		}
 		from.Fastest = max(from.Fastest, l.Amount)
 		from.Returned = int64(past.Minor)
+		if past.Until == 0 && !t.hasRoomForRate(now, k) {
+			return ErrGone
+		}
 	}
 
 	return t.changeHeld(s, now, k, l, edit{
@@ -98,6 +102,14 @@ func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
 	return n
 }
 
+// hasRoomForRate reports whether there is room to record what comes back into k, a bucket. Rates that no reservation keeps share
+// their budget like those of one rule. So no flood of checks that are taken back uses up more memory, or the room of reservations.
+func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	return h.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
+}
+
 // recordTake records that k, a bucket, has drained at the rate of l, and returns how much was put back into it so far. The caller
 // must hold the shard.
 func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
@@ -124,7 +136,7 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
 	n, _ := h.Get(rateKey(k))
-	n.Key, n.At, n.Inline = rateKey(k), now.Steady, k.IsInline()
+	n.Key, n.At, n.Inline = rateKey(k), sharedRate, k.IsInline()
 	n.Minor += uint64(units)
 	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
 	n.Until = max(n.Until, now.Steady/1e9+bucketMemory)

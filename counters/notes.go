@@ -5,6 +5,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
+// DefaultReservations is the room for reservations of a new table, in bytes.
+const DefaultReservations = notes.DefaultReservations
+
 // Copies, hand-overs and checkpoints carry the notes of a partition as records, like its counters.
 
 // recordOf returns n as a record.

@@ -43,7 +43,7 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	}
 	for i := range ops {
 		op := &ops[i]
-		if !op.Limit.Kind.Bucket() || op.Block {
+		if !op.hasRate() {
 			continue
 		}
 		rate := place.note(now)
@@ -53,6 +53,7 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 			rate.Rank = max(rate.Rank, had.Rank)
 			rate.Minor = had.Minor
 			rate.Until = max(rate.Until, had.Until)
+			rate.At = sharedRate
 		}
 		list = append(list, rate)
 	}
@@ -62,13 +63,51 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 	return h.Make(list...)
 }
 
-// DropPlace drops a place that was made for a reservation that came to nothing.
+// sharedRate is the At of a rate that several reservations, or other things that may come back, depend on. Before, it is when the
+// first one was made.
+const sharedRate = 0
+
+// hasRate reports whether a reservation that takes op keeps a rate.
+func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
+
+// UnmakePlace undoes what MakePlace did at now, for a reservation whose check then took nothing.
+func (t *Table) UnmakePlace(now algorithms.Instant, place *Place, isHome bool, ops []Op) {
+	p := place.Key.Partition()
+	h := t.notes.Lock(p, now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(p) {
+		return
+	}
+
+	if isHome {
+		dropOpen(h, place.Key)
+	}
+	for i := range ops {
+		if !ops[i].hasRate() {
+			continue
+		}
+		rate, found := h.Get(rateKey(ops[i].Key))
+		if found && rate.At == now.Steady {
+			h.Remove(rate.Key)
+		}
+	}
+}
+
+// dropOpen drops the place of a reservation, unless that is settled.
+func dropOpen(h notes.Held, k notes.Key) {
+	n, found := h.Get(k)
+	if found && n.Rank == openRank {
+		h.Remove(k)
+	}
+}
+
+// DropPlace drops a place that was made for a reservation whose check took something, but came to nothing.
 func (t *Table) DropPlace(now algorithms.Instant, k notes.Key) {
 	p := k.Partition()
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
-	if n, found := h.Get(k); found && n.Rank == openRank && !t.gates.isShut(p) {
-		h.Remove(k)
+	if !t.gates.isShut(p) {
+		dropOpen(h, k)
 	}
 }
 

@@ -243,3 +243,77 @@ func TestForceCapped(t *testing.T) {
 		t.Errorf("have %d used", used)
 	}
 }
+
+// A reservation that takes nothing leaves nothing behind, but for the rate of a bucket on which another one depends.
+func TestUnmadePlacesLeaveNothing(t *testing.T) {
+	table := newTable(t, 1000)
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	const subject = 7 << 52
+	bucket := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
+	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: bucket, Cost: 4}}
+	place := func(id uint64) *Place {
+		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Until: now.Steady/1e9 + 60}
+	}
+	make := func(now algorithms.Instant, id uint64) {
+		t.Helper()
+		if err := table.MakePlace(now, place(id), true, ops); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rates := func() bool { return table.Notes().HasRates(Key{Subject: subject}.Partition()) }
+
+	make(now, 1)
+	table.UnmakePlace(now, place(1), true, ops)
+	if st := table.Notes().Stats(); st.Open != 0 || st.Reservations != 0 || rates() {
+		t.Errorf("after a refusal: %+v, rates %t", st, rates())
+	}
+
+	later := shifted(now, time.Second)
+	for _, first := range []bool{true, false} {
+		make(now, 2)
+		make(later, 3)
+		if first {
+			table.UnmakePlace(now, place(2), true, ops)
+		} else {
+			table.UnmakePlace(later, place(3), true, ops)
+		}
+		if got := table.Notes().Stats().Open; got != 1 || !rates() {
+			t.Errorf("of two, the first of which was refused (%t): %d are open, rates %t", first, got, rates())
+		}
+		table.DropPlace(later, place(2).Key)
+		table.DropPlace(later, place(3).Key)
+	}
+}
+
+// What comes back into buckets of many subjects is remembered within a bound. Beyond it, nothing comes back.
+func TestReturnsAreBounded(t *testing.T) {
+	table := newTable(t, 10_000)
+	table.Notes().BoundReservations(100 * notes.Bytes)
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	bucket := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
+	back := 0
+	for i := range uint64(1000) {
+		ops := []Op{{Key: key(i), Limit: bucket, Cost: 4}}
+		life := table.Life(ops[0].Key.Partition())
+		table.Take(now, ops)
+		from := ops[0].TakeRecord()
+		from.Fastest = bucket.Amount
+		err := table.GiveBack(now, ops[0].Key, bucket, from, 4, life)
+		used, _ := table.Usage(now, ops[0].Key, bucket)
+		switch {
+		case err == nil && used == 0:
+			back++
+		case !errors.Is(err, ErrGone) || used != 4:
+			t.Fatalf("subject %d: %v, %d used", i, err, used)
+		}
+	}
+	if back < 50 || back > 100 {
+		t.Errorf("the cost of %d subjects came back, want at most 100", back)
+	}
+
+	place := &Place{Key: notes.Key{Subject: 7 << 52, ID: 1, Kind: notes.Reservation}, Group: 1, Until: now.Steady/1e9 + 60}
+	ops := []Op{{Key: Key{Subject: 7 << 52, Counter: 1}, Limit: bucket, Cost: 4}}
+	if err := table.MakePlace(now, place, true, ops); err != nil {
+		t.Errorf("a reservation beside them: %v", err)
+	}
+}

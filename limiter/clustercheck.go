@@ -239,7 +239,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		return
 	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
-	c.notePlace(list, verdict == counters.Admitted)
+	c.notePlace(list, c.gatheredOps, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]

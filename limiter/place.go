@@ -67,7 +67,7 @@ func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []co
 		place := p.with(own[0].Key.Subject, now)
 		err := table.MakePlace(now, place, own[0].Key.Subject == p.home, own)
 		if errors.Is(err, notes.ErrReservations) {
-			p.dropFrom(table, now)
+			p.unmakeIn(table, now, ops[:first])
 			return ErrTooManyReservations
 		}
 		if err != nil {
@@ -78,9 +78,14 @@ func (p *placing) makeIn(table *counters.Table, now algorithms.Instant, ops []co
 	return nil
 }
 
-// dropFrom drops p's place from table, if it was made there.
-func (p *placing) dropFrom(table *counters.Table, now algorithms.Instant) {
-	table.DropPlace(now, placeKey(p.home, p.id))
+// unmakeIn undoes makeIn with the same arguments, because nothing of ops was taken.
+func (p *placing) unmakeIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
+	for first := 0; first < len(ops); {
+		n := countSubjectOps(ops[first:])
+		own := ops[first : first+n]
+		table.UnmakePlace(now, p.with(own[0].Key.Subject, now), own[0].Key.Subject == p.home, own)
+		first += n
+	}
 }
 
 // newPlacing returns the place for a reservation of a prepared check, or nil if it needs no counters. The home is the first subject
@@ -144,14 +149,14 @@ func (c *clusterCheck) failFor(err error) {
 	c.refused = true
 }
 
-// notePlace records whether the place was made, once the ops of subjects were decided by the counters here.
-func (c *clusterCheck) notePlace(list []int, admitted bool) {
+// notePlace records whether the place was made, once ops, those of the listed subjects, were decided by the counters here.
+func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
 	p := c.answer.scratch.placing
 	if p == nil {
 		return
 	}
 	if !admitted {
-		p.dropFrom(c.limiter.table, c.now)
+		p.unmakeIn(c.limiter.table, c.now, ops)
 		return
 	}
 	for _, i := range list {

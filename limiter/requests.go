@@ -160,11 +160,6 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }
 	}
 	err := c.table(l).Amend(now, &a)
-	if errors.Is(err, notes.ErrWrites) && c.ticket.kind() == notes.Retry {
-		// Without an answer that is kept, a repetition only costs.
-		a.Memo = nil
-		err = c.table(l).Amend(now, &a)
-	}
 	if err != nil {
 		return requestError(err)
 	}

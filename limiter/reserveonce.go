@@ -319,9 +319,10 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 // decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l, place := rs.limiter, a.scratch.placing
+	now := a.Now // start may move a.Now
 	a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject))
 	if place != nil {
-		if err := place.makeIn(l.table, a.Now, a.scratch.ops); err != nil {
+		if err := place.makeIn(l.table, now, a.scratch.ops); err != nil {
 			return err
 		}
 	}
@@ -330,7 +331,7 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	if place != nil {
 		place.made = a.Allowed || a.Counted
 		if !place.made {
-			place.dropFrom(l.table, a.Now)
+			place.unmakeIn(l.table, now, a.scratch.ops)
 		}
 	}
 	l.count(q, a)

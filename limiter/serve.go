@@ -323,7 +323,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 	done := x.decideEach(now, take)
 	if q.placing != nil && !(done && r.admitted[0]) {
-		q.placing.dropFrom(l.table, now)
+		q.placing.unmakeIn(l.table, now, q.ops)
 	}
 	if !done {
 		return false

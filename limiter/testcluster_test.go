@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -33,6 +34,8 @@ type testCluster struct {
 	calls sync.WaitGroup
 	far   OtherRegions         // nil if there are no other regions
 	ahead func() time.Duration // how far a node's wall clock is ahead of the system's; nil: not at all
+	bound int64                // of the counters of each node; 0: 100,000
+	room  int64                // of each node for reservations, in bytes; 0: the default
 
 	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]testPlace
@@ -115,7 +118,9 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	if w.ahead != nil {
 		ahead = w.ahead()
 	}
-	table, clock, fallback := counters.New(100_000), NewClockWithOffset(ahead), localcache.NewFallbackTable(100_000)
+	bound := cmp.Or(w.bound, 100_000)
+	table, clock, fallback := counters.New(bound), NewClockWithOffset(ahead), localcache.NewFallbackTable(bound)
+	table.Notes().BoundReservations(cmp.Or(w.room, counters.DefaultReservations))
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()

@@ -126,6 +126,9 @@ func (n *Node) openTables() error {
 	n.clock = limiter.NewClock()
 	n.closeOnRelease(n.clock)
 	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.NewFallbackTable(n.config.MaxCounters)
+	for _, t := range []*counters.Table{n.table, n.fallback} {
+		t.Notes().BoundReservations(n.config.ReservationBytes)
+	}
 	n.onRelease(func(context.Context) error {
 		n.table.Close()
 		n.fallback.Close()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -48,6 +49,11 @@ type Config struct {
 	MaxConnections int
 	// MaxMatched bounds the limits that the checks of one batch match together; the rest of it is not decided. 0: 100,000.
 	MaxMatched int
+	// ReservationBytes is the room for reservations, in bytes: 1 MiB to 1 TiB. A reservation takes 256 until it is over. One
+	// subject may have two thirds of it. The rates of buckets with reservations have as much besides, and so have reservations
+	// under rules with `consistency: local`. 0: 224 MiB, for 1,000 reservations a second of one subject that each stay open for
+	// 10 minutes.
+	ReservationBytes int64
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
 
@@ -154,6 +160,8 @@ const (
 	maxHost          = 253     // bytes
 	MaxCounters      = 1 << 33 // counters in memory; their records alone take half a terabyte
 	maxConnections   = 1 << 20 // each takes a file
+	minReservations  = 1 << 20 // bytes
+	maxReservations  = 1 << 40 // bytes
 	maxUsageMonths   = 1200
 	maxUsageSubjects = 30_000_000
 
@@ -194,6 +202,7 @@ func (c Config) complete() (*settings, error) {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
+	c.ReservationBytes = cmp.Or(c.ReservationBytes, counters.DefaultReservations)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
 	c.PrimaryRegion = cmp.Or(c.PrimaryRegion, c.Region)
@@ -249,6 +258,7 @@ func (s *settings) checkNode(m *mistakes) {
 	m.checkRange("MaxConnections", int64(s.MaxConnections), 0, maxConnections)
 	m.checkRange("MaxMatched", int64(s.MaxMatched), 0, math.MaxInt32)
 	m.checkRange("MemoryLimit", s.MemoryLimit, 0, math.MaxInt64)
+	m.checkRange("ReservationBytes", s.ReservationBytes, minReservations, maxReservations)
 	if s.OnError != client.Open && s.OnError != client.Closed {
 		m.add("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}

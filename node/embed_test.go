@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/persist"
 )
@@ -520,7 +521,7 @@ func TestNotReady(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	c, err := Config{Region: "us", ClusterBind: "127.0.0.1"}.complete()
-	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 || c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters || c.Name == "" {
+	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 || c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters || c.ReservationBytes != counters.DefaultReservations || c.Name == "" {
 		t.Errorf("have %+v, %v", c, err)
 	}
 	if c, err = (Config{ClusterBind: "127.0.0.1", Join: []string{"localhost"}}).complete(); err != nil || c.BootstrapExpect != 0 || c.Region != "default" {
@@ -537,6 +538,7 @@ func TestMistakes(t *testing.T) {
 		{Config{}, nil},
 		{Config{Name: "a\nb"}, []string{"Name: "}},
 		{Config{MaxCounters: -1, BootstrapExpect: 6, ClusterBind: "127.0.0.1"}, []string{"MaxCounters: ", "BootstrapExpect: "}},
+		{Config{ReservationBytes: 1000}, []string{"ReservationBytes: 1000 is not in"}},
 		{Config{Join: []string{"n2"}}, []string{"Join: ", "ClusterBind"}},
 		{Config{BootstrapExpect: 3}, []string{"BootstrapExpect: ", "ClusterBind"}},
 		{Config{ClusterBind: "0.0.0.0"}, []string{"ClusterBind: ", "ClusterSecretFile", "InsecureCluster"}},

@@ -126,6 +126,7 @@ type Node struct {
 	Admin             *admin.Server
 	DataURL, AdminURL string
 	Rules             *MemoryRules
+	Table             *counters.Table
 	Client            *http.Client
 	Config            Config
 
@@ -141,7 +142,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	table := counters.New(100_000)
 	clock := limiter.NewClock()
 	l := limiter.New(table, clock)
-	n := &Node{T: t, Rules: &MemoryRules{Limiter: l}}
+	n := &Node{T: t, Rules: &MemoryRules{Limiter: l}, Table: table}
 	n.UseRules(Rules)
 	n.Config = Config{
 		shared: api.Config{
@@ -337,7 +338,7 @@ var (
 	DataCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
 		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
-		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.RequestIDReused,
+		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations, api.RequestIDReused,
 	}
 	AdminCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,

@@ -53,6 +53,49 @@ func TestReserveAndSettle(t *testing.T) {
 	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{}}`, 200, `"settled":true`)
 }
 
+// Where there is no more room for reservations of one subject, the answer says so and what helps. Nothing else is refused: no check
+// of that subject, no settling, and no reservation of others.
+func TestTooManyReservations(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	n.Table.Notes().BoundReservations(100 << 10)
+	const body = `{"rule":"b","key":"u","costs":{"tokens":0,"requests":0},"ttl_ms":600000}`
+	var ids []string
+	status, text := n.post("/v1/reserve", body)
+	for ; status == 200 && len(ids) < 1000; status, text = n.post("/v1/reserve", body) {
+		ids = append(ids, apitest.Fields(t, text)["reservation"].(string))
+	}
+	if len(ids) < 100 {
+		t.Fatalf("only %d reservations were made, then %d %s", len(ids), status, text)
+	}
+
+	fields := apitest.Fields(t, text)
+	if status != 503 || fields["code"] != "too-many-reservations" || fields["title"] != "Too many reservations are open" {
+		t.Errorf("have %d %s", status, text)
+	}
+	detail, _ := fields["detail"].(string)
+	if !strings.Contains(detail, "settle some, or let them expire") {
+		t.Errorf("the detail does not say what helps: %q", detail)
+	}
+	resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/reserve", Body: body})
+	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" || resp.Header.Get("Retry-After") != "" {
+		t.Errorf("have the headers %v", resp.Header)
+	}
+
+	for what, call := range map[string][2]string{
+		"a check of the subject":      {"check", `{"rule":"b","key":"u"}`},
+		"a check of another subject":  {"check", `{"rule":"b","key":"v"}`},
+		"another subject":             {"reserve", `{"rule":"b","key":"v"}`},
+		"another rule":                {"reserve", `{"rule":"a","key":"u"}`},
+		"settling one of the subject": {"settle", `{"reservation":"` + ids[0] + `","costs":{}}`},
+	} {
+		status, text := n.post("/v1/"+call[0], call[1])
+		if status != 200 {
+			t.Errorf("%s: have %d %s", what, status, text)
+		}
+	}
+}
+
 func TestReserveAndSettleRefuse(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -58,8 +58,9 @@ type serveCmd struct {
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules for a new cluster (default: built-in starter rules). Ignored once the cluster has rules: use apply to change them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
-	MaxConnections int `env:"RLNODE_MAX_CONNECTIONS" placeholder:"N" help:"Bound on connections to the data plane (default: what an eighth of the memory is enough for, by GOMEMLIMIT and the control group, and half of the limit on open files, at most 32768)."`
-	MaxMatched     int `default:"100000" env:"RLNODE_MAX_MATCHED" placeholder:"N" help:"Bound on the limits that the checks of one batch match together; the rest of it is not decided (default ${default})."`
+	Reservations   size `default:"224MiB" env:"RLNODE_RESERVATIONS" placeholder:"SIZE" help:"Room for reservations, at most 256 bytes each until they are over. One subject may have two thirds of it; further ones are answered 503 too-many-reservations (default ${default})."`
+	MaxConnections int  `env:"RLNODE_MAX_CONNECTIONS" placeholder:"N" help:"Bound on connections to the data plane (default: what an eighth of the memory is enough for, by GOMEMLIMIT and the control group, and half of the limit on open files, at most 32768)."`
+	MaxMatched     int  `default:"100000" env:"RLNODE_MAX_MATCHED" placeholder:"N" help:"Bound on the limits that the checks of one batch match together; the rest of it is not decided (default ${default})."`
 
 	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage to keep, for rules with usage: monthly; 0 counts none (default ${default})."`
 	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage per month, each for a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
@@ -116,7 +117,7 @@ func (c *serveCmd) complete() error {
 			wrong("%s: it must not be empty", flag)
 		}
 	}
-	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters, "--usage-subjects": int64(c.UsageSubjects)} {
+	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters, "--reservations": int64(c.Reservations), "--usage-subjects": int64(c.UsageSubjects)} {
 		if n == 0 {
 			wrong("%s: it must not be 0", flag)
 		}
@@ -151,7 +152,7 @@ func (c *serveCmd) complete() error {
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
 	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
-	"DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
+	"ReservationBytes": "--reservations", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
 	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
 	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
 	"WANPort": "--wan-port", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
@@ -169,7 +170,7 @@ func (c *serveCmd) config() node.Config {
 		grpc = net.JoinHostPort(c.Bind, strconv.Itoa(c.GRPCPort))
 	}
 	return node.Config{
-		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters,
+		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters, ReservationBytes: int64(c.Reservations),
 		MaxConnections: c.MaxConnections, MaxMatched: c.MaxMatched, MemoryLimit: memoryLimit(),
 		DataAddr: net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
 		GRPCAddr: grpc, AnyGRPCPort: c.GRPCPort == defaultGRPCPort,

@@ -18,9 +18,10 @@ var (
 const (
 	// DefaultReservations is room for 1,000 reservations a second that each stay open for 10 minutes, all of one subject, and for
 	// half as many of others.
-	DefaultReservations = 160 << 20
+	DefaultReservations = 224 << 20
 	maxAnswers          = 48 << 20
 	maxTickets          = 16 << 20
+	maxRetries          = 8 << 20
 	maxResets           = 10 << 20
 )
 
@@ -32,6 +33,7 @@ const (
 	rates
 	answers
 	tickets
+	retries
 	resets
 	unbounded // bounded by the number of partitions and nodes
 	purposes
@@ -46,8 +48,10 @@ func (k Kind) purpose() purpose {
 		return rates
 	case Answer:
 		return answers
-	case Write, Retry:
+	case Write:
 		return tickets
+	case Retry:
+		return retries
 	case Reset:
 		return resets
 	}
@@ -60,17 +64,21 @@ type budget struct {
 	used   int64
 	inline int64 // of used: notes of subjects that came with their limits
 	open   int64 // reservations that are not settled
-	// made holds the notes that this node made and may drop to make room, oldest first, by kind and by whether they are
-	// inline. Some may be gone already.
-	made    map[madeBy]*[]Key
-	groups  map[uint32]int64 // of reservations: bytes by rule
-	holders map[uint64]int64 // of reservations: bytes by subject
+	// made holds the notes that this node made and may drop to make room, oldest first, and madeInline those that are inline. Some
+	// may be gone already.
+	made, madeInline []Key
+
+	groups  map[uint32]int64 // of reservations and rates: bytes by rule
+	holders map[uint64]int64 // likewise, by subject
 	refused atomic.Int64
 }
 
-type madeBy struct {
-	kind   Kind
-	inline bool
+// madeList returns the list of the notes made here that are inline, or that are not.
+func (b *budget) madeList(inline bool) *[]Key {
+	if inline {
+		return &b.madeInline
+	}
+	return &b.made
 }
 
 // add counts n, or takes it off again if sign is −1.
@@ -80,9 +88,10 @@ func (b *budget) add(n *Note, sign int64) {
 	if n.Inline {
 		b.inline += size
 	}
-	if n.Kind.purpose() != reservations {
+	if p := n.Kind.purpose(); p != reservations && p != rates {
 		return
 	}
+
 	if n.Kind == Reservation && n.Rank == 0 {
 		b.open += sign
 	}
@@ -100,7 +109,7 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// How reservations share their budget. Whoever is alone gets two thirds. The more take part, the less each may take, and whoever
+// How reservations share their budget, and the rates of their buckets theirs. Whoever is alone gets two thirds. The more take part, the less each may take, and whoever
 // comes last still finds something, because a share never exceeds a multiple of what it leaves free.
 const (
 	greed    = 4    // a share is at most that many times what is free
@@ -113,10 +122,13 @@ func mayTake(total, free int64) int64 {
 	return max(greed*(free-total/spare), total/pittance)
 }
 
-// allows reports whether there is room for a reservation n: the rules share the budget, and the subjects of a rule what the rule
-// may have.
-func (b *budget) allows(n *Note) bool {
-	size := n.size()
+// allows reports whether there is room for size more bytes of the rule and subject of n: the rules share the budget, and the
+// subjects of a rule what the rule may have.
+func (b *budget) allows(n *Note, size int64) bool {
+	if size <= 0 {
+		return true
+	}
+
 	free := b.most - b.used - size
 	if n.Inline {
 		free = min(free, b.most/2-b.inline-size)

@@ -1,6 +1,11 @@
 package notes
 
-import "github.com/rlnode/rlnode/ring"
+import (
+	"maps"
+	"slices"
+
+	"github.com/rlnode/rlnode/ring"
+)
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
@@ -37,6 +42,10 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 		keys, part.unsent = part.unsent, nil
 	} else {
 		part.unsaved = nil
+		if !part.isSaved {
+			part.isSaved = true
+			keys = slices.Collect(maps.Keys(part.notes))
+		}
 	}
 	for _, k := range keys {
 		e, found := part.notes[k]
@@ -131,6 +140,7 @@ func (s *Store) Drop(p int) bool {
 		h.forget(k)
 	}
 	part.unsaved, part.unsent = nil, nil
+	part.shrink()
 	part.resets.Store(0)
 	return some
 }
@@ -167,6 +177,19 @@ func (s *Store) sweep(p int, steady int64) {
 			h.put(&n, 0) // copies do the same by themselves
 		}
 	}
+	h.part.shrink()
+}
+
+// smallPartition is the number of notes up to which a partition's memory is not worth freeing.
+const smallPartition = 64
+
+// shrink frees the memory that a flood of notes has left, once the map has become nearly empty. The caller must hold p.
+func (p *partition) shrink() {
+	if p.most > smallPartition && p.most > 4*len(p.notes) {
+		smaller := make(map[Key]entry, len(p.notes))
+		maps.Copy(smaller, p.notes)
+		p.notes, p.most = smaller, len(smaller)
+	}
 }
 
 // forgetMade forgets, of the notes that this node made, the oldest ones as long as they are gone.
@@ -198,12 +221,8 @@ func (s *Store) forgetMade(steady int64) {
 }
 
 func (s *Store) madeLists() (lists []*[]Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for i := range s.budgets {
-		for _, list := range s.budgets[i].made {
-			lists = append(lists, list)
-		}
+		lists = append(lists, &s.budgets[i].made, &s.budgets[i].madeInline)
 	}
 	return lists
 }
@@ -227,7 +246,7 @@ func (s *Store) Stats() (st Stats) {
 	st.Reservations = s.budgets[reservations].used
 	st.MaxReservations = s.budgets[reservations].most
 	st.Answers = s.budgets[answers].used
-	st.Tickets = s.budgets[tickets].used
+	st.Tickets = s.budgets[tickets].used + s.budgets[retries].used
 	st.RefusedReserves = s.budgets[reservations].refused.Load()
 	st.RefusedWrites = s.budgets[tickets].refused.Load()
 	return st

@@ -7,5 +7,5 @@
 //
 // A [Store] has a budget in bytes for each purpose, and none takes from another. Budgets bound only what a node makes itself: a
 // copy or a hand-over always finds room. At the bound, the oldest answers and resets go, while a reservation or a write is
-// refused. Reservations are shared fairly: see [Store.Make].
+// refused. Reservations and the rates of their buckets are shared fairly: see [Held.Make].
 package notes

@@ -38,8 +38,8 @@ const (
 const (
 	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
-	// Bytes is what a note takes of its budget, and at most of memory, besides its body.
-	Bytes = 176
+	// Bytes is what a note takes of its budget, and at most of memory, besides its body. Maps double, so most notes take less.
+	Bytes = 256
 )
 
 // Key identifies a note.

@@ -93,7 +93,8 @@ func TestInlineReservationsGetHalf(t *testing.T) {
 	}
 }
 
-// The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room.
+// The budgets never take from each other. At its bound the oldest answer goes, and the oldest retry; a write finds no room. So no
+// number of writes keeps nodes from repeating their requests among themselves.
 func TestBudgets(t *testing.T) {
 	s := New(1 << 20)
 	keep := func(kind Kind, id uint64, inline bool, body int) error {
@@ -140,8 +141,14 @@ func TestBudgets(t *testing.T) {
 	if !has(Write, 0) {
 		t.Error("the answer to a write is gone")
 	}
-	if err := keep(Retry, 1, false, 0); !errors.Is(err, ErrWrites) {
-		t.Errorf("a retry took the place of a write: %v", err)
+	const retries = maxRetries / Bytes
+	for i := range uint64(retries + 1) {
+		if err := keep(Retry, i, false, 0); err != nil {
+			t.Fatalf("retry %d, beside as many writes as there may be: %v", i, err)
+		}
+	}
+	if has(Retry, 0) || !has(Retry, 1) || !has(Write, 0) {
+		t.Error("not the oldest retry went")
 	}
 
 	inline := 0
@@ -154,7 +161,7 @@ func TestBudgets(t *testing.T) {
 		t.Errorf("inline answers did not get half; %d were kept", inline)
 	}
 	st := s.Stats()
-	if st.Answers > maxAnswers || st.Tickets > maxTickets {
+	if st.Answers > maxAnswers || st.Tickets > maxTickets+maxRetries {
 		t.Errorf("have %+v", st)
 	}
 }
@@ -325,28 +332,108 @@ func TestBudgetsAddUp(t *testing.T) {
 	}
 }
 
-// What a reservation takes of its budget is what it takes of memory, at most.
+// heap returns the bytes in use on the heap.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// What a reservation takes of its budget is what it takes of memory, at most, however many there are: maps double, so that many more
+// are needed before they are well filled again.
 func TestBytesOfANote(t *testing.T) {
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
+	most, step := uint64(700_000), uint64(20_000)
+	if testing.Short() {
+		most = 200_000
 	}
 	for name, subject := range map[string]func(uint64) uint64{
 		"one subject":   func(uint64) uint64 { return 7 },
 		"many subjects": spread,
 	} {
 		before := heap()
-		s := New(DefaultReservations)
-		const n = 200_000
-		for i := range uint64(n) {
+		s := New(1 << 30)
+		least, greatest := int64(1<<30), int64(0)
+		for i := range most {
 			add(t, s, reservation(1, subject(i), i))
+			if i >= 50_000 && i%step == 0 {
+				each := (heap() - before) / int64(i)
+				least, greatest = min(least, each), max(greatest, each)
+			}
 		}
-		each := (heap() - before) / n
-		t.Logf("%s: %d bytes each of %d reservations", name, each, n)
-		if each > Bytes {
-			t.Errorf("%s: a reservation takes %d bytes, want at most %d", name, each, Bytes)
+		t.Logf("%s: %d to %d bytes each of up to %d reservations", name, least, greatest, most)
+		if greatest > Bytes {
+			t.Errorf("%s: a reservation takes %d bytes, want at most %d", name, greatest, Bytes)
+		}
+		runtime.KeepAlive(s)
+	}
+}
+
+// The rates of buckets are shared like reservations: neither one reservation of many buckets nor a flood of subjects takes them from
+// others. A rate that is there already takes no more.
+func TestRatesAreShared(t *testing.T) {
+	s := New(1 << 20)
+	reserve := func(group uint32, subject, id uint64, buckets int) bool {
+		list := []Note{reservation(group, subject, id)}
+		for i := range buckets {
+			rate := reservation(group, subject, uint64(i))
+			rate.Kind = Rate
+			list = append(list, rate)
+		}
+		h := s.Lock(list[0].Partition(), begin)
+		defer h.Unlock()
+		return h.Make(list...) == nil
+	}
+
+	flood := uint64(0)
+	for reserve(1, spread(flood), flood, 3) {
+		flood++
+	}
+	if most := uint64(1 << 20 / Bytes / 3); flood < most/2 || flood >= most {
+		t.Errorf("a flood got %d reservations, want some of %d", flood, most)
+	}
+	for id := range uint64(10) {
+		if !reserve(1, spread(1), 1<<32+id, 3) {
+			t.Fatalf("reservation %d of a subject whose rates are there found no room", id)
+		}
+	}
+	for group := range uint32(10) {
+		if !reserve(2+group, 1<<40+uint64(group), 1, 3) {
+			t.Errorf("rule %d found no room", 2+group)
+		}
+	}
+	for p := range s.partitions {
+		s.Drop(p)
+	}
+	if b := &s.budgets[rates]; b.used != 0 || len(b.groups) != 0 || len(b.holders) != 0 {
+		t.Errorf("nothing takes %d bytes, of %d rules and %d subjects", b.used, len(b.groups), len(b.holders))
+	}
+}
+
+// Floods that are over leave no memory behind, one subject after another, whether or not somebody receives the changes.
+func TestFloodsLeaveNoMemory(t *testing.T) {
+	for name, received := range map[string]bool{"with checkpoints": true, "without": false} {
+		s := New(5 << 20)
+		before := heap()
+		now := begin
+		for round := range uint64(20) {
+			for i := range uint64(10_000) {
+				n := reservation(1, round<<52, round<<32+i)
+				n.At, n.Until = now, now/1e9+60
+				h := s.Lock(n.Partition(), now)
+				if err := h.Make(n); err != nil {
+					t.Fatal(err)
+				}
+				h.Unlock()
+			}
+			if received {
+				s.Changes(int(round), Checkpoints, nil)
+			}
+			now += 61e9
+			s.Sweep(now, 1)
+		}
+		if got := heap() - before; got > 1<<20 {
+			t.Errorf("%s: %d KiB are left of 20 floods that are over", name, got>>10)
 		}
 		runtime.KeepAlive(s)
 	}

@@ -24,21 +24,32 @@ type Store struct {
 // New returns an empty store, with room for reservations of that many bytes.
 func New(forReservations int64) *Store {
 	s := &Store{}
-	s.budgets[reservations].most = forReservations
-	s.budgets[rates].most = forReservations
+	s.BoundReservations(forReservations)
 	s.budgets[answers].most = maxAnswers
 	s.budgets[tickets].most = maxTickets
+	s.budgets[retries].most = maxRetries
 	s.budgets[resets].most = maxResets
 	return s
+}
+
+// BoundReservations changes the room for reservations to that many bytes. The rates of their buckets have as much besides. What is
+// there stays.
+func (s *Store) BoundReservations(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budgets[reservations].most = bytes
+	s.budgets[rates].most = bytes
 }
 
 // partition holds the notes of one partition.
 type partition struct {
 	mu    sync.Mutex // guards everything below, and the numbers for those who write them
 	notes map[Key]entry
+	most  int // notes since the map was made, at most; a map keeps the memory that it once needed
 	// unsaved and unsent hold the notes that changed since checkpoints and replicas last received changes, each once. Some may be
-	// gone.
+	// gone. Until checkpoints first receive changes, which a node without a disk never does, unsaved is empty.
 	unsaved, unsent []Key
+	isSaved         bool // checkpoints receive changes
 
 	resets atomic.Uint64 // Rank of the note of kind Resets
 	rates  atomic.Int64  // notes of kind Rate
@@ -188,7 +199,7 @@ func (h Held) mark(k Key, e entry, by Readers) {
 	if !h.store.copied.Load() {
 		by &^= Replicas
 	}
-	if by&Checkpoints&^e.dirty != 0 {
+	if by&Checkpoints&^e.dirty != 0 && h.part.isSaved {
 		h.part.unsaved = append(h.part.unsaved, k)
 	}
 	if by&Replicas&^e.dirty != 0 {
@@ -196,11 +207,12 @@ func (h Held) mark(k Key, e entry, by Readers) {
 	}
 	e.dirty |= by
 	h.part.notes[k] = e
+	h.part.most = max(h.part.most, len(h.part.notes))
 }
 
 // Make adds the notes of a reservation: at most one of kind Reservation, and any of kind Rate. Or it adds none: it fails with
-// ErrReservations if the reservation would take more than its rule and its subject may have of the budget, or if the rates
-// would exceed theirs.
+// ErrReservations if the reservation would take more than its rule and its subject may have of the budget, or the rates more than
+// those may have of theirs.
 func (h Held) Make(list ...Note) error {
 	if !h.hasRoom(list) {
 		h.store.budgets[reservations].refused.Add(1)
@@ -213,25 +225,41 @@ func (h Held) Make(list ...Note) error {
 	return nil
 }
 
-// hasRoom reports whether there is room for the notes of a reservation.
+// hasRoom reports whether there is room for the notes of a reservation, all of one rule and subject.
 func (h Held) hasRoom(list []Note) bool {
-	h.store.mu.Lock()
-	defer h.store.mu.Unlock()
-	left := h.store.budgets[rates].most - h.store.budgets[rates].used
+	var more [purposes]int64
 	for i := range list {
 		n := &list[i]
-		if n.Kind == Rate {
-			left -= n.size()
-		} else if !h.store.budgets[reservations].allows(n) {
+		more[n.Kind.purpose()] += n.size() - h.sizeOf(n.Key)
+	}
+
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	for i := range list {
+		p := list[i].Kind.purpose()
+		if !h.store.budgets[p].allows(&list[i], more[p]) {
 			return false
 		}
 	}
-	return left >= 0
+	return true
 }
 
+// sizeOf returns what the note with key k takes of its budget now; 0 if there is none.
+func (h Held) sizeOf(k Key) int64 {
+	e, found := h.part.notes[k]
+	if !found {
+		return 0
+	}
+	n := e.note(k)
+	return n.size()
+}
+
+// HasRoom reports whether there is room for n, of kind Rate, as for one of a reservation.
+func (h Held) HasRoom(n *Note) bool { return h.hasRoom([]Note{*n}) }
+
 // MakeRoom makes room for a note of a kind that is not a reservation's, by dropping older ones that this node made, if need be. It
-// fails with ErrWrites if there are none to drop. The bound may be exceeded by what is being made at the same time. The caller must
-// hold no partition.
+// fails with ErrWrites if n is the answer to a write: those stay. The bound may be exceeded by what is being made at the same time.
+// The caller must hold no partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
@@ -241,19 +269,19 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 		if !full {
 			return nil
 		}
-		if k == nil && n.Kind.purpose() != tickets {
-			return nil // copies from other nodes fill the budget, and will expire
-		}
-		if k == nil {
+		if k == nil && n.Kind == Write {
 			b.refused.Add(1)
 			return ErrWrites
+		}
+		if k == nil {
+			return nil // copies from other nodes fill the budget, and will expire
 		}
 		s.drop(*k, steady)
 	}
 }
 
-// oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if there is
-// none. Whoever fills more than half gives way: so notes of subjects that came with their limits get half at most, and others at
+// oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if none
+// should. Whoever fills more than half gives way: so notes of subjects that came with their limits get half at most, and others at
 // least half.
 func (b *budget) oldest(n *Note) (k *Key, full bool) {
 	size := n.size()
@@ -262,20 +290,18 @@ func (b *budget) oldest(n *Note) (k *Key, full bool) {
 		return nil, false
 	}
 
-	kind := n.Kind
-	if kind.purpose() == tickets {
-		kind = Retry // nodes repeat their requests only briefly; the answer to a write stays
+	if n.Kind == Write {
+		return nil, true // the answer to a write stays
 	}
-	if k = b.take(madeBy{kind, isBeyondHalf}); k == nil && !isBeyondHalf {
-		k = b.take(madeBy{kind, true})
+	if k = takeFirst(b.madeList(isBeyondHalf)); k == nil && !isBeyondHalf {
+		k = takeFirst(b.madeList(true))
 	}
 	return k, true
 }
 
-// take takes the oldest note made by m, or nil.
-func (b *budget) take(m madeBy) *Key {
-	list := b.made[m]
-	if list == nil || len(*list) == 0 {
+// takeFirst takes the first key of a list, or nil.
+func takeFirst(list *[]Key) *Key {
+	if len(*list) == 0 {
 		return nil
 	}
 	k := (*list)[0]
@@ -294,17 +320,15 @@ func (s *Store) drop(k Key, steady int64) {
 	h.Remove(k)
 }
 
-// Made records that this node made n, for which MakeRoom made room, so that it may go when room is needed.
+// Made records that this node made n, for which MakeRoom made room, so that it may go when room is needed. The answer to a write
+// never does.
 func (s *Store) Made(n *Note) {
+	if n.Kind == Write {
+		return
+	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := &s.budgets[n.Kind.purpose()]
-	if b.made == nil {
-		b.made = make(map[madeBy]*[]Key)
-	}
-	by := madeBy{n.Kind, n.Inline}
-	if b.made[by] == nil {
-		b.made[by] = new([]Key)
-	}
-	*b.made[by] = append(*b.made[by], n.Key)
+	list := s.budgets[n.Kind.purpose()].madeList(n.Inline)
+	*list = append(*list, n.Key)
 }

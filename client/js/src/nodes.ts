@@ -104,10 +104,11 @@ export class Nodes {
       } catch (e) {
         last = e as RlnodeError;
         // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
-        if (/^(overloaded|no-owner)$/.test(last.code)) this.#well(n);
+        if (/^(overloaded|no-owner|too-many-reservations)$/.test(last.code)) this.#well(n);
         else if (last.code !== "timeout") this.#mark(n, failing, last);
         else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, last);
-        if (!repeat && !untouched(last)) throw last;
+        // Any other node would ask the same owner for room.
+        if (last.code === "too-many-reservations" || (!repeat && !untouched(last))) throw last;
       } finally {
         n.probing = false;
       }

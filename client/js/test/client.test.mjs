@@ -159,6 +159,16 @@ test("a call waits for an owner that can't be reached", async (t) => {
   assert.deepEqual(await c.settle(""), { reservation: "", settled: false, costs: {}, repeated: false });
 });
 
+test("a node without room for another reservation is well", async (t) => {
+  let second = 0;
+  const a = await fake(t, (path) => (path === "/v1/reserve" ? problem(503, "too-many-reservations") : { body: yes }));
+  const b = await fake(t, () => ({ body: (second++, yes) }));
+  const c = client({ nodes: [a.url, b.url] });
+  assert.equal((await c.reserve(q)).error.code, "too-many-reservations");
+  for (let i = 0; i < 3; i++) await c.check(q);
+  assert.equal(second, 0);
+});
+
 test("onError: open, closed and local", async () => {
   const call = (onError, request, more) => new RlnodeClient({ nodes: dead, onError, ...more }).check(request);
   for (const [onError, allowed] of [["open", true], ["closed", false], [undefined, true]]) {

@@ -155,6 +155,19 @@ def test_healthy_node_that_is_overloaded(connect: Connect, fake: MakeFake) -> No
     assert len(first.requests) == 5
 
 
+def test_node_without_room_for_another_reservation_is_well(connect: Connect, fake: MakeFake) -> None:
+    def answer(path: str, body: Any) -> Answer:
+        return problem(503, "too-many-reservations") if path == "/v1/reserve" else decide(path, body)
+
+    first, second = fake(answer), fake(decide)
+    client = connect([first.url, second.url], timeout=5)
+    error = client.reserve("r", "k").error
+    assert isinstance(error, NodeError)
+    assert error.code == "too-many-reservations"
+    assert [client.check("r", "k").decided_by for _ in range(3)] == ["owner"] * 3
+    assert len(second.requests) == 0
+
+
 def test_on_error(connect: Connect) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     opened = connect(nobody).check("r", "k")

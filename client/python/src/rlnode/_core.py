@@ -389,11 +389,13 @@ class Core:
                     return reply
                 # The call was not, or not fully, carried out.
                 problem = reply.problem()
-                if problem.code in ("overloaded", "no-owner"):
+                if problem.code in ("overloaded", "no-owner", "too-many-reservations"):
                     with self.lock:
                         node.condition, node.failures = WELL, 0  # it is healthy; the next one may do better
                 else:
                     self._failed(node, FAILING, problem)
+                if problem.code == "too-many-reservations":
+                    raise problem  # any other node would ask the same owner for room
                 last = problem
             except DeadlineError as e:
                 # Don't blame the node if the call had waited so long that little time was left, or has little by itself.
