@@ -55,7 +55,7 @@ const (
 	maxReservation   = time.Hour
 	giveBackSteps    = 90
 	floodOfResets    = 60_000 // more than are remembered
-	floodedHistories = 100    // one in so many has such a flood
+	floodedHistories = 50     // one in so many has such a flood
 )
 
 // giveBackHistory is one random history of a partition's counters.
@@ -75,7 +75,8 @@ type giveBackHistory struct {
 	places  uint64
 
 	pending []*pendingCost
-	why     string // what was found
+	settled map[uint64]int64 // what the owner knows: see historySnapshot
+	why     string           // what was found
 }
 
 // historyNode is a node, or rather one process after the other.
@@ -97,6 +98,7 @@ type diskKey struct {
 type historySnapshot struct {
 	at       algorithms.Instant // by the partition's clock
 	counters map[Key]counterCopy
+	settled  map[uint64]int64 // by the ID of a place: Unix seconds until which it is known
 }
 
 // purpose is why a cost may come back.
@@ -108,6 +110,7 @@ const (
 	reserved
 	undone // a reservation came to nothing
 	numPurposes
+	rest = numPurposes + 1 // of a reservation that was settled at its home
 )
 
 // pendingCost is what a check took from a subject, as long as it may come back.
@@ -133,13 +136,22 @@ type pendingOp struct {
 }
 
 func newGiveBackHistory(seed uint64) *giveBackHistory {
-	h := &giveBackHistory{random: rand.New(rand.NewPCG(seed, 0)), lineage: 1}
+	h := &giveBackHistory{random: rand.New(rand.NewPCG(seed, 0)), lineage: 1, settled: make(map[uint64]int64)}
 	h.steady = epoch.Steady + h.random.Int64N(int64(time.Hour))
 	h.isInline = h.random.IntN(8) == 0
 	h.isFlooded = h.random.IntN(floodedHistories) == 0
 	h.partition = int(h.random.Int64N(ring.Partitions - 1))
+	// Half of the histories have one counter, of which more is known in the same time.
+	kinds := allKinds
+	if h.random.IntN(2) == 0 {
+		kinds = []algorithms.Kind{algorithms.TokenBucket, algorithms.LeakyBucket}
+	}
+	isFocused := h.random.IntN(2) == 0
 	for subject := range 1 + h.random.Uint64N(2) {
-		h.addSubject(uint64(h.partition)<<(64-ring.PartitionBits) + 1 + subject)
+		if subject > 0 && isFocused {
+			break
+		}
+		h.addSubject(uint64(h.partition)<<(64-ring.PartitionBits)+1+subject, kinds, isFocused)
 	}
 
 	for range 3 {
@@ -157,16 +169,20 @@ func newGiveBackHistory(seed uint64) *giveBackHistory {
 
 var historyWindows = []time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour}
 
-// addSubject adds a subject with up to three limits.
-func (h *giveBackHistory) addSubject(subject uint64) {
+// addSubject adds a subject with up to three limits of some algorithms, or with one.
+func (h *giveBackHistory) addSubject(subject uint64, kinds []algorithms.Kind, isFocused bool) {
+	limits := 1 + h.random.Uint64N(3)
+	if isFocused {
+		limits = 1
+	}
 	var list []*modelCounter
-	for i := range 1 + h.random.Uint64N(3) {
+	for i := range limits {
 		amount := 1 + h.random.Int64N(20)
 		c := &modelCounter{
 			key:   Key{Subject: subject, Counter: i},
 			rates: []rateChange{{0, amount}},
 			limit: &algorithms.Limit{
-				Kind: allKinds[h.random.IntN(len(allKinds))], Amount: amount, Burst: 1 + h.random.Int64N(20),
+				Kind: kinds[h.random.IntN(len(kinds))], Amount: amount, Burst: 1 + h.random.Int64N(20),
 				Window: historyWindows[h.random.IntN(len(historyWindows))],
 			},
 		}
@@ -234,7 +250,7 @@ func (h *giveBackHistory) step() {
 	case n < 30:
 		h.check(numPurposes)
 	case n < 42:
-		h.check(purpose(h.random.IntN(int(numPurposes))))
+		h.check([]purpose{rolledBack, granted, reserved, reserved, undone}[h.random.IntN(5)])
 	case n < 56:
 		h.comeBack()
 	case n < 76:
@@ -429,7 +445,7 @@ func (h *giveBackHistory) comeBack() {
 	}
 	for i := range p.taken {
 		used := int64(0)
-		if p.purpose == granted {
+		if p.purpose == granted || p.purpose == rest {
 			used = h.random.Int64N(p.taken[i].cost + 1)
 		}
 		h.giveBack(p, &p.taken[i], used)
@@ -438,10 +454,12 @@ func (h *giveBackHistory) comeBack() {
 
 // giveBack gives back what of a cost was not used.
 func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
-	longest := map[purpose]time.Duration{rolledBack: maxRefundTime, undone: maxRefundTime, granted: maxGrantTime, reserved: 2 * time.Hour}
+	longest := map[purpose]time.Duration{
+		rolledBack: maxRefundTime, undone: maxRefundTime, granted: maxGrantTime, rest: maxReservation + settlingMemory,
+	}
 	isLate := h.steady-p.steady > int64(longest[p.purpose])
-	isElsewhere := h.isInline && op.limit.Kind.Bucket() && p.purpose != reserved // the bound allows for these
-	if isLate || isElsewhere || used == op.cost {
+	isAllowedFor := h.isInline && op.limit.Kind.Bucket() && p.purpose != rest // in the bound of a bucket
+	if isLate || isAllowedFor || used == op.cost {
 		return
 	}
 
@@ -513,11 +531,12 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 		return
 	}
 
-	isSecond := p.settled && s.SameLineage
-	if isSecond {
-		h.fail("a reservation was settled twice in one lineage")
+	isKnown := h.settled[p.place.Key.ID] > h.steady/1e9
+	if isKnown || p.settled && s.SameLineage {
+		h.fail("a reservation was settled twice")
 	}
 	p.settled = true
+	h.settled[p.place.Key.ID] = min(p.place.Until, s.Place.Until) // it was there, or was made again
 	for i := range p.taken {
 		op := &p.taken[i]
 		if used[i] > op.cost {
@@ -527,6 +546,9 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 		}
 	}
 	if s.SameLineage {
+		for _, other := range p.others {
+			other.purpose = rest
+		}
 		h.pending = append(h.pending, p.others...) // sent once
 		p.others = nil
 	}
@@ -681,7 +703,7 @@ func (h *giveBackHistory) stepClock() {
 
 // snapshot returns what the owner has.
 func (h *giveBackHistory) snapshot() historySnapshot {
-	s := historySnapshot{at: h.at(), counters: make(map[Key]counterCopy)}
+	s := historySnapshot{at: h.at(), counters: make(map[Key]counterCopy), settled: maps.Clone(h.settled)}
 	for _, c := range h.counters() {
 		s.counters[c.key] = c.snapshot()
 	}
@@ -690,6 +712,8 @@ func (h *giveBackHistory) snapshot() historySnapshot {
 
 // goBackTo makes a copy what the owner has, and all that was taken since is lost.
 func (h *giveBackHistory) goBackTo(s historySnapshot) {
+	h.settled = make(map[uint64]int64)
+	maps.Copy(h.settled, s.settled)
 	for _, c := range h.counters() {
 		c.counterCopy = counterCopy{}
 		if had, found := s.counters[c.key]; found {
