@@ -193,8 +193,9 @@ func (c *modelCounter) judgeSlidingWindow(now algorithms.Instant) (most, got int
 func (c *modelCounter) judgeFirstWindow() (most, got int64) {
 	most = c.limit.Amount
 	for i := range c.forgiven {
-		isLast := c.forgiven[i].at.Steady == c.began // the next one began in the same nanosecond
-		if c.forgiven[i].began == c.began || isLast {
+		// What is forgiven may end a window early. If the next one begins in the same nanosecond in which the last one took something,
+		// nobody can tell of which of them that was.
+		if c.forgiven[i].at.Steady > c.began-int64(c.limit.Window) {
 			most += c.forgiven[i].units
 		}
 	}
