@@ -111,9 +111,13 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 		}
 		loc = s.insert(k)
 	}
-	d := l.Describe(next, now, 0, true)
+	d := l.Describe(l.Advance(next, now), now, 0, true)
 	if l.Kind.Bucket() {
-		t.recordBucket(now, k, l, l.Advance(loc.state(), now), next)
+		before := loc.state()
+		if next.At != before.At { // it was changed as of now, and not as of then
+			before = l.Advance(before, now)
+		}
+		t.recordBucket(now, k, l, before, next)
 	}
 	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil

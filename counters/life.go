@@ -59,25 +59,39 @@ func (t *Table) giveBackHeld(
 	if !t.isAlive(now, k, life) {
 		return ErrGone
 	}
+	give := edit{
+		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
+	}
+
 	if l.Kind.Bucket() {
 		past := t.bucketPast(now, k)
 		if from.Fastest == 0 {
 			from.Fastest = int64(past.Rank)
+			give.state = giveUndrained(l, &from, cost)
 		}
 		if from.Fastest == 0 {
 			return ErrGone
 		}
-		from.Fastest = max(from.Fastest, l.Amount)
+		from.Fastest = max(from.Fastest, int64(past.Rank), l.Amount)
 		from.Returned = int64(past.Minor)
 		if past.Until == 0 && !t.hasRoomForRate(now, k) {
 			return ErrGone
 		}
 	}
+	return t.changeHeld(s, now, k, l, give)
+}
 
-	return t.changeHeld(s, now, k, l, edit{
-		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(s, from, now, cost) },
-		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
-	})
+// giveUndrained is a Give for a bucket whose rate may be another one by now than l's. It leaves the bucket as of its last change, so
+// that the next check drains it by the rate then in force. What is taken off before it drains is missing afterwards just the same.
+func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64) func(algorithms.State, algorithms.Instant) algorithms.State {
+	return func(s algorithms.State, now algorithms.Instant) algorithms.State {
+		changedAt := s.At
+		s.At = max(s.At, now.Steady)
+		s = l.Give(s, *from, now, cost)
+		s.At = changedAt
+		return s
+	}
 }
 
 // A bucket remembers neither at which rates it drained nor what was put back into it. But what may still come back depends on both:

@@ -317,3 +317,58 @@ func TestReturnsAreBounded(t *testing.T) {
 		t.Errorf("a reservation beside them: %v", err)
 	}
 }
+
+// reserveSome reserves some of a bucket.
+func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost int64) algorithms.TakeRecord {
+	t.Helper()
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: epoch.Steady/1e9 + 3600}
+	ops := []Op{{Key: k, Limit: l, Cost: cost}}
+	if err := table.MakePlace(epoch, &place, true, ops); err != nil {
+		t.Fatal(err)
+	}
+	if verdict := table.Take(epoch, ops); verdict != Admitted {
+		t.Fatalf("the reservation was %v", verdict)
+	}
+	return ops[0].TakeRecord()
+}
+
+// What comes back does not drain a bucket by the rate at which it was taken, if that is no longer in force.
+func TestGiveBackByALimitFromBefore(t *testing.T) {
+	table := newTable(t, 100)
+	k := key(1)
+	before := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 600, Burst: 100, Window: time.Minute}
+	taken := reserveSome(t, table, k, before, 1)
+	life := table.Life(k.Partition())
+	take(table, epoch, k, before, 99)
+
+	lowered := *before
+	lowered.Amount = 6
+	later := shifted(epoch, 10*time.Second)
+	if err := table.GiveBack(later, k, before, taken, 1, life); err != nil {
+		t.Fatal(err)
+	}
+	if _, d := table.Usage(later, k, &lowered); d.Remaining > 2 {
+		t.Errorf("%d are left, want 1 that drained and 1 that came back at most", d.Remaining)
+	}
+}
+
+// Callers may bring other rates for a bucket, of which whoever gives something back does not know.
+func TestGiveBackAfterOtherRates(t *testing.T) {
+	table := newTable(t, 100)
+	k := Key{Subject: 7, Counter: InlineCounter(1)}
+	slow := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 100, Window: time.Minute}
+	fast := *slow
+	fast.Amount = 600
+	taken := reserveSome(t, table, k, slow, 50)
+	life := table.Life(k.Partition())
+
+	later := shifted(epoch, 10*time.Second)
+	take(table, later, k, &fast, 100) // what was reserved has drained
+	taken.Fastest = slow.Amount
+	if err := table.GiveBack(later, k, slow, taken, 50, life); err != nil {
+		t.Fatal(err)
+	}
+	if d := take(table, later, k, &fast, 1); d.Allowed {
+		t.Error("101 were admitted at once, want at most 100")
+	}
+}
