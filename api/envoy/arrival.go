@@ -54,8 +54,6 @@ func (a *arrival) await(ctx context.Context, abort func(), read func(any) error,
 	if conn == nil {
 		return read(m)
 	}
-	conn.waiting.Add(1)
-	defer conn.waiting.Add(-1)
 	a.mu.Lock()
 	a.conn, a.abort, a.bytesAtStart = conn, abort, conn.data.Load()
 	a.began, a.checks = time.Now(), 0
@@ -179,7 +177,13 @@ func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
 		methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: func(srv any, ctx context.Context, read func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
-			return m.Handler(srv, ctx, func(in any) error { return s.newArrival().await(ctx, nil, read, in) }, chain)
+			receive := func(in any) error {
+				if conn := connectionOf(ctx); conn != nil {
+					defer conn.startCall()
+				}
+				return s.newArrival().await(ctx, nil, read, in)
+			}
+			return m.Handler(srv, ctx, receive, chain)
 		}}
 	}
 	desc.Methods = methods
@@ -215,7 +219,7 @@ type inbound struct {
 	mu      sync.Mutex // guards answers
 	answers int        // calls that are being answered
 
-	waiting atomic.Int32 // calls that wait for their message
+	begun atomic.Int32 // calls of a stranger that tap let pass, and that have not been received
 
 	data atomic.Int64 // bytes in data frames, counted when a frame begins
 
@@ -234,6 +238,15 @@ func (i *inbound) beginAnswer() bool {
 	}
 	i.answers++
 	return true
+}
+
+// startCall notes that a call has been received, or is no longer awaited.
+func (i *inbound) startCall() {
+	for n := i.begun.Load(); n > 0; n = i.begun.Load() {
+		if i.begun.CompareAndSwap(n, n-1) {
+			return
+		}
+	}
 }
 
 // endAnswer notes that a call has been answered.

@@ -158,7 +158,7 @@ func (s *Server) permitLines(conn *inbound, lines []string) (*api.Token, *api.Er
 }
 
 // maxStrangersCalls is how many calls a stranger may have begun on a connection, and not completed.
-const maxStrangersCalls = 8
+const maxStrangersCalls = 4
 
 // tap refuses calls of strangers as soon as their headers have arrived. Later, each would have a goroutine and a stream.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
@@ -167,10 +167,11 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		return ctx, nil
 	}
 	if strings.HasPrefix(info.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-		if conn.waiting.Load() >= maxStrangersCalls {
+		if conn.begun.Load() >= maxStrangersCalls {
 			s.overloads.Add(1)
 			return nil, statusOf(api.Errorf(api.Overloaded, "more than %d calls of this connection are incomplete", maxStrangersCalls))
 		}
+		conn.begun.Add(1)
 		return ctx, nil
 	}
 	if e := s.crowdedError(ctx); e != nil {

@@ -30,7 +30,7 @@ import (
 const (
 	maxConnections = 2048 // connections served at once
 	// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
-	placeMemory    = 32 << 10
+	placeMemory    = 40 << 10
 	placeParts     = 32
 	maxStreams     = 100  // streams at once on a connection
 	maxCalls       = 4096 // calls at once
@@ -107,7 +107,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
 		// The library keeps the first as long as a connection lasts, and the second only while it writes.
-		grpc.ReadBufferSize(4<<10),
+		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
@@ -238,6 +238,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	s.updateHealth()
 	if conn := connectionOf(ss.Context()); conn != nil {
 		conn.tracked.KeepIdle() // who watches says nothing for long
+		conn.startCall()
 	}
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()

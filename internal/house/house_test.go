@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes, and rate headers
 	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
-	"api/framing": {}, // where requests end, for the HTTP planes
+	"api/framing": {},                                                                      // where requests end, for the HTTP planes
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
 	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},

@@ -17,7 +17,7 @@ type conn struct {
 	*net.TCPConn
 	in, out transfer
 	late    func(fd uintptr) bool // in.callLate
-	reset   atomic.Bool // a write has found that the other end had reset the connection, which the system reports only once
+	reset   atomic.Bool           // a write has found that the other end had reset the connection, which the system reports only once
 }
 
 // transfer moves bytes in one direction.
