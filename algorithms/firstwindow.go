@@ -18,15 +18,15 @@ func (l *Limit) windowPassed(from, to int64) bool {
 	return to > from && uint64(to)-uint64(from) >= uint64(l.Window)
 }
 
-// forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts until a whole window has passed since it arose,
+// forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts unless a whole window has passed since it arose,
 // even if it arose before the window began. The counter can't tell whether such a cost is from an earlier window, or from
 // this one as another node saw it begin.
+//
+// If there is no window, one begins now, not when the cost arose: that may have been in an earlier window, and what was taken then
+// must not come back to this one, see Give.
 func (l *Limit) forceFirst(s State, from TakeRecord, now Instant, cost int64) State {
 	if cost == 0 || l.windowPassed(from.Steady, now.Steady) {
 		return s
-	}
-	if s.Fresh() {
-		s.At = min(s.At, from.Steady)
 	}
 	s.Count = addClamped(s.Count, cost)
 	return s

@@ -61,8 +61,8 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 }
 
-// A debt begins a window as of the time it arose. If a window has begun, the debt counts in it until the debt is older than a
-// window.
+// A debt begins a window when it arrives, not as of the time it arose: what was taken in an earlier window would come back to this
+// one. If a window has begun, the debt counts in it unless it is older than a window.
 func TestFirstWindowDebts(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	at := func(s float64) int64 { return atSecond(s).Steady }
@@ -73,7 +73,7 @@ func TestFirstWindowDebts(t *testing.T) {
 		from, now float64
 		want      State
 	}{
-		{"begins a window", State{}, 70, 100, State{Count: 20, At: at(70)}},
+		{"begins a window", State{}, 70, 100, State{Count: 20, At: at(100)}},
 		{"is over", State{}, 40, 100, State{At: at(100)}},
 		{"is from a clock ahead", State{}, 101, 100, State{Count: 20, At: at(100)}},
 		{"counts in the window", begun, 110, 120, State{Count: 22, At: at(100)}},

@@ -235,8 +235,7 @@ func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 }
 
 // Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. Force drops a cost from a
-// window that the state no longer holds; a cost from a window that has yet to begin here counts in the current one. If a
-// FirstWindow has not begun, it begins when the cost arose.
+// window that the state no longer holds; a cost from a window that has yet to begin here counts in the current one.
 func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {

@@ -463,7 +463,7 @@ func (m *firstModel) advance(l *Limit, now Instant) {
 func (m *firstModel) allows(cost int64) bool { return m.used()+cost <= m.l.Amount }
 func (m *firstModel) add(cost int64, from TakeRecord) {
 	if cost > 0 && from.Steady+int64(m.l.Window) > m.now {
-		m.hits = append(m.hits, Entry{min(from.Steady, m.now), min(cost, maxOwed-m.used())})
+		m.hits = append(m.hits, Entry{m.now, min(cost, maxOwed-m.used())}) // only the time of the first matters
 	}
 }
 func (m *firstModel) sub(cost int64, from TakeRecord) {

@@ -145,7 +145,9 @@ func (r *firstRun) owe() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.hit(r.time-age, cost)
+	if age < int64(r.limit.Window) {
+		r.hit(r.time, cost) // a window that it begins begins now
+	}
 }
 
 // move hands the counter to another process, as nodes do, or as a process passes it on to the next one on disk.

@@ -671,9 +671,6 @@ func (h *giveBackHistory) debt() {
 	c := h.anyCounter()
 	at := h.at()
 	age := h.random.Int64N(int64(min(c.limit.Window, 30*time.Second)))
-	if c.limit.Kind == algorithms.FirstWindow {
-		age = 0 // an older one may begin a window in the middle of the last one, and then frees what comes back of that
-	}
 	then := algorithms.Instant{Steady: at.Steady - age, Wall: at.Wall - age}
 	from := c.limit.TakeRecord(c.limit.Advance(algorithms.State{}, then), then)
 	cost := 1 + h.random.Int64N(c.limit.Capacity())
