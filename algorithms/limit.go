@@ -132,6 +132,8 @@ type TakeRecord struct {
 	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount, and how much
 	// else was put back into it since.
 	Fastest, Returned int64
+	// Reserved means that the cost is part of a reservation. As long as that may come back, whoever keeps the bucket records its rates.
+	Reserved bool
 }
 
 // AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give then sets

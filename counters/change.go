@@ -23,6 +23,15 @@ func penalty(l *algorithms.Limit, cost int64) edit {
 	}
 }
 
+// undrainedPenalty debits cost from a bucket whose rate may be another one by now than that of the limit at hand. What may have drained
+// since its last change counts as owed: by a rate that was lowered since, too much would drain.
+func undrainedPenalty(l *algorithms.Limit, cost int64) edit {
+	return edit{state: func(s algorithms.State, now algorithms.Instant) algorithms.State {
+		s.At = max(s.At, now.Steady)
+		return l.Force(s, l.TakeRecord(s, now), now, cost)
+	}}
+}
+
 // reward lowers usage by n units.
 func reward(l *algorithms.Limit, n int64) edit {
 	return edit{

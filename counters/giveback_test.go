@@ -469,15 +469,20 @@ func (h *giveBackHistory) comeBack() {
 // giveBack gives back what of a cost was not used.
 func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 	longest := map[purpose]time.Duration{
-		rolledBack: maxRefundTime, undone: maxRefundTime, granted: maxGrantTime, rest: maxReservation + settlingMemory,
+		rolledBack: maxRefundTime, undone: maxRefundTime, granted: maxGrantTime,
 	}
 	isLate := h.steady-p.steady > int64(longest[p.purpose])
+	if p.purpose == rest { // it was settled in time, and is sent at once
+		deadline := (p.place.Until-1)*1e9 - int64(settlingMemory)
+		isLate = h.steady > deadline+int64(maxRefundTime)
+	}
 	isAllowedFor := h.isInline && op.limit.Kind.Bucket() && p.purpose != rest // in the bound of a bucket
 	if isLate || isAllowedFor || used == op.cost {
 		return
 	}
 
 	from := h.fromOf(op)
+	from.Reserved = p.purpose == rest
 	err := h.owner.table.GiveBack(h.now(), op.counter.key, op.limit, from, op.cost-used, p.life)
 	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject, op.counter.key.Counter, op.cost-used, p.purpose, err)
 	if err != nil {
@@ -526,8 +531,10 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 	for i := range p.taken {
 		op := &p.taken[i]
 		used[i] = h.usedOf(op)
+		from := h.fromOf(op)
+		from.Reserved = true
 		s.Changes = append(s.Changes, SettledCost{
-			Key: op.counter.key, Limit: op.limit, Cost: used[i] - op.cost, From: h.fromOf(op), InTightest: true,
+			Key: op.counter.key, Limit: op.limit, Cost: used[i] - op.cost, From: from, InTightest: true,
 		})
 	}
 

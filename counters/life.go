@@ -66,8 +66,8 @@ func (t *Table) giveBackHeld(
 
 	if l.Kind.Bucket() {
 		past := t.bucketPast(now, k)
-		if from.Fastest == 0 {
-			from.Fastest = int64(past.Rank)
+		if from.Fastest == 0 && from.Reserved {
+			from.Fastest = int64(past.Rank) // otherwise the note may be younger than the cost
 			give.state = giveUndrained(l, &from, cost)
 		}
 		if from.Fastest == 0 {

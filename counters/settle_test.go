@@ -329,7 +329,9 @@ func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost in
 	if verdict := table.Take(epoch, ops); verdict != Admitted {
 		t.Fatalf("the reservation was %v", verdict)
 	}
-	return ops[0].TakeRecord()
+	from := ops[0].TakeRecord()
+	from.Reserved = true
+	return from
 }
 
 // What comes back does not drain a bucket by the rate at which it was taken, if that is no longer in force.
@@ -370,5 +372,57 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 	}
 	if d := take(table, later, k, &fast, 1); d.Allowed {
 		t.Error("101 were admitted at once, want at most 100")
+	}
+}
+
+// A settling with more drains the bucket by no rate from before, which may have been a higher one.
+func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
+	table := newTable(t, 100)
+	k := Key{Subject: 7, Counter: 1}
+	fast := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 600, Burst: 100, Window: time.Minute}
+	slow := *fast
+	slow.Amount = 6
+	reserveSome(t, table, k, fast, 100)
+	life := table.Life(k.Partition())
+
+	later := shifted(epoch, 10*time.Second) // by the old rate, 100 would have drained
+	if d := take(table, later, k, &slow, 0); d.Remaining != 1 {
+		t.Fatalf("%d are left, want the 1 that drained", d.Remaining)
+	}
+	later = shifted(epoch, 20*time.Second)
+	_, done, err := table.Settle(later, &Settlement{
+		Place:    Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: later.Steady/1e9 + 60},
+		HasPlace: true, Life: life,
+		Changes: []SettledCost{{Key: k, Limit: fast, Cost: 1}},
+		Answer:  func(*Settlement) []byte { return nil },
+	})
+	if !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if used, _ := table.Usage(later, k, &slow); used < 99 {
+		t.Errorf("%d are used, want at least 99 of the 101 that were taken", used)
+	}
+}
+
+// A note of a bucket's rates may be younger than a cost that is not part of a reservation. Then nothing is known of the rates before.
+func TestGiveBackFromBeforeTheNote(t *testing.T) {
+	table := newTable(t, 100)
+	k := Key{Subject: 7, Counter: 1}
+	slow := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 100, Window: time.Second}
+	fast := *slow
+	fast.Amount = 1000
+	ops := []Op{{Key: k, Limit: slow, Cost: 100}}
+	life := table.Life(k.Partition())
+	table.Take(epoch, ops)
+	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: &fast, Cost: 1}}) // all has drained by now
+
+	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: epoch.Steady/1e9 + 3600}
+	if err := table.MakePlace(shifted(epoch, time.Second), &place, true, ops); err != nil {
+		t.Fatal(err)
+	}
+	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
+	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
+		t.Errorf("%v, and %d are used, want 100", err, used)
 	}
 }

@@ -204,7 +204,9 @@ func (l *Limiter) give(r *refund) {
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
-		err := l.table.GiveBack(now, op.Key, op.Limit, l.takenAt(&all.debit, i, all.oldest(now)), cost, all.life)
+		from := l.takenAt(&all.debit, i, all.oldest(now))
+		from.Reserved = all.made != 0
+		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):
 			r.ops = append(r.ops, all.ops[i])

@@ -282,14 +282,17 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		c.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
 
+	age := reservationAge(s.made, now)
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
+		from := l.takenAt(&subj.debit, i, age)
+		from.Reserved = true
 		if local {
 			limit = l.membership.shareOf(limit)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
 			Key: subj.ops[i].Key, Limit: limit, Cost: s.excess(subj, i),
-			From:       l.takenAt(&subj.debit, i, reservationAge(s.made, now)),
+			From:       from,
 			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
 	}

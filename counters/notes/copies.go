@@ -91,6 +91,12 @@ func (s *Store) Replace(n *Note, steady int64) {
 		h.Remove(n.Key)
 		return
 	}
+	if own, found := h.Get(n.Key); found && n.Kind == Resets {
+		// This node may have forgotten resets that it was sent, if it owned the partition before.
+		merged := *n
+		merged.Minor = max(n.Minor, own.Minor)
+		n = &merged
+	}
 	h.put(n, Checkpoints)
 }
 

@@ -286,6 +286,20 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// A node that was the owner keeps its floor of forgotten resets, although the next owner does not know of it.
+func TestACopyKeepsItsFloor(t *testing.T) {
+	s := New(1 << 20)
+	numbers := Note{Key: PartitionKey(Resets, 0, 0), Rank: 5, Minor: 4, Until: forever}
+	s.Replace(&numbers, begin)
+	numbers.Rank, numbers.Minor = 6, 0
+	s.Replace(&numbers, begin)
+	h := s.Lock(0, begin)
+	defer h.Unlock()
+	if !h.IsResetSince(1, 3) || h.IsResetSince(1, 4) || s.Resets(0) != 6 {
+		t.Error("what was taken before resets that were forgotten would come back")
+	}
+}
+
 // Random changes leave the budgets what they were before the first note.
 func TestBudgetsAddUp(t *testing.T) {
 	s := New(1 << 30)
