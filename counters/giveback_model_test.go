@@ -211,7 +211,8 @@ func (c *modelCounter) judgeLog(now algorithms.Instant) (most, got int64) {
 	begin := now.Steady - int64(c.limit.Window)
 	most = c.limit.Amount
 	for i := range c.forgiven {
-		if c.forgiven[i].at.Steady > begin {
+		// What is forgiven may be the hits that come back later, within a window of theirs. Then others go in their place.
+		if c.forgiven[i].at.Steady > begin-int64(c.limit.Window) {
 			most += c.forgiven[i].units
 		}
 	}

@@ -775,6 +775,10 @@ func (h *giveBackHistory) restart() {
 	if len(n.disk) > 0 {
 		n.table.Follow(h.now(), h.partition, n.saved.at.Wall+h.steady-n.saved.at.Steady)
 		n.table.Restore(h.now(), slices.Collect(maps.Values(n.disk)))
+	} else {
+		// No counter was left that could tell what the partition's clock read. It may have been ahead, and windows that were over
+		// come again, after as much real time.
+		n.saved.counters = nil
 	}
 	h.goBackTo(n.saved)
 	h.beginLineage()

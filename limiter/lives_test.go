@@ -173,3 +173,28 @@ func TestReservationsThatOverlap(t *testing.T) {
 		}
 	})
 }
+
+// A reservation's age is judged by the clock of the owner that made it, also by the next owner, whose own clock is behind.
+func TestReservationsOfAnOwnerWhoseClockWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ahead := []time.Duration{time.Hour, 0}
+		next := 0
+		w := &testCluster{t: t, ahead: func() time.Duration {
+			next++
+			return ahead[next-1]
+		}}
+		w.start(2, oneLimit("limit: 100, per: 1h, algorithm: token-bucket, burst: 100"))
+		time.Sleep(time.Minute)
+		first, second := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", first, nil)
+		id := first.reserve(tokens("r", key, 100), 6*time.Hour)
+		w.handOver(w.partition("r", key), second)
+
+		time.Sleep(50 * time.Minute)
+		admitted := second.admit(key)
+		second.settleTokens(id, 0)
+		if admitted += second.admit(key); admitted > 101 {
+			t.Errorf("%d were admitted at once, want at most 100", admitted)
+		}
+	})
+}

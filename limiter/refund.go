@@ -204,7 +204,7 @@ func (l *Limiter) give(r *refund) {
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
-		from := l.takenAt(&all.debit, i, all.oldest(now))
+		from := l.takenAt(&all.debit, i, l.oldest(&all, now))
 		from.Reserved = all.made != 0
 		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
 		switch {
@@ -237,10 +237,10 @@ func (l *Limiter) give(r *refund) {
 }
 
 // oldest returns how long ago another process may have taken the cost of r, at most.
-func (r *refund) oldest(now algorithms.Instant) time.Duration {
+func (l *Limiter) oldest(r *refund, now algorithms.Instant) time.Duration {
 	switch {
 	case r.made != 0:
-		return reservationAge(r.made, now)
+		return l.reservationAge(r.made, r.subject, now)
 	case r.grant != 0:
 		return maxGrantAge
 	}

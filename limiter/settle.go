@@ -282,7 +282,7 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		c.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
 
-	age := reservationAge(s.made, now)
+	age := l.reservationAge(s.made, subj.subject, now)
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
 		from := l.takenAt(&subj.debit, i, age)
@@ -299,9 +299,15 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 	return c
 }
 
-// reservationAge returns how long ago a reservation was made, at most, by the wall clock.
-func reservationAge(made int64, now algorithms.Instant) time.Duration {
-	return time.Duration(max(0, now.Wall-made)) + maxClockSkew
+// reservationAge returns how long ago a reservation was made, at most, by the wall clock of its subject's counters: an earlier owner's
+// may have been ahead of this node's.
+func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Instant) time.Duration {
+	wall := l.table.WallIn(now, ring.PartitionOf(subject))
+	age := max(0, wall-made)
+	if wall > now.Wall {
+		age += age / 63 // such a clock runs slower by a 64th
+	}
+	return time.Duration(age) + maxClockSkew
 }
 
 // keptAnswer returns what the home keeps of a settlement: what is left of the tightest limit, plus 1, and by unit the settled cost,

@@ -181,6 +181,7 @@ func (w *testCluster) handOver(p int, to *testNode) {
 	}
 	w.change(func() { w.place[p].frozen, w.place[p].other = true, to.id })
 	from.table.Shut(p)
+	to.table.Follow(to.clock.Now(), p, from.table.WallIn(from.clock.Now(), p))
 	if err := from.table.Copy(p, func(records []counters.Record) error {
 		for _, r := range records {
 			to.table.Put(to.clock.Now(), r)

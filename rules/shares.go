@@ -8,9 +8,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// maxSkew is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or
+// clockDifference is how far the clocks of nodes may differ, in ns. Shares are safe for windows that begin this much earlier or
 // later.
-const maxSkew = int64(time.Second)
+const clockDifference = int64(time.Second)
 
 // MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
@@ -124,9 +124,9 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 		return true
 	}
 	for _, l := range limits {
-		start := wall - maxSkew - d.maxFill
+		start := wall - clockDifference - d.maxFill
 		if !l.Kind.Bucket() {
-			start = l.WindowStart(wall - maxSkew)
+			start = l.WindowStart(wall - clockDifference)
 		}
 		if start < d.onlyLastFrom {
 			return false
@@ -240,7 +240,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	next.limits = s.reduceLimits(h, rooms, newest)
 	for i, l := range h.Limits {
 		if l.Kind.Windowed() {
-			at := algorithms.Instant{Wall: wall + maxSkew}
+			at := algorithms.Instant{Wall: wall + clockDifference}
 			next.limits[i].Until = at.Wall + int64(l.WindowLeft(at))
 		}
 	}
@@ -256,7 +256,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 // stillHolds reports whether m's limits still hold at wall.
 func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
-		if until := m.limits[i].Until; until != 0 && wall+maxSkew >= until || m.phase(i, l, wall) != m.phases[i] {
+		if until := m.limits[i].Until; until != 0 && wall+clockDifference >= until || m.phase(i, l, wall) != m.phases[i] {
 			return false
 		}
 	}
@@ -267,12 +267,12 @@ func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := m.division
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - maxSkew - m.weighers[i].span)
+		p.before = d.recorded(wall - clockDifference - m.weighers[i].span)
 		return p
 	}
-	last := l.WindowStart(wall + maxSkew)
-	p.before, p.after = d.recorded(l.WindowStart(wall-maxSkew)), d.recorded(last)
-	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-maxSkew {
+	last := l.WindowStart(wall + clockDifference)
+	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
+	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}
 	return p
