@@ -54,11 +54,11 @@ type Op struct {
 	// it lasts, it refuses every check, whatever the cost, but not a count.
 	Block bool
 
-	// Set by Take and Peek.
+	// Set by Take and Peek. Full, which is here to fill a gap, means that the limit did not refuse, but the table has no room for
+	// another counter.
+	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
-	// Full: the limit did not refuse, but the table has no room for another counter.
-	Full bool
 
 	state    algorithms.State // after the check, while it is being decided; for a log, At is what MoreAfter returns
 	returned int64            // of a bucket: how much was put back into it before; see Table.recordTake

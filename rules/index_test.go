@@ -280,7 +280,7 @@ rules:
 			}
 		}
 	})
-	if again < 50 {
+	if again < 50 && !testing.Short() {
 		t.Errorf("only %d matches gave the same hits again", again)
 	}
 }

@@ -23,8 +23,8 @@ func unreadRules() string {
 	return b.String()
 }
 
-// Callers that send batches with detail and never read take at most 100 MB of the node's memory, or 64 KiB per connection
-// if there are many. Meanwhile the node serves other callers and probes.
+// Callers that send batches with detail and never read take at most 128 MiB of the node's memory, or 64 KiB per connection
+// if there are many. Half of that is used; the rest is what a busy machine has yet to collect. Meanwhile the node serves other callers and probes.
 func TestCallersThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	if raceDetector {
@@ -73,7 +73,7 @@ func TestCallersThatDoNotRead(t *testing.T) {
 			most = max(most, resident(t, s)-before)
 		}
 		t.Logf("%d callers that don't read: %d MB more", callers, most>>20)
-		if bound := int64(100<<20 + callers*64<<10); most > bound {
+		if bound := int64(128<<20 + callers*64<<10); most > bound {
 			t.Errorf("%d callers that don't read take %d MB", callers, most>>20)
 		}
 	}
