@@ -88,7 +88,7 @@ type Limit struct {
 	// no queue. It must be 0 for a FirstWindow.
 	MaxDelay time.Duration
 	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a fixed-window changes
-	// with its windows. Whoever decides later by the limit, which was looked up before, admits nothing. 0 means that it always holds.
+	// with its windows. From then on, the limit admits nothing: the caller must look it up again. 0 means that it always holds.
 	Until int64
 }
 
@@ -132,7 +132,7 @@ type TakeRecord struct {
 	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount, and how much
 	// else was put back into it since.
 	Fastest, Returned int64
-	// Reserved means that the cost is part of a reservation. As long as that may come back, whoever keeps the bucket records its rates.
+	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are recorded.
 	Reserved bool
 }
 

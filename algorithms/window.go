@@ -73,7 +73,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case l.isOver(now):
-		d.RetryAfter = 1 // whoever asks again looks up another limit
+		d.RetryAfter = 1 // the next check looks up another limit
 	case cost > l.Amount+s.Part:
 		d.RetryAfter = l.retryAboveCapacity(now)
 	default:

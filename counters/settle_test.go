@@ -354,7 +354,7 @@ func TestGiveBackByALimitFromBefore(t *testing.T) {
 	}
 }
 
-// Callers may bring other rates for a bucket, of which whoever gives something back does not know.
+// Callers may bring other rates for a bucket, of which the node that gives something back does not know.
 func TestGiveBackAfterOtherRates(t *testing.T) {
 	table := newTable(t, 100)
 	k := Key{Subject: 7, Counter: InlineCounter(1)}

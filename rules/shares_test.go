@@ -299,7 +299,7 @@ func TestShareHoldsInItsWindow(t *testing.T) {
 			t.Errorf("the share of %d admits %t after %v, want %t", tt.limit.Amount, allowed, tt.after, tt.want)
 		}
 		if d := tt.limit.Peek(algorithms.State{}, now, 1); !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > time.Second) {
-			t.Errorf("refused for %v, but whoever asks again finds another share", d.RetryAfter)
+			t.Errorf("refused for %v, but the next check finds another share", d.RetryAfter)
 		}
 	}
 }

@@ -109,8 +109,8 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// How reservations share their budget, and the rates of their buckets theirs. Whoever is alone gets two thirds. The more take part, the less each may take, and whoever
-// comes last still finds something, because a share never exceeds a multiple of what it leaves free.
+// How reservations share their budget, and the rates of their buckets theirs. One alone gets two thirds. The more take part, the less
+// each may take. The last one still finds something, because a share never exceeds a multiple of what it leaves free.
 const (
 	greed    = 4    // a share is at most that many times what is free
 	spare    = 10   // one part in that many is no share's: it is for those who have little

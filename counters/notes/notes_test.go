@@ -48,7 +48,7 @@ func fill(t *testing.T, s *Store, group uint32, subject func(i uint64) uint64) (
 func spread(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 }
 
 // One subject gets most of the room for reservations, by default that of 1,000 a second which each stay open for ten minutes. But
-// whoever comes later always finds some: another subject of the rule, another rule, and the hundredth rule.
+// others always find some, however late they come: another subject of the rule, another rule, and the hundredth rule.
 func TestReservationsAreShared(t *testing.T) {
 	s := New(DefaultReservations)
 	one := func(uint64) uint64 { return 7 }

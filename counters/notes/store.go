@@ -126,7 +126,7 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Held is a locked partition. Whoever holds a shard of counters may lock a partition of notes, but not the other way round.
+// Held is a locked partition. The holder of a shard of counters may lock a partition of notes, but not the other way round.
 type Held struct {
 	store  *Store
 	part   *partition
@@ -281,7 +281,7 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 }
 
 // oldest reports whether there is no room for n. If so, it takes the note that should go from those made here; nil if none
-// should. Whoever fills more than half gives way: so notes of subjects that came with their limits get half at most, and others at
+// should. The class that fills more than half gives way: so notes of subjects that came with their limits get half at most, and others at
 // least half.
 func (b *budget) oldest(n *Note) (k *Key, full bool) {
 	size := n.size()
