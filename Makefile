@@ -86,7 +86,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run EnvoyModel ./rules -args -configurations 100000
 	$(GO) test -count 1 -timeout 60m -run Shares ./cluster/agreement -args -lives 150
 	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600
-	$(GO) test -count 1 -timeout 60m -run GiveBacksFreeNothing ./counters -args -giveback-histories 100000
+	$(GO) test -count 1 -timeout 60m -run GiveBacksFreeNothing ./counters -args -giveback-histories 100000 -giveback-seed 0
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
 	$(GO) test -count 1 -timeout 60m -run 'RealTime|LateReadings|ReadingsOnTime' ./limiter -args -realtime-seeds $(REALTIME)

@@ -485,7 +485,7 @@ func (c *Connection) Close() (err error) {
 
 // drain half-closes the connection and discards input until the caller closes its side.
 func (c *Connection) drain() {
-	c.Await(time.Now()) // whoever needs the place may have it
+	c.Await(time.Now()) // from now on it may be displaced
 	wait := lingerTime
 	if c.IsStranger() {
 		wait = strangerLinger
