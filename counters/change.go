@@ -10,10 +10,14 @@ type edit struct {
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// penalty debits cost, whether or not the limit allows it.
-func penalty(l *algorithms.Limit, cost int64) edit {
+// penalty debits cost, whether or not the limit allows it. With oldRate, a bucket's rate may be another one by now than l's: what may
+// have drained since its last change counts as owed, because by a rate that was lowered since, too much would drain.
+func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
+			if oldRate && l.Kind.Bucket() {
+				s.At = max(s.At, now.Steady)
+			}
 			s = l.Advance(s, now)
 			return l.Force(s, l.TakeRecord(s, now), now, cost)
 		},
@@ -21,15 +25,6 @@ func penalty(l *algorithms.Limit, cost int64) edit {
 			g.Force(l, algorithms.TakeRecord{Steady: now.Steady}, now, cost)
 		},
 	}
-}
-
-// undrainedPenalty debits cost from a bucket whose rate may be another one by now than that of the limit at hand. What may have drained
-// since its last change counts as owed: by a rate that was lowered since, too much would drain.
-func undrainedPenalty(l *algorithms.Limit, cost int64) edit {
-	return edit{state: func(s algorithms.State, now algorithms.Instant) algorithms.State {
-		s.At = max(s.At, now.Steady)
-		return l.Force(s, l.TakeRecord(s, now), now, cost)
-	}}
 }
 
 // reward lowers usage by n units.
@@ -59,7 +54,7 @@ func (t *Table) ForceCapped(now algorithms.Instant, k Key, l *algorithms.Limit, 
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l, penalty(l, cost))
+	return t.change(now, k, l, penalty(l, cost, false))
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate

@@ -178,7 +178,7 @@ func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k Key) bool {
 
 // noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.
 func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
-	if err := t.changeHeld(s, now, k, l, penalty(l, n)); err != nil {
+	if err := t.changeHeld(s, now, k, l, penalty(l, n, false)); err != nil {
 		return err
 	}
 	s.protect(k)

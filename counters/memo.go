@@ -93,6 +93,7 @@ type Amendment struct {
 	Reset bool // makes the counters fresh, and begins a new life of the subject
 	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to
 	// store in the memo.
+	OldRates bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool // set by Amend: the change was made earlier, so the Decisions of Ops are not set
@@ -132,7 +133,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	}
 	for i := range a.Ops {
 		op := &a.Ops[i]
-		if err := t.amend(s, now, op, a.Reset); err != nil {
+		if err := t.amend(s, now, op, a); err != nil {
 			return err // can't happen, because room was just made
 		}
 		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
@@ -185,14 +186,14 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 }
 
 // amend changes one counter. The caller must hold the shard and have made room.
-func (t *Table) amend(s *shard, now algorithms.Instant, op *Op, reset bool) error {
+func (t *Table) amend(s *shard, now algorithms.Instant, op *Op, a *Amendment) error {
 	switch {
-	case reset:
+	case a.Reset:
 		return t.reset(s, now, op.Key, op.Limit)
 	case op.Cost < 0:
 		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, -op.Cost))
 	case op.Cost > 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost))
+		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
 	}
 	return nil
 }

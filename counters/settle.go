@@ -226,10 +226,8 @@ func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, changes []
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
 func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, life Life) error {
 	switch {
-	case c.Cost > 0 && c.Limit.Kind.Bucket() && c.From.Fastest == 0:
-		return t.changeHeld(sh, now, c.Key, c.Limit, undrainedPenalty(c.Limit, c.Cost))
 	case c.Cost > 0:
-		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, c.Cost))
+		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, c.Cost, c.From.Fastest == 0))
 	case c.Cost < 0:
 		return t.giveBackHeld(sh, now, c.Key, c.Limit, c.From, -c.Cost, life)
 	}

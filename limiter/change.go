@@ -23,10 +23,11 @@ const (
 	verbList               // list the inline counters
 	verbClear              // make all inline counters fresh
 	verbGive               // as verbAdjust with costs below zero; leases stay
+	verbCharge             // debit what settling a reservation takes beyond it
 	verbs
 )
 
-var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to"}
+var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to", "charge"}
 
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
@@ -38,6 +39,7 @@ type change struct {
 	hops   int
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
+	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	local  bool          // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64
@@ -87,7 +89,10 @@ func (c *change) Code(w *wire.Coder) {
 		wire.Fixed(w, &c.inlineSubject)
 		return
 	}
-	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
+	if c.verb == verbCharge {
+		wire.Fixed(w, &c.made)
+	}
+	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 }
 
@@ -107,7 +112,9 @@ func (c *change) apply(l *Limiter) error {
 		}
 		return c.applyHere(ctx, l)
 	}, forward: func(to ring.NodeID) error {
-		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, inlineSubject: c.inlineSubject}
+		next := *c
+		next.hops++
+		next.ticket = t
 		if t != nil {
 			t.sent = true
 		}

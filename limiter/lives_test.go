@@ -152,6 +152,35 @@ func TestWhatWasReservedBeforeARise(t *testing.T) {
 	}
 }
 
+// What a settling takes beyond its reservation, at another owner than the home's, does not let the bucket there drain by a rate that
+// was lowered since.
+func TestChargeAfterALoweredRate(t *testing.T) {
+	const two = `rules:
+  - {name: a, key: [a], consistency: exact, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1h, algorithm: token-bucket, burst: 100, unit: tokens}]}`
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 3, fmt.Sprintf(two, 600))
+		time.Sleep(time.Minute)
+		home, other := w.nodes[0], w.nodes[1]
+		a, key := w.keyOf("a", home, nil), w.keyOf("r", other, nil)
+		id := home.reserve(Query{Attributes: attrs("a", a, "k", key), Costs: []UnitCost{{"tokens", 100}}}, time.Hour)
+		if id == "" {
+			t.Fatal("not reserved")
+		}
+		for _, n := range w.nodes {
+			n.SetRules(compile(t, 2, "version: 1\n"+fmt.Sprintf(two, 6)))
+		}
+
+		time.Sleep(10 * time.Minute)
+		home.settleTokens(id, 101)
+		synctest.Wait()
+		if got := other.admit(key); got != 0 {
+			t.Errorf("%d were admitted; at 6 an hour, none can have drained", got)
+		}
+	})
+}
+
 // Reservations that overlap put back, together, no more than the bucket would hold without any of them.
 func TestReservationsThatOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -279,6 +279,12 @@ func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	return op.Limit.Amount
 }
 
+// mayHaveNewRate reports whether the rate of op's bucket may be another one than when a reservation was made.
+func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Instant) bool {
+	age := l.reservationAge(made, op.Key.Subject, now)
+	return l.fastestSince(op, now.Steady-int64(age)) == 0
+}
+
 // countLost counts the ops of a refund that is dropped.
 func (l *Limiter) countLost(lost *refund) {
 	switch n := int64(len(lost.ops)); {

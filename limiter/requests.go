@@ -155,6 +155,9 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
+	if c.verb == verbCharge {
+		a.OldRates = l.mayHaveNewRate(&c.ops[0], c.made, now)
+	}
 	if c.ticket != nil {
 		a.Memo = c.memo(now)
 		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }

@@ -352,7 +352,7 @@ func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settl
 
 // splitExcess returns what one of s's subjects still owes, and what it gets back.
 func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	debt = &change{verb: verbAdjust, ticket: s.debtTicket(subj)}
+	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made}
 	back = &refund{debit: subj.debit, made: s.made}
 	back.ops, back.when = nil, nil
 	for i := range subj.ops {
