@@ -47,6 +47,7 @@ func TestGolden(t *testing.T) {
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
 		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),
+		message("change-charge", &change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}),
 		message("change-clear", &change{verb: verbClear, hops: 1, inlineSubject: 7, ticket: ticketOf("x", 5, 0)}),
 		message("counters", &counterIDs{1, 1 << 63}),
 		message("results", &results{{Decision: algorithms.Decision{Used: 5}}}),

@@ -40,7 +40,7 @@ func someQuestion() *question {
 }
 
 func someChange() *change {
-	return &change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}
+	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0)}
 }
 
 func someLeaseRequests() []leaseRequest {
