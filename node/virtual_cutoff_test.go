@@ -142,6 +142,53 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	})
 }
 
+// Nodes that are cut off one after another divide by different rings: the first one by three, those that lost each other afterwards
+// by two. Each admits its own share, as the promise says, so together they admit more than the limit.
+func TestG4_OneAfterAnotherInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 3, exactRules(90))
+		var keys []string
+		for i, v := range p.nodes {
+			keys = append(keys, p.keyOwnedBy("year", v, nil, i))
+		}
+		p.net.Isolate(p.nodes[2].ip)
+		time.Sleep(8 * time.Second) // the node is evicted
+		p.net.Isolate(p.nodes[1].ip)
+		time.Sleep(8 * time.Second)
+
+		admitted := map[string]int64{}
+		for i, v := range p.nodes {
+			share := []int64{45, 45, 30}[i]
+			for _, key := range keys {
+				n, by, _ := v.ask("year", key, 90)
+				if n != share || by[limiter.ByFallback] != 90 {
+					t.Errorf("%s at %d: got %d admitted, by %v; want %d in fallback", key, i, n, by, share)
+				}
+				admitted[key] += n
+			}
+		}
+
+		// What they admitted beyond the limit stays owed.
+		p.net.Rejoin(p.nodes[1].ip)
+		p.net.Rejoin(p.nodes[2].ip)
+		p.awaitWhole()
+		time.Sleep(4 * time.Second)
+		for _, key := range keys {
+			used := p.used("year", key)
+			if used != admitted[key] {
+				t.Errorf("%s: got %d used, want %d", key, used, admitted[key])
+			}
+			n, _, _ := p.nodes[0].ask("year", key, 5)
+			if n != 0 {
+				t.Errorf("%s: got %d more admitted, want none", key, n)
+			}
+		}
+		p.checkOwnership()
+		p.stopNodes()
+	})
+}
+
 // The first check after a cut is decided within 350 ms and later ones at once, regardless of the subject's owner.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	t.Parallel()
