@@ -325,6 +325,27 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 	})
 }
 
+// Only the write of a whole document that is new is refused for what a review finds; the same document may be written again
+// if it was in force before, and so may a piece with the same mistake.
+func TestOnlyNewDocumentsAreReviewed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.founded(1)[0].c.Load()
+		const rule = "{name: a, key: [user], cost: {by: model}, limits: [{limit: 1, per: 1m, unit: tokens}]}"
+		whole := rules.Change{Body: []byte("rules: [" + rule + "]")}
+
+		_, err := c.Write(t.Context(), whole, WriteOptions{})
+		if places := (rules.Errors)(nil); !errors.As(err, &places) || places[0].Path != "rules[0].cost" {
+			t.Errorf("a new document: got %v, want a mistake at rules[0].cost", err)
+		}
+		if _, err := c.Write(t.Context(), whole, WriteOptions{Readopt: true}); err != nil {
+			t.Errorf("a former document: got %v, want no error", err)
+		}
+		if _, err := c.Write(t.Context(), rules.Change{Part: rules.RulePart, Name: "a", Body: []byte(rule)}, WriteOptions{}); err != nil {
+			t.Errorf("a piece: got %v, want no error", err)
+		}
+	})
+}
+
 // skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under which it
 // replaces the server by one with another address and the same ID.
 func skipMove(t *testing.T) {

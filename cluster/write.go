@@ -26,6 +26,8 @@ const awaitPrimaryBound = 2 * time.Second
 type WriteOptions struct {
 	IfMatch int64  // the version that must be in force; 0 for any
 	By      string // the author
+	// Readopt means that a whole document was in force before. It is then written even if a review objects to it.
+	Readopt bool
 }
 
 // Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors],
@@ -45,7 +47,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if change.Part == rules.WholeDocument {
 		// A whole document is valid or not whatever rules are in force, so check it here. The validity of a part depends on
 		// them, so the leader checks it.
-		if _, err := rules.NewHistory().Write(rules.Write{Change: change, By: o.By, When: when}); err != nil {
+		if err := checkDocument(change.Body, o.Readopt); err != nil {
 			return 0, err
 		}
 	}
@@ -76,6 +78,22 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
 	}
 	return result.Version, nil
+}
+
+// checkDocument returns what is wrong with a whole document. A document that was in force before need not pass a review.
+func checkDocument(text []byte, readopt bool) error {
+	parse := rules.Review
+	if readopt {
+		parse = rules.Parse
+	}
+	doc, err := parse(text)
+	if err != nil {
+		return err
+	}
+	if _, err = rules.Compile(doc, 1); err != nil {
+		return rules.Errors{{Message: err.Error()}}
+	}
+	return nil
 }
 
 // withWriteTimeout gives ctx a deadline if it has none.

@@ -507,8 +507,11 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 			return costs[i].Cost
 		}
 	}
-	if limit.UnitID == 0 {
+	switch {
+	case limit.UnitID == h.Rule.CostUnitID:
 		return h.Cost
+	case limit.UnitID == 0:
+		return 1 // the rule's cost table is about another unit
 	}
 	return 0
 }

@@ -156,6 +156,39 @@ rules:
 	}
 }
 
+// A cost table sets the cost in its own unit only. A cost that the check gives itself replaces the table's.
+func TestCostTableOfAnotherUnit(t *testing.T) {
+	l := open(t, `
+rules:
+  - name: llm
+    key: [user]
+    cost: {by: model, unit: credits, values: {big: 10}, default: 2}
+    limits:
+      - {limit: 100, per: 1h, algorithm: fixed-window}
+      - {limit: 100, per: 1h, algorithm: fixed-window, unit: credits}
+      - {limit: 100, per: 1h, algorithm: fixed-window, unit: tokens}
+`)
+	for _, tt := range []struct {
+		model string
+		costs []UnitCost
+		want  [3]int64 // left of each limit
+	}{
+		{"big", nil, [3]int64{99, 90, 100}},
+		{"small", nil, [3]int64{98, 88, 100}},
+		{"big", []UnitCost{{"credits", 30}}, [3]int64{97, 58, 100}},
+		{"big", []UnitCost{{"tokens", 7}}, [3]int64{96, 48, 93}},
+	} {
+		a := check(t, l, epoch, Query{Attributes: attrs("user", "ann", "model", tt.model), Costs: tt.costs})
+		got := [3]int64{}
+		for i := range got {
+			got[i] = a.Limits[i].Remaining
+		}
+		if got != tt.want {
+			t.Errorf("%s %v: got %v left, want %v", tt.model, tt.costs, got, tt.want)
+		}
+	}
+}
+
 func TestDecidedWithoutCounters(t *testing.T) {
 	l := open(t, `
 default: deny

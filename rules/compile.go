@@ -108,6 +108,7 @@ func (c *compiler) compileRule(spec *RuleSpec) *Rule {
 	r.match = c.compileConditions(spec.Match)
 	if spec.Cost != nil {
 		r.cost = c.compileCostTable(spec.Cost)
+		r.CostUnitID = c.unitID(cmp.Or(spec.Cost.Unit, Requests))
 	}
 	if r.Block > 0 {
 		r.block = blockLimit(r.Name, r.Block)

@@ -133,9 +133,10 @@ type LimitSpec struct {
 	pos    yaml.Pos
 }
 
-// CostTable sets a check's cost by the value of an attribute.
+// CostTable sets a check's cost in one unit by the value of an attribute.
 type CostTable struct {
 	By      string
+	Unit    string // Requests if left out
 	Values  []ValueCost
 	Default int64 // 1 if left out
 }

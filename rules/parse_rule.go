@@ -41,6 +41,7 @@ var (
 	costCodec  = codec[int64]{integerCodec(0, int64(algorithms.MaxAmount)).read, integer[int64]}
 	costFields = fieldsOf(
 		of("by", nameCodec, func(c *CostTable) *string { return &c.By }),
+		of("unit", nameCodec, func(c *CostTable) *string { return &c.Unit }),
 		of("values", codec[[]ValueCost]{mapOf(func(d *decoder, key, n *yaml.Node) ValueCost {
 			value, _ := d.value(key)
 			return ValueCost{value, costCodec.read(d, n)}

@@ -129,6 +129,7 @@ type Rule struct {
 	Block         time.Duration // 0 if it has none
 	IPv6Prefix    int           // number of bits of an IPv6 address that distinguish subjects
 	Adaptive      *Adaptive     // nil if it has none
+	CostUnitID    int           // the unit of Hit.Cost: that of the cost table, or 0
 	Inline        bool          // made from limits that came with a call; not in Set.Rules
 	Envoy         bool          // made from a node of Envoy's descriptors; not in Set.Rules
 	Uninterned    bool          // Inline, and compiled for its call alone: it takes no lease
@@ -188,7 +189,7 @@ type Hit struct {
 	// full again when the block ends. It is nil if the rule has no block. The counter depends on the rule and the subject,
 	// not on the block's length.
 	Block *Limit
-	Cost  int64 // in Requests, for a check that gives none: 1, or the value from the rule's cost table
+	Cost  int64 // in the unit Rule.CostUnitID, for a check that gives none: 1, or the value from the rule's cost table
 }
 
 // Rule returns the rule with this name, or else the rule of the EnvoyNode with this path, or nil.

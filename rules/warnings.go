@@ -3,16 +3,15 @@ package rules
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Warnings lists the settings of d that have no effect, and the global limits of which some region gets nothing. Errors have
-// positions only if d is unchanged since it was parsed.
+// Warnings lists the objections of a review to d, the settings that have no effect, and the global limits of which some
+// region gets nothing. Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
-	var w collector
+	w := collector{errs: d.Objections()}
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		d.warnShares(&w, r, path+".limits", r.Limits)
@@ -28,37 +27,13 @@ func (d *Document) Warnings() []Error {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
 	}
-	if d.source == "" {
-		for i := range w.errs {
-			w.errs[i].Line, w.errs[i].Column = 0, 0
-		}
-	}
-	w.sort()
-	return w.errs
+	return d.placed(&w)
 }
 
 // mayBeLeaky reports whether some subject of r has a leaky bucket. It delays checks by itself, and max_delay bounds how long a
 // check with `wait: true` is held.
 func (d *Document) mayBeLeaky(r *RuleSpec) bool {
-	leaky := func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket }
-	if slices.ContainsFunc(r.Limits, leaky) {
-		return true
-	}
-	for _, t := range d.Tiers {
-		if r.Tiered && slices.ContainsFunc(t.Limits, leaky) {
-			return true
-		}
-	}
-	for _, g := range d.Subjects {
-		for _, s := range g.Subjects {
-			for _, o := range s.Overrides {
-				if o.Rule == r.Name && slices.ContainsFunc(o.Limits, leaky) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	return d.someLimit(r, func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket })
 }
 
 // warnShares looks for limits that are too small to divide among the regions that a rule lists.

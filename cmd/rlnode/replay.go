@@ -125,7 +125,7 @@ func (c *replayCmd) print(env *environment, report *replay.Report) error {
 
 // compile reads the rules. Mistakes and warnings go to standard error.
 func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
-	doc, err := loadRules(env, c.Rules, env.stderr)
+	doc, err := loadRules(env, c.Rules, rules.Parse, env.stderr)
 	if err != nil {
 		return nil, err
 	}

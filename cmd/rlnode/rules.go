@@ -72,7 +72,7 @@ Exit codes: 0 the file is valid, 1 it is not, 2 the command line is invalid.`
 
 // Run checks the file.
 func (c *validateCmd) Run(env *environment) error {
-	doc, err := loadRules(env, c.File, env.stdout)
+	doc, err := loadRules(env, c.File, rules.Review, env.stdout)
 	if err != nil {
 		return err
 	}
@@ -81,13 +81,16 @@ func (c *validateCmd) Run(env *environment) error {
 	return nil
 }
 
-// loadRules reads and checks a rules file. It writes the mistakes to out, one per line.
-func loadRules(env *environment, name string, out io.Writer) (*rules.Document, error) {
+// loadRules reads a rules file and parses it by parse, rules.Parse or rules.Review. It writes the mistakes to out, one per
+// line.
+func loadRules(
+	env *environment, name string, parse func([]byte) (*rules.Document, error), out io.Writer,
+) (*rules.Document, error) {
 	src, err := readFile(env, name, rules.MaxDocument)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := rules.Parse(src)
+	doc, err := parse(src)
 	if err == nil {
 		return doc, nil
 	}

@@ -1,0 +1,99 @@
+package rules
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Review is Parse for a document that somebody is about to put in force as a whole. It also refuses what Parse accepts
+// because earlier releases accepted it: see [Document.Objections]. The error is of type [Errors].
+//
+// Nothing else may refuse that. A document that is stored, followed or adopted stays readable in every release, and a
+// write of a single piece must not fail for a mistake elsewhere.
+func Review(src []byte) (*Document, error) {
+	doc, err := Parse(src)
+	if err != nil {
+		return nil, err
+	}
+	if objections := doc.Objections(); len(objections) > 0 {
+		return nil, Errors(objections)
+	}
+	return doc, nil
+}
+
+// Objections lists the mistakes for which [Review] refuses d, although nodes can run it. For all other readers they are
+// warnings. Errors have positions only if d is unchanged since it was parsed.
+func (d *Document) Objections() []Error {
+	var found collector
+	for i, r := range d.Rules {
+		d.reviewCost(&found, fmt.Sprintf("rules[%d]", i), r)
+	}
+	return d.placed(&found)
+}
+
+// placed returns what c has found, in the order of the text. If d has no text, it drops the positions.
+func (d *Document) placed(c *collector) []Error {
+	if d.source == "" {
+		for i := range c.errs {
+			c.errs[i].Line, c.errs[i].Column = 0, 0
+		}
+	}
+	c.sort()
+	return c.errs
+}
+
+// reviewCost objects to a cost table that charges no limit.
+func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
+	if r.Cost == nil {
+		return
+	}
+	unit := cmp.Or(r.Cost.Unit, Requests)
+	if d.someLimit(r, func(l *LimitSpec) bool { return cmp.Or(l.Unit, Requests) == unit }) {
+		return
+	}
+
+	var units []string
+	d.someLimit(r, func(l *LimitSpec) bool {
+		if u := cmp.Or(l.Unit, Requests); !slices.Contains(units, u) {
+			units = append(units, u)
+		}
+		return false
+	})
+	if len(units) == 0 {
+		return // the rule has no limits at all, which is another mistake
+	}
+	found.add(r.position("cost"), path+".cost", "its unit is %s, but no limit of the rule has that unit%s",
+		shorten(unit), hintUnit(units))
+}
+
+// hintUnit names the unit that a cost table without effect was probably meant for.
+func hintUnit(units []string) string {
+	if len(units) == 1 {
+		return "; did you mean unit: " + shorten(units[0]) + "?"
+	}
+	return ""
+}
+
+// someLimit reports whether holds is true for some limit that applies to some subject of r: the rule's own, a tier's or an
+// override's.
+func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
+	if slices.ContainsFunc(r.Limits, holds) {
+		return true
+	}
+	for _, t := range d.Tiers {
+		if r.Tiered && slices.ContainsFunc(t.Limits, holds) {
+			return true
+		}
+	}
+	for _, g := range d.Subjects {
+		for _, s := range g.Subjects {
+			for _, o := range s.Overrides {
+				if o.Rule == r.Name && slices.ContainsFunc(o.Limits, holds) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+package rules
+
+import (
+	"strings"
+	"testing"
+)
+
+const chargesNothing = `version: 1
+rules:
+  - name: a
+    key: [user]
+    cost: {by: model, values: {big: 5}}
+    limits: [{limit: 10, per: 1m, unit: tokens}]
+`
+
+// What only a review refuses stays readable where a document is stored or adopted, and where one of its pieces is written.
+func TestReview_refusesOnlyWholeDocuments(t *testing.T) {
+	const want = "5:5: rules[0].cost: its unit is requests, but no limit of the rule has that unit; did you mean unit: tokens?"
+	if _, err := Review([]byte(chargesNothing)); err == nil || err.Error() != want {
+		t.Errorf("Review: got %v, want %s", err, want)
+	}
+
+	doc := mustParse(t, chargesNothing)
+	if w := doc.Warnings(); len(w) != 1 || w[0].Error() != want {
+		t.Errorf("Warnings: got %v, want %s", w, want)
+	}
+	if _, err := NewHistory().Adopt(Version{Number: 7}, chargesNothing, true); err != nil {
+		t.Errorf("Adopt: %v", err)
+	}
+
+	h, err := NewHistory().Write(Write{Change: Change{Body: []byte(chargesNothing)}})
+	if err != nil {
+		t.Fatalf("Write of a stored document: %v", err)
+	}
+	piece := Change{Part: RulePart, Name: "b", Body: []byte("{key: [user], cost: {by: model}, limits: [{limit: 1, per: 1m, unit: tokens}]}")}
+	if h, err = h.Write(Write{Change: piece}); err != nil {
+		t.Fatalf("Write of a piece: %v", err)
+	}
+	if w := h.doc.Warnings(); len(w) != 2 || w[1].Line != 0 || w[1].Path != "rules[1].cost" {
+		t.Errorf("Warnings after a piece: got %v, want two, the second about rules[1].cost", w)
+	}
+}
+
+func TestReview_costTables(t *testing.T) {
+	const head = "tiers: {free: {limits: [{limit: 1, per: 1m, unit: credits}]}}\nrules:\n  - name: a\n    key: [user]\n    "
+	for _, tt := range []struct{ rule, want string }{
+		{"cost: {by: model}\n    limits: [{limit: 1, per: 1m}]", ""},
+		{"cost: {by: model, unit: requests}\n    limits: [{limit: 1, per: 1m, unit: tokens}, {limit: 1, per: 1m}]", ""},
+		{"cost: {by: model, unit: tokens}\n    limits: [{limit: 1, per: 1m, unit: tokens}]", ""},
+		{"cost: {by: model, unit: credits}\n    tiered: true", ""},
+		{"cost: {by: model}\n    tiered: true", "did you mean unit: credits?"},
+		{"cost: {by: model, unit: token}\n    limits: [{limit: 1, per: 1m, unit: tokens}]", "its unit is token, but no limit of the rule has that unit"},
+		{"cost: {by: model}\n    limits: [{limit: 1, per: 1m}]\nsubjects: {user: {x: {limits: {a: [{limit: 1, per: 1m, unit: credits}]}}}}", ""},
+		{"cost: {by: model, unit: credits}\n    limits: [{limit: 1, per: 1m}]\nsubjects: {user: {x: {limits: {a: [{limit: 1, per: 1m, unit: credits}]}}}}", ""},
+	} {
+		_, err := Review([]byte(head + tt.rule + "\n"))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s:\ngot %v, want %q", tt.rule, err, tt.want)
+		}
+	}
+}
