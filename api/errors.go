@@ -150,8 +150,8 @@ func FramingError(why error) *Error {
 // Title returns the title of e's code.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
-// ErrOnlyMember means that no other member could take over.
-var ErrOnlyMember = errors.New("this node is the only member")
+// ErrOnlyMember means that no other member could take over this node's rules and bills.
+var ErrOnlyMember = errors.New("this is the last node: it has the only copy of rules and bills")
 
 // causes maps the errors of other packages to codes.
 var causes = []struct {

@@ -15,7 +15,8 @@ import (
 
 // errDiverged means that a node's state differs from the majority's state after the same entries.
 var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
-	"stop it, take it out with rlnode remove, start it with an empty data directory, and report this, with the releases of all nodes")
+	"stop it, take it out with rlnode remove, move its data directory away and keep it, because it has what this node counted for bills, " +
+	"start it with a new one, and report this, with the releases of all nodes")
 
 // hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
 type hashReports struct {

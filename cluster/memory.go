@@ -92,7 +92,8 @@ func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 		return
 	}
 	c.config.Logger.Error("Raft's log is older than what this node has applied, as if it had been replaced by an older copy: acknowledged "+
-		"writes may be lost. End this node, take it out with rlnode remove, and start it with an empty data directory",
+		"writes may be lost. End this node, take it out with rlnode remove, move its data directory away, and start it with a new one. Keep the old one: it has "+
+		"what this node counted for bills",
 		"last_entry", last, "applied", c.memory.recordedIndex)
 }
 

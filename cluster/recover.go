@@ -20,7 +20,7 @@ import (
 // address is the host:port at which the node accepts calls; if empty, Recover uses the address in the node's configuration.
 // Once started, the node finds the other survivors through gossip and adds them again. A survivor whose log is not longer
 // than this node's can keep its data directory. A survivor that has applied entries that this node never had must start with
-// an empty directory, because applied entries can't be undone. Never recover two nodes of one cluster: that makes two
+// a new directory, because applied entries can't be undone. Never recover two nodes of one cluster: that makes two
 // clusters with one ID.
 //
 // build must be able to read the whole log: see Skip.

@@ -28,25 +28,26 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 }
 
 // Leave hands this node's partitions over and takes it out of the cluster for good. Until it is stopped, the node then
-// asks other nodes about each check.
-func (a adminView) Leave(ctx context.Context) error {
+// asks other nodes about each check. The last node leaves only if forced. It then stays as it is, but /readyz says that it has left.
+func (a adminView) Leave(ctx context.Context, force bool) (last bool, err error) {
 	n := a.n
-	switch members := n.cluster.View().Members; {
+	last = n.isLastMember()
+	switch {
 	case n.leftByRequest.Load():
-		return nil
-	case len(members) == 0:
-		return fmt.Errorf("%w: this node is starting", cluster.ErrLeaderUnavailable)
-	case len(members) == 1:
-		return api.ErrOnlyMember
+		return last, nil
+	case len(n.cluster.View().Members) == 0:
+		return false, fmt.Errorf("%w: this node is starting", cluster.ErrLeaderUnavailable)
+	case last && !force:
+		return true, api.ErrOnlyMember
 	}
 	if err := n.cluster.LeaveRing(ctx); err != nil {
-		return err
+		return last, err
 	}
 	if err := n.leaveCluster(ctx); err != nil {
-		return err
+		return last, err
 	}
 	n.leftByRequest.Store(true)
-	return nil
+	return last, nil
 }
 
 // condition returns why load balancers should send no checks to this node, although it decides them; nil if they may.

@@ -31,8 +31,10 @@ func TestMembership(t *testing.T) {
 	}{
 		{"POST", "/v1/leave", nil, 401, "unauthorized"},
 		{"GET", "/v1/leave", nil, 405, "takes POST"},
-		{"POST", "/v1/leave", token, 200, `{"left":"n1"}`},
-		{"POST", "/v1/leave", token, 409, "only-member"},
+		{"POST", "/v1/leave", token, 200, `{"left":"n1","last":false}`},
+		{"POST", "/v1/leave?force=false", token, 409, "only-member"},
+		{"POST", "/v1/leave?force=yes", token, 400, "force must be false or true"},
+		{"POST", "/v1/leave?force=true", token, 200, `{"left":"n1","last":true}`},
 		{"POST", "/v1/leave", token, 503, "no-leader"},
 		{"DELETE", "/v1/members/gone", nil, 401, "unauthorized"},
 		{"DELETE", "/v1/members/gone", token, 200, `{"removed":"gone"}`},

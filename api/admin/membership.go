@@ -18,16 +18,24 @@ import (
 const memberTime = adminWriteTimeout - 5*time.Second
 
 // leave removes this node from the cluster. Until that is done, the node decides checks by asking other nodes. It continues even if the
-// caller does not wait, because a half-finished departure is of no use.
+// caller does not wait, because a half-finished departure is of no use. The last node leaves only with ?force=true.
 func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
+	force, err := choiceParam(r.URL.Query(), "force", "false", "true")
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
 	defer cancel()
-	if err := s.config.Membership.Leave(ctx); err != nil {
+
+	last, err := s.config.Membership.Leave(ctx, force == "true")
+	if err != nil {
 		return fmt.Errorf("leave cluster: %w", err)
 	}
-	s.doors.Logger.Info("this node has left the cluster", "by", writer(r))
-	s.sendJSON(w, append(codec.AppendString([]byte(`{"left":`), s.doors.Node), '}'))
-	return nil
+	s.doors.Logger.Info("this node has left the cluster", "last", last, "by", writer(r))
+	return s.reply(w, struct {
+		Left string `json:"left"`
+		Last bool   `json:"last"`
+	}{s.doors.Node, last})
 }
 
 // removeMember removes a node that is gone for good from the cluster; with ?force=true, the node may be alive.

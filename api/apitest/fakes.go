@@ -106,18 +106,21 @@ func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, 
 // Members is a fake admin.Membership.
 type Members struct{ left atomic.Int64 }
 
-// Leave succeeds the first time. The second time the node is the only member, and after that there is no leader.
-func (m *Members) Leave(ctx context.Context) error {
+// Leave succeeds with force, and the first time. The second time the node is the only member, and after that there is no leader.
+func (m *Members) Leave(ctx context.Context, force bool) (last bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
-		return errors.New("the context has no deadline")
+		return false, errors.New("the context has no deadline")
+	}
+	if force {
+		return true, nil
 	}
 	switch m.left.Add(1) {
 	case 1:
-		return nil
+		return false, nil
 	case 2:
-		return fmt.Errorf("leave: %w", api.ErrOnlyMember)
+		return true, fmt.Errorf("leave: %w", api.ErrOnlyMember)
 	}
-	return fmt.Errorf("leave: %w", cluster.ErrLeaderUnavailable)
+	return false, fmt.Errorf("leave: %w", cluster.ErrLeaderUnavailable)
 }
 
 // Remove succeeds for the name "gone", and with force for "there".

@@ -12,14 +12,20 @@ import (
 const departTimeout = time.Minute
 
 // leaveCmd makes a node leave its cluster.
-type leaveCmd struct{ answerFlags }
+type leaveCmd struct {
+	Force bool `help:"Let the last node leave, too. It has the only copy of rules and bills: keep its data directory."`
+	answerFlags
+}
 
 // Help implements kong.HelpProvider.
 func (leaveCmd) Help() string {
 	return `The node at --admin hands over its counters and its usage for bills, and leaves the ring and Raft for good; nothing is
 forgotten. That takes up to a minute. From then on, /readyz answers 503. For checks that still reach it the node asks
 other nodes, so there is no hurry to stop it; but it learns of no new rules or other changes, so do stop it. It is no
-longer a member, and its data directory is useless: remove it.
+longer a member: the others have its counters, and what it counted for bills.
+
+The last node of a cluster does not leave without --force: it has the only copy of rules and bills. To stop it, send
+SIGTERM, and keep its data directory.
 
 For a restart, a node need not leave: stop it with SIGTERM, and it hands over its counters, too.
 
@@ -32,10 +38,19 @@ Example:
 func (c *leaveCmd) Run(env *environment) error {
 	type left struct {
 		Left string `json:"left"`
+		Last bool   `json:"last"`
 	}
-	r := request{method: http.MethodPost, path: "/v1/leave", minTimeout: departTimeout}
+	path := "/v1/leave"
+	if c.Force {
+		path += "?force=true"
+	}
+	r := request{method: http.MethodPost, path: path, minTimeout: departTimeout}
 	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, n *left) error {
-		_, err := fmt.Fprintf(w, "%s has left the cluster: stop its process, and remove its data directory\n", printable(n.Left))
+		advice := "stop its process, which sends the others what it still counts"
+		if n.Last {
+			advice = "stop its process, and keep its data directory: it has the only copy of rules and bills"
+		}
+		_, err := fmt.Fprintf(w, "%s has left the cluster: %s\n", printable(n.Left), advice)
 		return err
 	})
 }

@@ -141,7 +141,7 @@ func TestLeaveAndRemoveRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--name", "n1")
 	for args, want := range map[string]string{
-		"leave":       "only-member",
+		"leave":       "this is the last node: it has the only copy of rules and bills",
 		"remove n1":   "member-there",
 		"remove n9":   "not-found",
 		"remove a/b":  "not-found",
@@ -155,6 +155,36 @@ func TestLeaveAndRemoveRefused(t *testing.T) {
 	if status := s.check(`{"rule": "per-ip", "key": "198.51.100.7"}`); status != 200 {
 		t.Errorf("afterwards: have %d", status)
 	}
+}
+
+// The last node of a cluster keeps the rules, whatever was forced. The others have left, and are still listed for a while.
+func TestTheLastNodeDoesNotLeave(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(1000))
+	for _, m := range f.nodes[:2] {
+		code, out := m.command("leave")
+		if code != 0 || !strings.Contains(out, "has left the cluster") || strings.Contains(out, "directory") {
+			t.Fatalf("%s leaves: got %d %s", m.name, code, out)
+		}
+	}
+	last := f.nodes[2]
+	code, out := last.command("leave")
+	if code == 0 || !strings.Contains(out, "only-member") || !strings.Contains(out, "only copy of rules and bills") {
+		t.Fatalf("the last leaves: got %d %s, want only-member", code, out)
+	}
+
+	code, out = last.command("leave", "--force")
+	if code != 0 || !strings.Contains(out, "keep its data directory") {
+		t.Fatalf("the last leaves by force: got %d %s", code, out)
+	}
+	last.signal(syscall.SIGTERM)
+	last.awaitExit()
+	last.startProcess()
+	process.Eventually(t, "it has its rules", func() bool {
+		_, text, err := last.call("GET", last.admin+"/v1/rules", "", "")
+		return err == nil && strings.Contains(text, "year")
+	})
 }
 
 func TestHealthCommand(t *testing.T) {

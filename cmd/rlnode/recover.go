@@ -40,8 +40,9 @@ majority had not agreed on become agreed.
   2. Run rlnode recover on ONE of them. Never on two: that would make two clusters that mistake each other for one.
   3. Start that node as before. It is ready within seconds, and accepts changes of the rules.
   4. Start the other survivors, one after another. They find it by gossip and are members again. One that does not
-     become ready, or logs that it has entries the cluster never agreed on, must start with an empty data directory.
-  5. Start replacements for the lost nodes with empty data directories, never with an old disk.
+     become ready, or logs that it has entries the cluster never agreed on, must start with a new data directory. Keep
+     the old one: it has what that node counted for bills.
+  5. Start replacements for the lost nodes with new data directories, never with an old disk.
   6. Run rlnode remove for the IDs of the lost nodes, which members shows as failed.
 
 An entry that no node can apply stops every node at the same place; each logs its index and hash, and which release could
