@@ -26,6 +26,8 @@ const awaitPrimaryBound = 2 * time.Second
 type WriteOptions struct {
 	IfMatch int64  // the version that must be in force; 0 for any
 	By      string // the author
+	Message string // why, in the author's words; at most rules.MaxMessage bytes
+	Via     string // how it is written; see rules.ViaApply
 	// Readopt means that a whole document was in force before. It is then written even if a review objects to it.
 	Readopt bool
 }
@@ -51,7 +53,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 			return 0, err
 		}
 	}
-	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, When: when}
+	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, Message: o.Message, Via: o.Via, When: when}
 	_, _ = rand.Read(e.Request[:]) // never fails
 	b, err := c.config.Build.Encode(e)
 	if err != nil {
@@ -269,7 +271,7 @@ func (c *Cluster) initClusterOnce() error {
 		return nil
 	}
 	text, by := c.config.InitialRules()
-	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, When: time.Now()})
+	r, err := c.propose(ctx, agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by, Via: rules.ViaSeed, When: time.Now()})
 	if err != nil {
 		return err
 	}

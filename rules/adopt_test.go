@@ -32,7 +32,7 @@ func TestAdoptedVersions(t *testing.T) {
 			}
 		}
 		vs := h.Versions()
-		if len(vs) != 4 || vs[1] != (Version{12, toMillisecond(noon), "them", "document", 7}) || h.Set().Version != 13 {
+		if len(vs) != 4 || vs[1] != (Version{Number: 12, When: toMillisecond(noon), By: "them", What: "document", Size: 7}) || h.Set().Version != 13 {
 			t.Errorf("have %+v", vs)
 		}
 	}
@@ -68,7 +68,7 @@ func TestSameDocumentAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc, v := readBack(t, next).Current()
-	if tierAmount(doc) != 2 || v != (Version{3, toMillisecond(noon), "us", "region us joins", 0}) || next.Set().Version != 3 {
+	if tierAmount(doc) != 2 || v != (Version{Number: 3, When: toMillisecond(noon), By: "us", What: "region us joins", Applied: 1}) || next.Set().Version != 3 {
 		t.Errorf("have %d, %+v", tierAmount(doc), v)
 	}
 	if !next.Set().DividesAs(h.Set()) || tierAmount(mustWrite(t, next, tierChange(9)).doc) != 9 {

@@ -1,9 +1,12 @@
 package rules
 
 import (
+	"bytes"
 	"cmp"
+	"compress/flate"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -11,21 +14,35 @@ import (
 )
 
 const (
-	// KeptVersions is the number of versions that can be read back.
+	// KeptVersions is how many versions are kept, as long as their compressed texts take at most MaxHistory bytes.
 	KeptVersions = 50
-	// MaxHistory bounds the texts of all kept versions together, in bytes. Repeated rewrites of large documents leave
-	// fewer than KeptVersions. The version in force is always kept, with what replaying it needs.
-	MaxHistory = 64 << 20
+	// MinVersions is how many versions are kept, whatever their size.
+	MinVersions = 10
+	// MaxHistory bounds the compressed texts of all kept versions, in bytes, if there are more than MinVersions.
+	MaxHistory = 32 << 20
 
-	maxBy   = 256 // bytes of Version.By and Version.What
+	// Bounds of what a version says about its writer, in bytes.
+	maxBy   = 256
 	maxWhat = 256
-
-	// fullEvery is the number of changes after which a whole document is kept again. It bounds replaying.
-	fullEvery = 16
-	// maxChain bounds the changes since the last whole document if no newer one can be written because it would exceed
-	// MaxDocument. Such a document was uploaded as a compact text; changes may still make it smaller.
-	maxChain = 512
+	// MaxMessage bounds Version.Message, in bytes.
+	MaxMessage = 1024
 )
+
+// The ways in which rules are written. A whole document from the dashboard counts like a change of a piece: nobody has it
+// in a file.
+const (
+	ViaAPI       = ""          // a request to the admin plane, without more
+	ViaApply     = "apply"     // rlnode apply
+	ViaRollback  = "rollback"  // rlnode rollback
+	ViaRestore   = "restore"   // rlnode restore
+	ViaDashboard = "dashboard" // the dashboard
+	ViaSeed      = "seed"      // the first rules of a new cluster
+)
+
+// IsVia reports whether via is one of the ways in which rules are written.
+func IsVia(via string) bool {
+	return slices.Contains([]string{ViaAPI, ViaApply, ViaRollback, ViaRestore, ViaDashboard, ViaSeed}, via)
+}
 
 // Version is one version of the rules.
 type Version struct {
@@ -34,6 +51,23 @@ type Version struct {
 	By     string    `json:"by"`   // the author, at most 256 bytes
 	What   string    `json:"what"` // what changed, such as "rule login", at most 256 bytes
 	Size   int       `json:"size"` // of the change, in bytes
+
+	Message string `json:"message,omitempty"` // why, in the author's words; at most MaxMessage bytes
+	Via     string `json:"via,omitempty"`     // how it was written
+	// Applied is the last version up to this one that was written as a whole, other than from the dashboard; 0 if there is
+	// none. Later changes are in no one's file.
+	Applied int64 `json:"applied"`
+}
+
+// Writer names the author of v and how it was written, such as "ann, dashboard".
+func (v *Version) Writer() string {
+	switch {
+	case v.Via == "":
+		return v.By
+	case v.By == "":
+		return v.Via
+	}
+	return v.By + ", " + v.Via
 }
 
 // Write is a change and the conditions for making it.
@@ -43,6 +77,8 @@ type Write struct {
 	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules where there are none.
 	OnlyFirst bool
 	By        string    // the author; cut to 256 bytes
+	Message   string    // why; cut to MaxMessage bytes
+	Via       string    // how it is written
 	When      time.Time // kept to the millisecond
 }
 
@@ -52,21 +88,17 @@ type Write struct {
 // A History depends on the writes alone. Nodes that apply the same writes have the same History, whether they applied all
 // of them or started from an encoded one.
 type History struct {
-	// chain holds the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
-	// for adopted versions. The first record is a whole document.
-	chain []*record
-	// doc and set are the version in force, or nil without one. Invariant: doc equals the result of replaying.
+	records []*record // the kept versions; numbers rise by 1, or by more for adopted versions
+	// doc and set are the version in force, or nil without one. Invariant: doc is what parsing the last record's text gives.
 	doc  *Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
 }
 
-// record is a stored version. Small changes are stored as changes: fifty copies of an 8 MiB document would take 400 MiB.
+// record is a stored version.
 type record struct {
 	Version
-	full   bool   // text is a whole document
-	change Change // without its body; zero if full
-	text   string // the document, or the body of the change from the version before
+	packed []byte // the document's text, compressed
 }
 
 // NewHistory returns a history without a version.
@@ -89,21 +121,28 @@ func (h *History) Write(w Write) (*History, error) {
 			return nil, asErrors(err)
 		}
 	}
-	doc, err := base.Apply(w.Change)
+	doc, err := base.withChange(w.Change)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return nil, err
 	case err != nil:
 		return nil, asErrors(err)
 	}
-	r := &record{Version: Version{
+	v := Version{
 		Number: have + 1, When: toMillisecond(w.When),
 		By: truncate(w.By, maxBy), What: truncate(describe(w.Change), maxWhat), Size: len(w.Change.Body),
-	}}
-	if doc, err = h.storeChange(r, doc, w.Change); err != nil {
-		return nil, err
+		Message: truncate(w.Message, MaxMessage), Via: w.Via, Applied: h.lastApplied(),
 	}
-	return h.withRecord(r, doc)
+	if w.Change.Part == WholeDocument && w.Via != ViaDashboard {
+		v.Applied = v.Number
+	}
+	return h.withVersion(v, doc)
+}
+
+// lastApplied returns Version.Applied of the version in force, or 0 before the first.
+func (h *History) lastApplied() int64 {
+	_, v := h.Current()
+	return v.Applied
 }
 
 // Adopt returns the history with a version that was written elsewhere, as a whole document and under the number it has
@@ -120,8 +159,10 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	v.When, v.By, v.What = toMillisecond(v.When), truncate(v.By, maxBy), truncate(v.What, maxWhat)
-	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
+	v.When = toMillisecond(v.When)
+	v.By, v.What, v.Message = truncate(v.By, maxBy), truncate(v.What, maxWhat), truncate(v.Message, MaxMessage)
+	v.Via, v.Applied = truncate(v.Via, maxWhat), min(max(v.Applied, 0), v.Number)
+	return h.withVersion(v, doc)
 }
 
 // Renumber returns the history with one more version of the same document. Something else that is committed together with
@@ -130,84 +171,76 @@ func (h *History) Renumber(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
 	}
-	text, err := h.doc.Text()
+	v := Version{
+		Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy), What: truncate(what, maxWhat),
+		Applied: h.lastApplied(),
+	}
+	if v.Applied == h.currentNumber() {
+		v.Applied = v.Number // nobody has changed the document since
+	}
+	return h.withVersion(v, h.doc)
+}
+
+// withVersion returns h with one more version, v, whose document is doc.
+func (h *History) withVersion(v Version, doc *Document) (*History, error) {
+	set, err := Compile(doc, v.Number)
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	packed, err := pack(doc.source)
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	records := append(slices.Clip(h.records), &record{v, packed})
+	return &History{records: trimRecords(records), doc: doc, set: set, hash: doc.Hash()}, nil
+}
+
+// trimRecords drops the versions that are not kept any longer.
+func trimRecords(records []*record) []*record {
+	size, first := 0, len(records)
+	for first > 0 && len(records)-first < KeptVersions {
+		size += len(records[first-1].packed)
+		if size > MaxHistory && len(records)-first >= MinVersions {
+			break
+		}
+		first--
+	}
+	return slices.Clone(records[first:])
+}
+
+// pack compresses a document's text.
+func pack(text string) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := flate.NewWriter(&out, flate.BestSpeed)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := Parse([]byte(text))
-	if err != nil {
-		return nil, asErrors(err)
+	if _, err := io.WriteString(w, text); err != nil {
+		return nil, err
 	}
-	v := Version{Number: h.currentNumber() + 1, When: toMillisecond(when), By: truncate(by, maxBy), What: truncate(what, maxWhat)}
-	return h.withRecord(&record{Version: v, full: true, text: doc.source}, doc)
+	err = w.Close()
+	return bytes.Clone(out.Bytes()), err
 }
 
-// withRecord returns h with one more version, r, whose document is doc.
-func (h *History) withRecord(r *record, doc *Document) (*History, error) {
-	set, err := Compile(doc, r.Number)
+// document reads the document of a version.
+func (r *record) document() (*Document, error) {
+	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(r.packed)), MaxDocument+1))
 	if err != nil {
-		return nil, asErrors(err)
+		return nil, fmt.Errorf("unpack version %d of the rules: %w", r.Number, err)
 	}
-	return &History{chain: trimChain(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
-}
-
-// storeChange decides how to store r, and returns the document that replaying r will yield. It stores a whole document if
-// c is one, if replaying would take too long, or if the changes since the last whole document are larger than a document.
-func (h *History) storeChange(r *record, doc *Document, c Change) (*Document, error) {
-	if c.Part == WholeDocument {
-		r.full, r.text = true, doc.source
-		return doc, nil
+	doc, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read version %d of the rules: %w", r.Number, err)
 	}
-	changes, size, document := 1, len(c.Body), 0
-	for _, before := range slices.Backward(h.chain) {
-		if before.full {
-			document = len(before.text)
-			break
-		}
-		changes++
-		size += len(before.text)
-	}
-	// The first version has no document before it to replay from.
-	first := len(h.chain) == 0
-	if first || changes >= fullEvery || size > max(document, 4096) {
-		whole, err := Parse(doc.fittingText())
-		switch {
-		case err == nil:
-			r.full, r.text = true, whole.source
-			return whole, nil
-		case first || changes >= maxChain || size > MaxHistory:
-			return nil, err
-		}
-	}
-	r.change, r.text = c, string(c.Body)
-	r.change.Body = nil
 	return doc, nil
-}
-
-// trimChain drops versions that are neither kept any longer nor needed to replay the first kept one. The result begins with
-// a whole document.
-func trimChain(chain []*record) []*record {
-	size, first := 0, len(chain)
-	for i, r := range slices.Backward(chain) {
-		if size += len(r.text); !r.full {
-			continue
-		}
-		if size > MaxHistory && first < len(chain) {
-			break
-		}
-		if first = i; len(chain)-i >= KeptVersions {
-			break
-		}
-	}
-	return slices.Clone(chain[first:])
 }
 
 // Current returns the document in force and its version, or nil and the zero Version before the first.
 func (h *History) Current() (*Document, Version) {
-	if len(h.chain) == 0 {
+	if len(h.records) == 0 {
 		return nil, Version{}
 	}
-	return h.doc, h.chain[len(h.chain)-1].Version
+	return h.doc, h.records[len(h.records)-1].Version
 }
 
 // Hash returns the hash of the document in force, or zero before the first.
@@ -218,19 +251,16 @@ func (h *History) Set() *Set { return h.set }
 
 // currentNumber returns the number of the version in force, or 0 before the first.
 func (h *History) currentNumber() int64 {
-	if len(h.chain) == 0 {
+	if len(h.records) == 0 {
 		return 0
 	}
-	return h.chain[len(h.chain)-1].Number
+	return h.records[len(h.records)-1].Number
 }
-
-// oldestKept returns the index of the oldest version that can be read back.
-func (h *History) oldestKept() int { return max(0, len(h.chain)-KeptVersions) }
 
 // Versions returns the kept versions, newest first: at most KeptVersions.
 func (h *History) Versions() []Version {
-	out := make([]Version, 0, len(h.chain)-h.oldestKept())
-	for _, r := range slices.Backward(h.chain[h.oldestKept():]) {
+	out := make([]Version, 0, len(h.records))
+	for _, r := range slices.Backward(h.records) {
 		out = append(out, r.Version)
 	}
 	return out
@@ -238,35 +268,14 @@ func (h *History) Versions() []Version {
 
 // Version returns the document of a kept version. The error wraps [ErrNotFound].
 func (h *History) Version(n int64) (*Document, error) {
-	i, ok := slices.BinarySearchFunc(h.chain, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
+	i, ok := slices.BinarySearchFunc(h.records, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
-	case !ok || i < h.oldestKept():
+	case !ok:
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
-	case i == len(h.chain)-1:
+	case i == len(h.records)-1:
 		return h.doc, nil
 	}
-	return replay(h.chain, i)
-}
-
-// replay rebuilds the document of chain[last] from the last whole document up to it.
-func replay(chain []*record, last int) (*Document, error) {
-	first := last
-	for first > 0 && !chain[first].full {
-		first--
-	}
-	doc, err := Parse([]byte(chain[first].text))
-	for _, r := range chain[first+1 : last+1] {
-		if err != nil {
-			break
-		}
-		c := r.change
-		c.Body = []byte(r.text)
-		doc, err = doc.Apply(c)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("rebuild version %d of the rules: %w", chain[last].Number, err)
-	}
-	return doc, nil
+	return h.records[i].document()
 }
 
 // asErrors converts any error to Errors, which can be reported to the writer.

@@ -14,40 +14,42 @@ import (
 
 // historyFormat is the format of an encoded history:
 //
-//	byte 0    format, 3
+//	byte 0    format, 4
 //	uvarint   number of versions
 //	for each version, in order:
 //	  uvarint   its number minus the one before
 //	  varint    when, Unix milliseconds
-//	  text      by
-//	  text      what
+//	  texts     by, what, message, via
+//	  uvarint   number minus the version in Applied
 //	  varint    Size
-//	  byte      the changed part; 0 for a whole document
-//	  for a part: a flag for deleted, its attribute and its name, as texts
-//	  text      the document, or the body of the change from the version before
+//	  text      the document, compressed with DEFLATE
 //	4 bytes   CRC32C of all the above, little endian
-const historyFormat = 3
+const historyFormat = 4
+
+// maxPacked bounds a compressed document, in bytes: one that can't be compressed gets slightly larger.
+const maxPacked = MaxDocument + MaxDocument/64
 
 // ErrHistory means that the bytes are no history, or a damaged one.
 var ErrHistory = errors.New("not a history of rules")
 
 // AppendBinary appends h to b, with a checksum.
 func (h *History) AppendBinary(b []byte) []byte {
-	start, size, before := len(b), 64, int64(0)
-	for _, r := range h.chain {
-		size += len(r.text) + len(r.By) + len(r.What) + 256
+	start, size := len(b), 64
+	for _, r := range h.records {
+		size += len(r.packed) + len(r.By) + len(r.What) + len(r.Message) + 256
 	}
-	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.chain)))
-	for _, r := range h.chain {
+	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.records)))
+	before := int64(0)
+	for _, r := range h.records {
 		b = binary.AppendUvarint(b, uint64(r.Number-before))
 		b = binary.AppendVarint(b, r.When.UnixMilli())
-		b = wire.AppendText(wire.AppendText(b, r.By), r.What)
-		b = append(binary.AppendVarint(b, int64(r.Size)), byte(r.change.Part))
-		if !r.full {
-			b = wire.AppendBool(b, r.change.Delete)
-			b = wire.AppendText(wire.AppendText(b, r.change.Attribute), r.change.Name)
+		for _, text := range []string{r.By, r.What, r.Message, r.Via} {
+			b = wire.AppendText(b, text)
 		}
-		b, before = wire.AppendText(b, r.text), r.Number
+		b = binary.AppendUvarint(b, uint64(r.Number-r.Applied))
+		b = binary.AppendVarint(b, int64(r.Size))
+		b = wire.AppendText(b, r.packed)
+		before = r.Number
 	}
 	return wire.AppendSum(b, start)
 }
@@ -63,24 +65,21 @@ func ParseHistory(b []byte) (*History, error) {
 	}
 	d := wire.NewDecoder(content[1:])
 	h, number := &History{}, int64(0)
-	for range d.Count(maxChain+KeptVersions+1, 1) {
+	for range d.Count(KeptVersions, 1) {
 		step := d.UpTo(math.MaxInt64 - 1 - number) // leave room for the next number
 		if number += step; step == 0 {
 			d.Failf("version %d appears twice", number)
 		}
-		h.chain = append(h.chain, decodeRecord(d, number))
+		h.records = append(h.records, decodeRecord(d, number))
 	}
 	if err := d.Done("history"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
-	if len(h.chain) == 0 {
+	if len(h.records) == 0 {
 		return h, nil
 	}
-	if !h.chain[0].full {
-		return nil, fmt.Errorf("%w: the versions before %d are missing", ErrHistory, h.chain[0].Number)
-	}
 	var err error
-	if h.doc, err = replay(h.chain, len(h.chain)-1); err == nil {
+	if h.doc, err = h.records[len(h.records)-1].document(); err == nil {
 		h.set, err = Compile(h.doc, h.currentNumber())
 	}
 	if err != nil {
@@ -92,15 +91,14 @@ func ParseHistory(b []byte) (*History, error) {
 
 func decodeRecord(d *wire.Decoder, number int64) *record {
 	r := &record{Version: Version{
-		Number: number, When: time.UnixMilli(d.Varint()).UTC(), By: d.Text(maxBy), What: d.Text(maxWhat), Size: int(d.Varint()),
+		Number: number, When: time.UnixMilli(d.Varint()).UTC(), By: d.Text(maxBy), What: d.Text(maxWhat),
+		Message: d.Text(MaxMessage), Via: d.Text(maxWhat), Applied: number - d.UpTo(number), Size: int(d.Varint()),
 	}}
-	r.change.Part = Part(d.Byte())
-	if r.full = r.change.Part == WholeDocument; !r.full {
-		r.change.Delete, r.change.Attribute, r.change.Name = d.Bool(), d.Text(MaxDocument), d.Text(MaxDocument)
-	}
-	r.text = d.Text(MaxDocument)
-	if r.change.Part > ListPart || !utf8.ValidString(r.By) || !utf8.ValidString(r.What) {
-		d.Failf("version %d has an unknown part or invalid UTF-8", number)
+	r.packed = slices.Clone(d.View(maxPacked))
+	for _, text := range []string{r.By, r.What, r.Message, r.Via} {
+		if !utf8.ValidString(text) {
+			d.Failf("version %d has invalid UTF-8", number)
+		}
 	}
 	return r
 }

@@ -2,9 +2,11 @@ package rules
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -88,7 +90,7 @@ func TestFirstOnly(t *testing.T) {
 	}
 	for _, h := range []*History{h, readBack(t, h)} {
 		doc, v := h.Current()
-		want := Version{Number: 1, When: noon.UTC().Truncate(time.Millisecond), By: "seed", What: "document", Size: len(numbered(1))}
+		want := Version{Number: 1, When: noon.UTC().Truncate(time.Millisecond), By: "seed", What: "document", Size: len(numbered(1)), Applied: 1}
 		if v != want || h.Set().Version != 1 || h.Set().Document != doc {
 			t.Errorf("have %+v, want %+v", v, want)
 		}
@@ -122,7 +124,7 @@ func TestVersionsReplay(t *testing.T) {
 			checkVersions(t, readBack(t, h), n)
 		}
 	}
-	if n := len(h.chain); n > KeptVersions+fullEvery {
+	if n := len(h.records); n != KeptVersions {
 		t.Errorf("%d versions are kept", n)
 	}
 }
@@ -193,86 +195,100 @@ func bigDocument(subjects int) []byte {
 	return b.Bytes()
 }
 
-// textBytes returns the number of bytes of text that h holds.
-func textBytes(h *History) (size int) {
-	for _, r := range h.chain {
-		size += len(r.text)
+// packedBytes returns how many bytes of compressed text h holds.
+func packedBytes(h *History) (size int) {
+	for _, r := range h.records {
+		size += len(r.packed)
 	}
 	return size
 }
 
-// Fifty small changes to a large document don't store it fifty times: each costs about its own size.
-func TestSmallChangesStaySmall(t *testing.T) {
-	big := bigDocument(5_000)
+// randomComment returns a comment of about n bytes that can hardly be compressed.
+func randomComment(random *rand.Rand, n int) []byte {
+	b := make([]byte, n*3/4)
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return append(append([]byte("# "), base64.StdEncoding.EncodeToString(b)...), '\n')
+}
+
+// TestHistory_KeepsFifty: fifty versions of a large document are kept if they compress well.
+func TestHistory_KeepsFifty(t *testing.T) {
+	big := bigDocument(20_000)
 	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
-	for n := 2; n <= 50; n++ {
+	for n := 2; n <= 60; n++ {
 		h = mustWrite(t, h, tierChange(n))
 	}
-	if size := textBytes(h); size > 6*len(big) {
-		t.Errorf("%d bytes for 50 versions of a document of %d", size, len(big))
+	if n, size := len(h.Versions()), packedBytes(h); n != KeptVersions || size > MaxHistory {
+		t.Errorf("have %d versions in %d bytes, want %d in at most %d", n, size, KeptVersions, MaxHistory)
 	}
 	doc, err := h.Version(37)
 	if err != nil || tierAmount(doc) != 37 {
-		t.Errorf("version 37 says %d (%v)", tierAmount(doc), err)
-	}
-	if size := len(bytesOf(t, h)); size > 6*len(big) {
-		t.Errorf("%d bytes are written", size)
+		t.Errorf("version 37: have %d, %v, want 37", tierAmount(doc), err)
 	}
 }
 
-// Rewriting large documents repeatedly pushes out the oldest versions before there are fifty.
-func TestTextIsBounded(t *testing.T) {
-	big := append(bigDocument(10), strings.Repeat("# "+strings.Repeat("x", 997)+"\n", 6000)...)
-	h := NewHistory()
-	for n := 1; n <= 14; n++ {
-		h = mustWrite(t, h, Change{Part: WholeDocument, Body: big})
-		h = mustWrite(t, h, tierChange(n))
+// TestHistory_KeepsTenOfTheLargest: at least ten versions are kept, whatever their size, and no more than fit beyond these.
+func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	write := func(h *History, n, size int) *History {
+		return mustWrite(t, h, Change{Body: append([]byte(numbered(n)), randomComment(random, size)...)})
 	}
-	if size := textBytes(h); size > MaxHistory || size < MaxHistory-8<<20 {
-		t.Errorf("%d bytes of text", size)
+	h := NewHistory()
+	for n := 1; n <= 12; n++ {
+		h = write(h, n, 7<<20)
 	}
 	vs := h.Versions()
-	if len(vs) < 16 || vs[0].Number != 28 {
-		t.Errorf("%d versions, the last %d", len(vs), vs[0].Number)
+	if len(vs) != MinVersions || packedBytes(h) < MaxHistory {
+		t.Fatalf("have %d versions in %d bytes, want %d in more than %d", len(vs), packedBytes(h), MinVersions, MaxHistory)
 	}
-	for _, v := range vs[:4] {
-		if doc, err := h.Version(v.Number); err != nil || v.Number%2 == 0 && tierAmount(doc) != int(v.Number/2) {
-			t.Errorf("version %d: %d, %v", v.Number, tierAmount(doc), err)
-		}
+	if doc, err := readBack(t, h).Version(3); err != nil || tierAmount(doc) != 3 {
+		t.Errorf("version 3: have %d, %v, want 3", tierAmount(doc), err)
 	}
-	if _, err := h.Version(vs[len(vs)-1].Number - 1); !errors.Is(err, ErrNotFound) {
-		t.Errorf("have %v", err)
+	if _, err := h.Version(2); !errors.Is(err, ErrNotFound) {
+		t.Errorf("version 2: have %v, want ErrNotFound", err)
+	}
+	for n := 13; n <= 60; n++ { // small ones take the place of large ones
+		h = mustWrite(t, h, wholeChange(n))
+	}
+	if n := len(h.Versions()); n != KeptVersions {
+		t.Errorf("have %d versions, want %d", n, KeptVersions)
 	}
 }
 
-// A document that can't be written whole can be changed for a while, and then has to be rewritten.
-func TestDocumentThatDoesNotFit(t *testing.T) {
-	h := mustWrite(t, NewHistory(), wholeChange(1))
-	// Pretend that the uploaded text was compact: every rendering is too large.
-	fat := *h.doc
-	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
-	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
-	fat.size = 2 * MaxDocument
-	h.doc = &fat
-	extend := func(to int) {
-		h = mustWrite(t, h, tierChange(5))
-		if last := h.chain[len(h.chain)-1]; last.full {
-			t.Fatalf("version %d is stored whole", last.Number)
+// TestVersion_Applied: a version names the last one that was written as a whole, other than from the dashboard.
+func TestVersion_Applied(t *testing.T) {
+	h := NewHistory()
+	for i, test := range []struct {
+		c    Change
+		via  string
+		want int64
+	}{
+		{tierChange(1), ViaAPI, 0},
+		{wholeChange(2), ViaSeed, 2},
+		{tierChange(3), ViaAPI, 2},
+		{wholeChange(4), ViaDashboard, 2},
+		{wholeChange(5), ViaApply, 5},
+		{tierChange(6), ViaDashboard, 5},
+		{wholeChange(7), ViaAPI, 7},
+		{wholeChange(8), ViaRollback, 8},
+	} {
+		next, err := h.Write(Write{Change: test.c, Via: test.via, Message: "because", By: "ann", When: noon})
+		if err != nil {
+			t.Fatal(err)
 		}
-		for len(h.chain) < to {
-			r := *h.chain[len(h.chain)-1]
-			r.Number++
-			h.chain = append(h.chain, &r)
+		h = readBack(t, next)
+		_, v := h.Current()
+		if v.Applied != test.want || v.Via != test.via || v.Message != "because" {
+			t.Errorf("version %d: have %+v, want applied %d, via %q", i+1, v, test.want, test.via)
 		}
 	}
-	extend(fullEvery + 1)
-	extend(maxChain)
-	var invalid Errors
-	if _, err := h.Write(Write{Change: tierChange(1)}); !errors.As(err, &invalid) {
-		t.Errorf("have %v, want Errors", err)
+	h, err := h.Renumber("region us joins", "us", noon)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if next := mustWrite(t, h, wholeChange(9)); tierAmount(next.doc) != 9 {
-		t.Error("a whole document is not taken")
+	if _, v := h.Current(); v.Applied != v.Number {
+		t.Errorf("a version that changes nothing: have %+v, want applied %d", v, v.Number)
 	}
 }
 
@@ -323,10 +339,10 @@ func TestRefusedWrites(t *testing.T) {
 	}
 }
 
-// The first version may be a piece. It is kept as a whole document.
+// The first version may be a piece.
 func TestFirstPiece(t *testing.T) {
 	h := mustWrite(t, NewHistory(), Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
-	if doc, v := h.Current(); tierAmount(doc) != 3 || v.What != "tier free" || !h.chain[0].full {
+	if doc, v := h.Current(); tierAmount(doc) != 3 || v.What != "tier free" {
 		t.Errorf("have %+v", v)
 	}
 	h = mustWrite(t, h, Change{Part: TierPart, Name: "free", Delete: true})
@@ -373,6 +389,15 @@ func TestDamagedHistories(t *testing.T) {
 		}
 	}
 	body := good[:len(good)-4]
+	doc, _ := h.Current()
+	unknownKey, err := pack(strings.Replace(doc.source, "default_tier", "default_tire", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(unknownKey) != len(h.records[4].packed) {
+		unknownKey = append(binary.AppendUvarint(nil, uint64(len(unknownKey))), unknownKey...)
+		h.records[4].packed = wire.AppendText(nil, h.records[4].packed)
+	}
 	tests := map[string][]byte{
 		"more behind":    append(bytes.Clone(body), 0),
 		"one too few":    append([]byte{historyFormat, 4}, body[2:]...),
@@ -382,20 +407,15 @@ func TestDamagedHistories(t *testing.T) {
 		"numbers wrap":   append(append([]byte{historyFormat, 5}, binary.AppendUvarint(nil, 1<<64-3)...), body[3:]...),
 		"endless number": append([]byte{historyFormat, 5}, bytes.Repeat([]byte{0xff}, 20)...),
 		"very many":      append([]byte{historyFormat}, binary.AppendUvarint(nil, 1<<60)...),
-		"part":           bytes.Replace(body, append([]byte{byte(TierPart), 0, 0, 4}, "free"...), append([]byte{9, 0, 0, 4}, "free"...), 1),
 		"another form":   append([]byte{1}, body[1:]...),
-		"no rules":       bytes.Replace(body, []byte("default_tier"), []byte("default_tire"), 1),
+		"no rules":       bytes.Replace(body, h.records[4].packed, unknownKey, 1),
+		"not packed":     bytes.Replace(body, h.records[4].packed, bytes.Repeat([]byte{0xff}, len(h.records[4].packed)), 1),
 	}
 	for name, b := range tests {
 		if bytes.Equal(b, body) {
 			t.Fatalf("%s: changed nothing", name)
 		}
 	}
-	// A history that begins with a change is incomplete.
-	lost := *h
-	lost.chain = h.chain[1:]
-	whole := bytesOf(t, &lost)
-	tests["no whole one"] = whole[:len(whole)-4]
 	for name, b := range tests {
 		if back, err := ParseHistory(seal(b)); !errors.Is(err, ErrHistory) || back != nil {
 			t.Errorf("%s: have %v, want ErrHistory", name, err)

@@ -301,7 +301,7 @@ func (e Rules) apply(next *State) Result {
 // second.
 func (e Rules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
-		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When,
+		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, Message: e.Message, Via: e.Via, When: e.When,
 	})
 }
 

@@ -109,6 +109,8 @@ type Rules struct {
 	IfMatch   int64        `json:"if_match,omitempty"`   // the version that must be in force; 0 for any
 	OnlyFirst bool         `json:"only_first,omitempty"` // write only if there is no version yet
 	By        string       `json:"by,omitempty"`
+	Message   string       `json:"message,omitempty"` // why
+	Via       string       `json:"via,omitempty"`     // how it is written; see rules.ViaApply
 	When      time.Time    `json:"when"` // with a precision of 1 ms
 }
 

@@ -94,7 +94,7 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	s := do(t, begun(t), global(90, ""))
 	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "us", By: "us", When: 77_000}))
 	doc, v := next.History.Current()
-	if r.Err != nil || r.Version != 2 || v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us", What: "region us joins"}) || len(doc.Rules) != 1 {
+	if r.Err != nil || r.Version != 2 || v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us", What: "region us joins", Applied: 2}) || len(doc.Rules) != 1 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	if held(next) != "1 2" || limitIn(t, next, "eu", time.Now()) != 45 || limitIn(t, next, "us", time.Now()) != 0 {
