@@ -68,6 +68,7 @@ func TestGolden(t *testing.T) {
 		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 		message("recent", &recentList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900, Recent: 3}}}),
 		message("history", &NodeHistory{Steps: []StepCounts{{Number: 60_000_000, Checks: counts}}}),
+		message("use", &useReport{counted: UseWindow, silent: 1, rules: []usedRule{{"login", 1204}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

@@ -54,6 +54,7 @@ func (l *Limiter) EndHistoryStep() {
 	}
 	if l.history.endSteps(now, active.checks) {
 		l.top.endStep()
+		active.endUseStep(now)
 	}
 }
 

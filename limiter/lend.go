@@ -33,6 +33,11 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 		l.membership.loans.serveRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
+	case method == MethodUse:
+		l.membership.serveInBackground(to, func() {
+			r, _ := l.useOfRegion()
+			to.Reply(wire.Encode(nil, r))
+		})
 	default:
 		to.Fail(CodeMessage, "unknown method between regions")
 	}

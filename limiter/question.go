@@ -24,6 +24,7 @@ const (
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
 	MethodRecent                           // asks for the subjects refused most in the last five minutes, with a reply
 	MethodHistory                          // asks for a node's decisions in the last hour, with a reply
+	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
 	endOfMethods
 )
 

@@ -58,7 +58,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 		if m != MethodShare {
 			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeNear(c.From.Node, c.Method, c.Body, c) })
 		}
-		if m == MethodLend || m == MethodShare {
+		if m == MethodLend || m == MethodShare || m == MethodUse {
 			p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFar(c.Method, c.Body, c) })
 		}
 	}
@@ -98,6 +98,8 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			h := l.historyHere()
 			to.Reply(wire.Encode(nil, &h))
 		})
+	case MethodUse:
+		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.useHere())) })
 	case MethodChange:
 		var c change
 		serveForwarded(m, to, body, &c, func() (wire.Message, error) {

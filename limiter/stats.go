@@ -36,6 +36,9 @@ type ruleStats struct {
 	falsePositives atomic.Int64
 	refusals       refusals // by the rule; in activeRules.overall, by the deny list
 	byDefault      refusals // only in activeRules.overall
+	// unmatched counts uses that checks below does not count; see countUnmatched.
+	unmatched atomic.Int64
+	used      usedSteps
 }
 
 type ruleCounts struct {
@@ -135,10 +138,14 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		}
 		return
 	}
+	active := a.scratch.active
+	if q.Peeks() || a.DecidedBy >= ByList {
+		active.countUnmatched(q, a)
+	}
 	if q.Peeks() {
 		return
 	}
-	active, stripe := a.scratch.active, l.stripeOf(a)
+	stripe := l.stripeOf(a)
 	if a.DecidedBy < ByList {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.billCheck(q, a)
