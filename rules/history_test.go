@@ -214,7 +214,7 @@ func randomComment(random *rand.Rand, n int) []byte {
 
 // TestHistory_KeepsFifty: fifty versions of a large document are kept if they compress well.
 func TestHistory_KeepsFifty(t *testing.T) {
-	big := bigDocument(20_000)
+	big := bigDocument(3_000)
 	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
 	for n := 2; n <= 60; n++ {
 		h = mustWrite(t, h, tierChange(n))

@@ -111,7 +111,7 @@ type Rules struct {
 	By        string       `json:"by,omitempty"`
 	Message   string       `json:"message,omitempty"` // why
 	Via       string       `json:"via,omitempty"`     // how it is written; see rules.ViaApply
-	When      time.Time    `json:"when"` // with a precision of 1 ms
+	When      time.Time    `json:"when"`              // with a precision of 1 ms
 }
 
 // Member is the agreed description of a node.
