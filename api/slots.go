@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 const (
@@ -171,7 +173,7 @@ func addressOf(a net.Addr) netip.Prefix {
 	if !ok {
 		return netip.Prefix{}
 	}
-	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	ip := ipaddr.Canonical(t.AddrPort().Addr())
 	bits := 32
 	if ip.Is6() {
 		bits = 64

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 // Address returns a function that returns the address of a request's client.
@@ -14,7 +16,7 @@ import (
 // it takes the leftmost. If hops is 0, the header is missing, or the element is not an address, it returns the address of
 // the peer.
 //
-// The address has no port and no zone. An IPv4-mapped address becomes IPv4.
+// The address has no port and no zone. One that embeds an IPv4 address, as NAT64 makes it, becomes that one.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
 		peer, ok := parseAddress(r.RemoteAddr)
@@ -61,5 +63,5 @@ func parseAddress(s string) (string, bool) {
 			return "", false
 		}
 	}
-	return a.Unmap().WithZone("").String(), true
+	return ipaddr.Canonical(a).String(), true
 }

@@ -4,10 +4,28 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// defaultIPv6Prefix is the number of bits of an IPv6 address that distinguish subjects: a customer usually has a /64.
-const defaultIPv6Prefix = 64
+// grouping is how many first bits of an address distinguish subjects.
+type grouping struct{ ipv4, ipv6 int }
+
+// defaultGrouping tells all IPv4 addresses apart. Of IPv6, a customer usually has a /64.
+var defaultGrouping = grouping{ipv4: 32, ipv6: 64}
+
+// of returns the address that stands for all addresses counted together with a.
+func (g grouping) of(a netip.Addr) netip.Addr {
+	bits := g.ipv6
+	if a.Is4() {
+		bits = g.ipv4
+	}
+	p, err := a.Prefix(bits)
+	if err != nil {
+		return a
+	}
+	return p.Addr()
+}
 
 // holdsAddresses reports whether an attribute's values are addresses: ip and *_ip.
 func holdsAddresses(attribute string) bool {
@@ -27,11 +45,17 @@ func trimBlanks(s string) string {
 
 func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// parseAddress reads an address in any notation. Every value of an attribute that holds addresses, and every entry of
-// an address list in a header, is read here and nowhere else, so a caller is one subject whatever program wrote the
-// address. Blanks, double quotes and brackets may surround it, and a port may follow. An IPv4-mapped address becomes
-// IPv4. A zone is dropped, because it names an interface of the machine that wrote it.
+// parseAddress reads an address in any notation. Every value of an attribute that holds addresses is read here and
+// nowhere else, so a caller is one subject whatever program wrote the address, and whatever translated its packets.
+// An address that embeds an IPv4 address becomes that one.
 func parseAddress(s string) (netip.Addr, bool) {
+	a, ok := parseWritten(s)
+	return ipaddr.Canonical(a), ok
+}
+
+// parseWritten reads an address as it is written. Blanks, double quotes and brackets may surround it, and a port may
+// follow. A zone is dropped, because it names an interface of the machine that wrote it.
+func parseWritten(s string) (netip.Addr, bool) {
 	colon := strings.IndexByte(s, ':')
 	if colon < 0 {
 		if a, ok := parseIPv4(s); ok {
@@ -108,7 +132,7 @@ func parseIPv6(s string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(s)
-	return a.Unmap(), err == nil
+	return a, err == nil
 }
 
 // beginsIPv6 reports whether the first byte of s, which must not be empty, can begin an IPv6 address.
@@ -150,19 +174,7 @@ func parseIPv4(s string) (netip.Addr, bool) {
 	return netip.AddrFrom4(a), true
 }
 
-// groupAddress returns the address that stands for all addresses counted together with a.
-func groupAddress(a netip.Addr, ipv6Prefix int) netip.Addr {
-	if a.Is4() {
-		return a
-	}
-	p, err := a.Prefix(ipv6Prefix)
-	if err != nil {
-		return a
-	}
-	return p.Addr()
-}
-
-// parsePrefix reads a CIDR, ignoring blanks around it. A CIDR of IPv4-mapped addresses is IPv4.
+// parsePrefix reads a CIDR, ignoring blanks around it. A CIDR of addresses that count as IPv4 is IPv4.
 func parsePrefix(s string) (netip.Prefix, bool) {
 	s = trimBlanks(s)
 	if strings.IndexByte(s, '/') <= 0 {
@@ -172,10 +184,7 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-	}
-	return p, true
+	return ipaddr.CanonicalPrefix(p), true
 }
 
 // canonicalAddress returns value in canonical notation if attribute holds addresses and value is one, and otherwise value

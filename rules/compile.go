@@ -101,7 +101,7 @@ func (c *compiler) compileRule(spec *RuleSpec) *Rule {
 	for _, name := range spec.Key {
 		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name)}
 		if c.doc.group(name) >= 0 {
-			k.subjects, r.bySubject = c.subjectTable(name, r.IPv6Prefix), true
+			k.subjects, r.bySubject = c.subjectTable(name, r.grouping), true
 		}
 		r.key = append(r.key, k)
 	}
@@ -132,7 +132,10 @@ func (c *compiler) applySettings(r *Rule, s *Settings) {
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
 	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition)))) // "" is share
 	r.OnLimit, r.MaxDelay = c.onLimit(s)
-	r.IPv6Prefix = cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultIPv6Prefix)
+	r.grouping = grouping{
+		ipv4: cmp.Or(s.IPv4Prefix, d.IPv4Prefix, defaultGrouping.ipv4),
+		ipv6: cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultGrouping.ipv6),
+	}
 	r.Lease = Lease{
 		Threshold: cmp.Or(s.Lease.Threshold, d.Lease.Threshold, defaultThreshold),
 		Idle:      cmp.Or(s.Lease.Idle, d.Lease.Idle, defaultIdle),

@@ -67,7 +67,7 @@ func (c *condition) isMetBy(m *Match, v *value) bool {
 	}
 	if (len(c.addresses) > 0 || c.netSet != nil) && v.isAddress() {
 		_, found := slices.BinarySearchFunc(c.addresses, v.address, netip.Addr.Compare)
-		if found || c.netSet != nil && c.netSet.Contains(v.address) {
+		if found || c.netSet != nil && (c.netSet.Contains(v.address) || v.written.IsValid() && c.netSet.Contains(v.written)) {
 			return true
 		}
 	}

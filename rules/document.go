@@ -61,6 +61,7 @@ type Settings struct {
 	OnLimit     string // refuse or delay
 	MaxDelay    Span
 	Lease       LeaseSpec
+	IPv4Prefix  int // bits
 	IPv6Prefix  int // bits
 	TZ          string
 }

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -65,7 +64,7 @@ func (e *Entry) canonicalText() string {
 // canonicalValue is canonicalAddress for conditions, where a value may also be a CIDR.
 func canonicalValue(attribute, value string) string {
 	if holdsAddresses(attribute) {
-		if p, err := netip.ParsePrefix(value); err == nil {
+		if p, ok := parsePrefix(value); ok {
 			return p.String() // addressMistake has rejected bits behind the prefix
 		}
 	}

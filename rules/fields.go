@@ -138,6 +138,7 @@ func settingFields[T any](at func(*T) *Settings) map[string]field[T] {
 		of("lease", leaseCodec, func(t *T) *LeaseSpec { return &at(t).Lease }),
 		of("on_limit", wordCodec("refuse", "delay"), func(t *T) *string { return &at(t).OnLimit }),
 		of("max_delay", spanCodec(time.Millisecond, algorithms.LongestDelay), func(t *T) *Span { return &at(t).MaxDelay }),
+		of("ipv4_prefix", integerCodec(1, 32), func(t *T) *int { return &at(t).IPv4Prefix }),
 		of("ipv6_prefix", integerCodec(1, 128), func(t *T) *int { return &at(t).IPv6Prefix }),
 		of("tz", zoneCodec, func(t *T) *string { return &at(t).TZ }),
 	} {

@@ -31,7 +31,7 @@ func FuzzParseAddress(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		have, ok := parseAddress(s)
-		want, wantOK := slowAddress(s)
+		want, _, wantOK := slowAddress(s)
 		if have != want || ok != wantOK {
 			t.Errorf("%q: have %v %v, want %v %v", s, have, ok, want, wantOK)
 		}

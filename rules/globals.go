@@ -35,7 +35,7 @@ func (c *compiler) summarizeGlobals() globals {
 		if r.Scope != GlobalScope {
 			continue
 		}
-		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.IPv6Prefix))
+		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.grouping.ipv6), byte(r.grouping.ipv4))
 		for _, name := range r.Key {
 			b, attributes[name] = appendString(b, name), true
 		}

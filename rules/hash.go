@@ -70,10 +70,10 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 			h = h.addText(v.text)
 			title = tagText | uint64(uint32(len(v.text)))<<8
 		case v.address.Is4():
-			a := v.address.As4()
+			a := r.grouping.of(v.address).As4()
 			title = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
 		default:
-			a := groupAddress(v.address, r.IPv6Prefix).As16()
+			a := r.grouping.of(v.address).As16()
 			h = h.addWord(binary.LittleEndian.Uint64(a[:8])).addWord(binary.LittleEndian.Uint64(a[8:]))
 			title = tagIPv6
 		}

@@ -250,11 +250,9 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	}
 	if (a.addresses != nil || a.nets != nil) && v.isAddress() {
 		found = append(found, a.addresses[v.address]...)
-		if a.nets != nil {
-			node, _ := a.nets.Lookup(v.address)
-			for ; node != nil; node = node.enclosing {
-				found = append(found, node.entries...)
-			}
+		found = a.findNets(v.address, found)
+		if v.written.IsValid() {
+			found = a.findNets(v.written, found)
 		}
 	}
 	if a.prefixes.lengths == nil && a.suffixes.lengths == nil {
@@ -272,6 +270,18 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 			break
 		}
 		found = append(found, a.suffixes.byText[text[len(text)-n:]]...)
+	}
+	return found
+}
+
+// findNets appends the entries filed under CIDRs that hold address.
+func (a *attributeIndex) findNets(address netip.Addr, found []int32) []int32 {
+	if a.nets == nil {
+		return found
+	}
+	node, _ := a.nets.Lookup(address)
+	for ; node != nil; node = node.enclosing {
+		found = append(found, node.entries...)
 	}
 	return found
 }

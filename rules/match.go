@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unsafe"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 // ErrKey means that the number of a key's values differs from that of the rule's key attributes, or that the values match
@@ -40,19 +42,30 @@ type value struct {
 	number       int // of the attribute
 	text         string
 	holdsAddress bool // the attribute is for addresses
-	parsed       bool // address and valid are known
+	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	canonical    string // canonical notation of the address, in Match.canonical; set on first use
+	written      netip.Addr // the IPv6 address that embeds address; invalid if there is none, or it is but a notation of it
+	canonical    string     // canonical notation of the address, in Match.canonical; set on first use
 }
 
-// isAddress reports whether the value is an address. If so, it sets v.address.
+// isAddress reports whether the value is an address. If so, it sets v.address and v.written.
 func (v *value) isAddress() bool {
 	if !v.parsed {
-		v.address, v.valid = parseAddress(v.text)
-		v.parsed = true
+		v.parse()
 	}
 	return v.valid
+}
+
+// parse sets all that isAddress needs.
+func (v *value) parse() {
+	a, ok := parseWritten(v.text)
+	v.parsed, v.valid = true, ok
+
+	v.address, v.written = ipaddr.Canonical(a), netip.Addr{}
+	if a.Is6() && !a.Is4In6() && v.address.Is4() {
+		v.written = a
+	}
 }
 
 // canonicalText returns the text of v that globs and cost tables are compared with; addresses are in canonical notation.
@@ -321,7 +334,7 @@ func (r *Rule) NormalKey(key []string) []string {
 func (r *Rule) normalValue(i int, text string) string {
 	if !r.Envoy && r.key[i].address {
 		if a, ok := parseAddress(text); ok {
-			return groupAddress(a, r.IPv6Prefix).String()
+			return r.grouping.of(a).String()
 		}
 	}
 	return strings.Clone(text)

@@ -99,6 +99,13 @@ func TestMatch_conditions(t *testing.T) {
 		{"ip: ['2001:db8::/32', 10.0.0.1]", "ip", "2001:db8:1::1 10.0.0.1 ::ffff:10.0.0.1 2001:DB8::%eth0", "2001:db9:: 10.0.0.2"},
 		{"ip: '2001:db8::1'", "ip", "2001:db8::1 2001:db8:0::1", "2001:db8::2"},
 		{"ip: '::ffff:10.0.0.0/104'", "ip", "10.1.2.3", "11.1.2.3"},
+		{"ip: 198.51.100.0/24", "ip", "64:ff9b::c633:6407 2002:c633:64ff:1::5", "64:ff9b::c633:6507 64:ff9b:1::c633:6407 2002:c633:6507::"},
+		{"ip: '64:ff9b::c633:6400/120'", "ip", "198.51.100.7 64:ff9b::c633:6407 2002:c633:6407::", "198.51.101.7"},
+		{"ip: '2002:c633:6407::/48'", "ip", "198.51.100.7 2002:c633:6407:9::1", "198.51.100.8"},
+		// A CIDR of all of a form is not all of IPv4.
+		{"ip: '64:ff9b::/96'", "ip", "64:ff9b::c633:6407", "198.51.100.7 2002:c633:6407:: ::ffff:198.51.100.7"},
+		{"ip: ['2002::/16', 10.0.0.0/8]", "ip", "2002:c633:6407::1 10.1.2.3 2002:a01:203::", "198.51.100.7 64:ff9b::c633:6407"},
+		{"ip: '::/0'", "ip", "2002:c633:6407::1 2001:db8::1", "198.51.100.7 ::ffff:198.51.100.7"},
 		{"ip: '192.168.*'", "ip", "192.168.1.1 ::ffff:192.168.7.7", "192.169.1.1"},
 		{"ip: unknown", "ip", "unknown", "1.2.3.4"},
 		{"host: 10.0.0.0/8", "host", "10.9.9.9 10.0.0.0/8", "ten"},
@@ -179,6 +186,7 @@ rules:
   - {name: ip, key: [ip], limits: [{limit: 1, per: 1m}]}
   - {name: wide, key: [client_ip], ipv6_prefix: 48, limits: [{limit: 1, per: 1m}]}
   - {name: text, key: [host], limits: [{limit: 1, per: 1m}]}
+  - {name: net, key: [net_ip], ipv4_prefix: 24, limits: [{limit: 1, per: 1m}]}
 `)
 	tests := []struct {
 		rule string
@@ -197,6 +205,12 @@ rules:
 		{"ip", []string{"01.2.3.4"}, []string{"1.2.3.4"}, false, "01.2.3.4"},
 		{"wide", []string{"2001:db8:7:1::"}, []string{"2001:db8:7:ffff::"}, true, "2001:db8:7::"},
 		{"text", []string{"1.2.3.4"}, []string{"::ffff:1.2.3.4"}, false, "1.2.3.4"},
+		{"ip", []string{"64:ff9b::102:304"}, []string{"64:ff9b::102:305"}, false, "1.2.3.4"},
+		{"ip", []string{"64:ff9b::102:304"}, []string{"2002:102:304:5::6"}, true, "1.2.3.4"},
+		{"net", []string{"198.51.100.7"}, []string{"198.51.100.255"}, true, "198.51.100.0"},
+		{"net", []string{"198.51.100.7"}, []string{"198.51.101.7"}, false, "198.51.100.0"},
+		{"net", []string{"64:ff9b::c633:6407"}, []string{"198.51.100.9"}, true, "198.51.100.0"},
+		{"net", []string{"2001:db8:0:1::1"}, []string{"2001:db8:0:1::2"}, true, "2001:db8:0:1::"},
 		{"ip", []string{"1.2.3.4"}, []string{"\x01\x02\x03\x04"}, false, "1.2.3.4"},
 	}
 	subject := func(rule string, key []string) Hash {
@@ -257,6 +271,7 @@ subjects:
 		{attrs("user=v", "tenant=z"), "c 9"},
 		{attrs("ip=2001:db8::77"), "b 11"},
 		{attrs("ip=::ffff:1.2.3.4"), "b 10"},
+		{attrs("ip=64:ff9b::102:304"), "b 10"},
 		{attrs("ip=9.9.9.9"), ""},
 	}
 	s, withDefault := mustCompile(t, src), mustCompile(t, src+"default_tier: t0\n")

@@ -100,7 +100,7 @@ var (
 	defaultsFields = fieldsOf(
 		of("algorithm", algorithmCodec, func(f *Defaults) *string { return &f.Algorithm }),
 		defaults["consistency"], defaults["on_partition"], defaults["lease"], defaults["on_limit"], defaults["max_delay"],
-		defaults["ipv6_prefix"], defaults["tz"],
+		defaults["ipv4_prefix"], defaults["ipv6_prefix"], defaults["tz"],
 	)
 
 	leaseFields = fieldsOf(

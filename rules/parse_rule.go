@@ -25,7 +25,7 @@ var (
 		of("block", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(r *RuleSpec) *Span { return &r.Block }),
 		ruleSettings["on_limit"], ruleSettings["max_delay"],
 		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
-		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
+		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv4_prefix"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
 	)
 
 	limitFields = fieldsOf(

@@ -162,6 +162,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"max_delay", rule(okLimits, "max_delay: 25h"), []string{"5:16 rules[0].max_delay|25h is not in 1ms…1d"}},
 		{"on_limit", rule(okLimits, "on_limit: wait"), []string{"5:15 rules[0].on_limit|not one of refuse, delay"}},
 		{"lease", rule(okLimits, "lease: {threshold: 0.4, ttl: 10s, idle: 0}"), []string{"5:24 rules[0].lease.threshold|0.5…0.95", "5:34 rules[0].lease.ttl|50ms…5s", "5:45 rules[0].lease.idle|above 0"}},
+		{"ipv4_prefix", rule(okLimits, "ipv4_prefix: 33"), []string{"5:18 rules[0].ipv4_prefix|1…32"}},
 		{"ipv6_prefix", rule(okLimits, "ipv6_prefix: 129"), []string{"5:18 rules[0].ipv6_prefix|1…128"}},
 		{"shadow", rule(okLimits, "shadow: yes"), []string{"5:13 rules[0].shadow|expected true or false, not text"}},
 		{"adaptive", rule(okLimits, "adaptive: {source: s, steps: [{above: 0.5, factor: 0}, {above: 0.5, factor: 1}]}"), []string{"5:56 rules[0].adaptive.steps[0].factor|above 0", "5:60 rules[0].adaptive.steps[1]|above the one before"}},

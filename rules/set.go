@@ -127,7 +127,6 @@ type Rule struct {
 	OnLimit       OnLimit
 	MaxDelay      time.Duration // if OnLimit is DelayCheck
 	Block         time.Duration // 0 if it has none
-	IPv6Prefix    int           // number of bits of an IPv6 address that distinguish subjects
 	Adaptive      *Adaptive     // nil if it has none
 	CostUnitID    int           // the unit of Hit.Cost: that of the cost table, or 0
 	Inline        bool          // made from limits that came with a call; not in Set.Rules
@@ -136,6 +135,7 @@ type Rule struct {
 	inlineSeed    hashState     // that of the set that compiled it, if Inline
 
 	key       []keyAttribute
+	grouping  grouping // of addresses in the key
 	match     []condition
 	ownLimits []*Limit   // nil for tiered rules
 	byTier    [][]*Limit // for tiered rules, by number of tier

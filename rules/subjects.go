@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// tableKey identifies a table of subjects: rules with different prefixes group the same addresses differently.
+// tableKey identifies a table of subjects: rules may group the same addresses differently.
 type tableKey struct {
 	attribute string
-	prefix    int // 0 for attributes that don't hold addresses
+	grouping  grouping // zero for attributes that don't hold addresses
 }
 
 // subjectTable finds the listed subject for an attribute's value.
@@ -30,11 +30,11 @@ type override struct {
 	limits []*Limit
 }
 
-// subjectTable returns the table of an attribute for rules that group by prefix. fillSubjectTables fills it later.
-func (c *compiler) subjectTable(attribute string, prefix int) *subjectTable {
-	key := tableKey{attribute, 0}
+// subjectTable returns the table of an attribute for rules that group by g. fillSubjectTables fills it later.
+func (c *compiler) subjectTable(attribute string, g grouping) *subjectTable {
+	key := tableKey{attribute: attribute}
 	if holdsAddresses(attribute) {
-		key.prefix = prefix
+		key.grouping = g
 	}
 	t := c.tables[key]
 	if t == nil {
@@ -52,10 +52,10 @@ func (c *compiler) fillSubjectTables() {
 	}
 	for _, g := range c.doc.Subjects {
 		var tables []*subjectTable
-		var prefixes []int
+		var groupings []grouping
 		for key, t := range c.tables {
 			if key.attribute == g.Attribute {
-				tables, prefixes = append(tables, t), append(prefixes, key.prefix)
+				tables, groupings = append(tables, t), append(groupings, key.grouping)
 				t.byText = make(map[string]*subject, len(g.Subjects))
 			}
 		}
@@ -74,7 +74,7 @@ func (c *compiler) fillSubjectTables() {
 			for i, t := range tables {
 				if !ok {
 					t.byText[spec.Value] = s
-				} else if grouped := groupAddress(a, prefixes[i]); t.byAddress[grouped] == nil {
+				} else if grouped := groupings[i].of(a); t.byAddress[grouped] == nil {
 					t.byAddress[grouped] = s // the first in textual order wins for the whole group
 				}
 			}
@@ -95,9 +95,9 @@ func (c *compiler) compileSubject(spec *SubjectSpec, tiers map[string]int32) *su
 	return s
 }
 
-func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
+func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
 	if k.address && v.isAddress() {
-		return t.byAddress[groupAddress(v.address, prefix)]
+		return t.byAddress[g.of(v.address)]
 	}
 	return t.byText[v.text]
 }
@@ -123,7 +123,7 @@ func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 		if k.subjects == nil {
 			continue
 		}
-		s := k.subjects.find(m.value(hit.key[i].number), k, r.IPv6Prefix)
+		s := k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
 		if s == nil {
 			continue
 		}

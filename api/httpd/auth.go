@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -123,6 +124,6 @@ func (x *exchange) peerAddress() string {
 		return "unknown"
 	}
 	from := len(x.values)
-	x.values = a.Unmap().AppendTo(x.values)
+	x.values = ipaddr.Canonical(a).AppendTo(x.values)
 	return codec.UnsafeString(x.values[from:])
 }

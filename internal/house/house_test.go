@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"counters/notes":     {"ring"},
 	"counters":           {"algorithms", "counters/notes", "ring"},
 	"ring":               {},
-	"rules":              {"algorithms", "internal/yaml"},
+	"rules":              {"algorithms", "internal/ipaddr", "internal/yaml"},
 	"cluster/agreement":  {"ring", "rules"},
 	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
 	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
@@ -45,11 +45,11 @@ var mayImport = map[string][]string{
 	"replay":             {"algorithms", "counters", "rules", "limiter"},
 	"api/ui":             {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
+	"api":         {"persist", "rules", "limiter", "cluster", "internal/ipaddr", "internal/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes, and rate headers
 	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
 	"api/framing": {},                                                                      // where requests end, for the HTTP planes
-	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/tracing"},
+	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
 	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
 	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
@@ -72,12 +72,13 @@ var mayImport = map[string][]string{
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
 
-	"client":             {}, // for users of rlnode; standard library only
+	"client":             {"internal/ipaddr"}, // for users of rlnode; beside this, the standard library only
 	"client/interceptor": {"client"},
 
 	"test/faults":       {}, // for tests of the program from outside
 	"internal/golden":   {},
 	"internal/hashilog": {},
+	"internal/ipaddr":   {},
 	"internal/memnet":   {},
 	"internal/metrics":  {},
 	"internal/pairs":    {}, // for tests
