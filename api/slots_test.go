@@ -40,6 +40,7 @@ func TestAddressOf(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"2001:db8::1": "2001:db8::/64", "::ffff:192.0.2.1": "192.0.2.1/32", "fe80::1": "fe80::/64",
+		"64:ff9b::192.0.2.1": "192.0.2.1/32",
 	} {
 		got := addressOf(&net.TCPAddr{IP: net.ParseIP(in), Zone: "x"}).String()
 		if got != want {

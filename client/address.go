@@ -1,9 +1,7 @@
 package client
 
 import (
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/rlnode/rlnode/internal/ipaddr"
@@ -19,17 +17,15 @@ import (
 // The address has no port and no zone. One that embeds an IPv4 address, as NAT64 makes it, becomes that one.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
-		peer, ok := parseAddress(r.RemoteAddr)
-		if !ok {
-			peer = r.RemoteAddr // r does not come from net/http's server
+		if hops > 0 {
+			if a, ok := ipaddr.Parse(fromRight(r.Header.Values("X-Forwarded-For"), hops)); ok {
+				return a.String()
+			}
 		}
-		if hops <= 0 {
-			return peer
+		if a, ok := ipaddr.Parse(r.RemoteAddr); ok {
+			return a.String()
 		}
-		if a, ok := parseAddress(fromRight(r.Header.Values("X-Forwarded-For"), hops)); ok {
-			return a
-		}
-		return peer
+		return r.RemoteAddr // r does not come from net/http's server
 	}
 }
 
@@ -49,19 +45,4 @@ func fromRight(lines []string, n int) (found string) {
 		}
 	}
 	return found
-}
-
-// parseAddress parses an address with or without a port, and with or without brackets.
-func parseAddress(s string) (string, bool) {
-	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
-	if err != nil {
-		host, _, splitErr := net.SplitHostPort(s)
-		if splitErr != nil {
-			return "", false
-		}
-		if a, err = netip.ParseAddr(host); err != nil {
-			return "", false
-		}
-	}
-	return ipaddr.Canonical(a).String(), true
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -380,7 +381,7 @@ func FuzzAddress(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string, hops int) {
 		r := &http.Request{RemoteAddr: "192.0.2.1:5", Header: http.Header{"X-Forwarded-For": {line}}}
 		have := Address(hops)(r)
-		if a, ok := parseAddress(have); !ok || a != have {
+		if a, ok := ipaddr.Parse(have); !ok || a.String() != have {
 			t.Errorf("have %q", have)
 		}
 	})

@@ -32,7 +32,11 @@ type vectors struct {
 		Name, Call string
 		Request    vectorRequest
 	}
-	Values []struct{ Have, Sent string }
+	Values    []struct{ Have, Sent string }
+	Addresses []struct {
+		Have string
+		Want *string
+	}
 }
 
 type vectorRequest struct {
@@ -251,6 +255,20 @@ func TestInvalidVectors(t *testing.T) {
 	for _, one := range v.Values {
 		if have := Fit(one.Have); have != one.Sent {
 			t.Errorf("%.20q…: have %q, want %q", one.Have, have, one.Sent)
+		}
+	}
+}
+
+func TestAddressVectors(t *testing.T) {
+	const peer = "192.0.2.1"
+	for _, one := range readVectors(t).Addresses {
+		want := peer
+		if one.Want != nil {
+			want = *one.Want
+		}
+		r := &http.Request{RemoteAddr: peer + ":4711", Header: http.Header{"X-Forwarded-For": {one.Have}}}
+		if got := Address(1)(r); got != want {
+			t.Errorf("%q: got %s, want %s", one.Have, got, want)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package rules
 import (
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 // writings maps texts to the addresses they are read as, or "".
@@ -42,7 +44,7 @@ var writings = []struct{ address, text string }{
 
 func TestParseAddress(t *testing.T) {
 	for _, tt := range writings {
-		a, ok := parseAddress(tt.text)
+		a, ok := ipaddr.Parse(tt.text)
 		have := ""
 		if ok {
 			have = a.String()
@@ -52,7 +54,7 @@ func TestParseAddress(t *testing.T) {
 		}
 		// Entries of a header's list are read in the same way, except for the comma that ends an entry.
 		if !strings.Contains(tt.text, ",") {
-			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && canonicalAddress("ip", e) != tt.address {
+			if e, ok := ipaddr.Bare(tt.text); ok != (tt.address != "") || ok && canonicalAddress("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
 			}
 		}
@@ -157,7 +159,7 @@ func BenchmarkParseAddress(b *testing.B) {
 	for _, s := range []string{"198.51.100.7", "2001:db8::1", "198.51.100.7:1234", "[2001:db8::1]:443", "unknown"} {
 		b.Run(s, func(b *testing.B) {
 			for b.Loop() {
-				parseAddress(s)
+				ipaddr.Parse(s)
 			}
 		})
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/gaissmai/bart"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 // condition is a compiled Condition: it holds if the attribute is present and has one of the values.
@@ -33,12 +35,12 @@ func (c *compiler) compileConditions(specs []Condition) []condition {
 }
 
 func (c *condition) add(value string) {
-	if p, ok := parsePrefix(value); ok {
+	if p, ok := ipaddr.ParsePrefix(value); ok {
 		c.nets = append(c.nets, p.Masked())
 		c.texts = append(c.texts, value)
 		return
 	}
-	if a, ok := parseAddress(value); ok && c.address {
+	if a, ok := ipaddr.Parse(value); ok && c.address {
 		c.addresses = append(c.addresses, a)
 		return
 	}

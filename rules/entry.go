@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -64,7 +65,7 @@ func (e *Entry) canonicalText() string {
 // canonicalValue is canonicalAddress for conditions, where a value may also be a CIDR.
 func canonicalValue(attribute, value string) string {
 	if holdsAddresses(attribute) {
-		if p, ok := parsePrefix(value); ok {
+		if p, ok := ipaddr.ParsePrefix(value); ok {
 			return p.String() // addressMistake has rejected bits behind the prefix
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 func FuzzGlob(f *testing.F) {
@@ -30,7 +32,7 @@ func FuzzParseAddress(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		have, ok := parseAddress(s)
+		have, ok := ipaddr.Parse(s)
 		want, _, wantOK := slowAddress(s)
 		if have != want || ok != wantOK {
 			t.Errorf("%q: have %v %v, want %v %v", s, have, ok, want, wantOK)

@@ -59,7 +59,7 @@ func (v *value) isAddress() bool {
 
 // parse sets all that isAddress needs.
 func (v *value) parse() {
-	a, ok := parseWritten(v.text)
+	a, ok := ipaddr.ParseWritten(v.text)
 	v.parsed, v.valid = true, ok
 
 	v.address, v.written = ipaddr.Canonical(a), netip.Addr{}
@@ -74,7 +74,7 @@ func (m *Match) canonicalText(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
 	}
-	if _, plain := parseIPv4(v.text); plain {
+	if ipaddr.IsPlainIPv4(v.text) {
 		return v.text
 	}
 	if v.canonical == "" {
@@ -333,7 +333,7 @@ func (r *Rule) NormalKey(key []string) []string {
 // normalValue returns the i-th key value as r counts it. The result shares no memory with text.
 func (r *Rule) normalValue(i int, text string) string {
 	if !r.Envoy && r.key[i].address {
-		if a, ok := parseAddress(text); ok {
+		if a, ok := ipaddr.Parse(text); ok {
 			return r.grouping.of(a).String()
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -110,7 +111,7 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 			if entry = strings.Trim(entry, " \t"); entry == "" {
 				continue // an empty element is not an entry: RFC 9110, 5.6.1
 			}
-			if a, valid := entryAddress(entry); valid {
+			if a, valid := ipaddr.Bare(entry); valid {
 				address, ok = a, true
 			}
 			if n--; n == 0 {
@@ -119,13 +120,6 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 		}
 	}
 	return address, ok
-}
-
-// entryAddress returns the address in an entry of a list, without surrounding quotes, brackets and port.
-func entryAddress(s string) (string, bool) {
-	s = bareAddress(s)
-	_, ok := parseBare(s)
-	return s, ok
 }
 
 // RequestPath returns the path of a request's target, without the query. A target in absolute form loses its host.

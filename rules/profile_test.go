@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 func TestSourceValue(t *testing.T) {
@@ -143,7 +145,7 @@ func referenceTrusted(lines []string, n int) string {
 		}
 	}
 	for _, e := range entries[max(0, len(entries)-n):] {
-		if a, ok := entryAddress(e); ok {
+		if a, ok := ipaddr.Bare(e); ok {
 			return a
 		}
 	}
@@ -165,7 +167,7 @@ func FuzzTrustedAddress(f *testing.F) {
 			t.Fatalf("have %q %v, want %q", have, ok, want)
 		}
 		if ok {
-			if a, valid := parseAddress(have); !valid || !a.IsValid() {
+			if a, valid := ipaddr.Parse(have); !valid || !a.IsValid() {
 				t.Fatalf("%q is not an address", have)
 			}
 			if _, err := netip.ParseAddr(have); err != nil {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
 // tableKey identifies a table of subjects: rules may group the same addresses differently.
@@ -69,7 +71,7 @@ func (c *compiler) fillSubjectTables() {
 			}
 			a, ok := netip.Addr{}, false
 			if holdsAddresses(g.Attribute) {
-				a, ok = parseAddress(spec.Value)
+				a, ok = ipaddr.Parse(spec.Value)
 			}
 			for i, t := range tables {
 				if !ok {

@@ -29,7 +29,7 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		}
 		return text
 	}
-	writings := []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7 ", "[::ffff:198.51.100.7]:80", "::ffff:c633:6407%eth0"}
+	writings := []string{"198.51.100.7", "198.51.100.7:1234", " 198.51.100.7 ", "[::ffff:198.51.100.7]:80", "::ffff:c633:6407%eth0", "64:ff9b::c633:6407", "[2002:c633:6407:1::5]:80"}
 	asks := []struct{ path, body string }{
 		{"/v1/check", `{"attributes": {"ip": %q}}`},
 		{"/v1/check", `{"rule": "year", "key": %q}`},
@@ -55,7 +55,7 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		resp.Body.Close()
 		used++
 	}
-	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1"} {
+	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1", "64:ff9b::192.0.2.9", "2002:c000:209::1"} {
 		if status := s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)); status != 403 {
 			t.Errorf("a denied address, as %q: have %d, want 403", w, status)
 		}

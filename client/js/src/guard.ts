@@ -1,3 +1,4 @@
+import { addressOf } from "./address.js";
 import type { RlnodeClient } from "./client.js";
 import { clientOf, type Connection } from "./connect.js";
 import { decide, type Decision } from "./decision.js";
@@ -69,7 +70,7 @@ export class Guard<R> {
     const address = this.o.ip?.(request) ?? ip;
     // Rules by address would not apply, and let everybody pass.
     if (!address) throw new TypeError("rlnode: the caller's address is not known here: give the option ip, or attributes");
-    return { ip: address, endpoint, method };
+    return { ip: addressOf(address) ?? address, endpoint, method };
   }
 
   async #verdict(d: Decision): Promise<Verdict> {
@@ -105,9 +106,9 @@ function refuse(d: Decision): Verdict {
 
 /**
  * forwarded returns the address that the outermost of `hops` trusted proxies saw: the hops-th from the right of X-Forwarded-For. What
- * stands further left anyone can write.
+ * stands further left anyone can write. undefined: that is no address.
  */
 export function forwarded(header: string | null | undefined, hops: number): string | undefined {
   const list = header?.split(",") ?? [];
-  return hops > 0 && list.length ? list[Math.max(0, list.length - hops)]!.trim() || undefined : undefined;
+  return hops > 0 && list.length ? addressOf(list[Math.max(0, list.length - hops)]!) : undefined;
 }

@@ -4,8 +4,10 @@ import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { test } from "node:test";
 import { RlnodeClient } from "rlnode";
+import { rateLimit as forExpress } from "rlnode/express";
+import { rateLimit as forHono } from "rlnode/hono";
 
-const { calls, invalid, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
+const { addresses, calls, invalid, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
 
 const camelName = (name) => name.replace(/_(.)/g, (_, c) => c.toUpperCase());
 
@@ -84,5 +86,25 @@ test("values are made to fit", async (t) => {
     server.requests = [];
     await client.check({ attributes: { a: have } });
     assert.equal(server.requests[0].body.attributes.a, sent);
+  }
+});
+
+test("addresses of callers", async (t) => {
+  const server = await fake(t);
+  const peer = "192.0.2.1";
+  const proxied = forHono({ nodes: [server.url], trustedHops: 1 });
+  const direct = forExpress({ nodes: [server.url] });
+  const sent = async (ask) => {
+    server.requests = [];
+    await ask();
+    return server.requests[0].body.attributes.ip;
+  };
+  const overHono = (header) => ({
+    req: { method: "GET", path: "/", header: () => header }, env: { remoteAddr: { hostname: peer } }, set() {}, header() {}, body() {},
+  });
+  const overExpress = (ip) => [{ ip, socket: {}, method: "GET", url: "/" }, { setHeader() {}, set() {} }];
+  for (const { have, want } of addresses) {
+    assert.equal(await sent(() => proxied(overHono(have), async () => {})), want ?? peer, `${have}, from a proxy`);
+    if (have) assert.equal(await sent(() => new Promise((next) => direct(...overExpress(have), next))), want ?? have, `${have}, a peer`);
   }
 });

@@ -12,6 +12,7 @@ import pytest
 from nodes import ROOT, Answer, Fake
 from rlnode import Decision, NodeError, RequestError, Settlement, Usage
 from rlnode._requests import fit
+from rlnode._web import Seen, address_of
 
 VECTORS = json.loads((ROOT / "client" / "vectors.json").read_text())
 
@@ -106,6 +107,12 @@ def test_invalid(connect: Callable[..., Any], fake: Callable[..., Fake]) -> None
         with pytest.raises(RequestError):
             make(client, vector["call"], request)
     assert not node.requests
+
+
+def test_addresses() -> None:
+    peer = "192.0.2.1"
+    for address in VECTORS["addresses"]:
+        assert address_of(Seen("GET", "/", peer, [address["have"]]), 1) == (address["want"] or peer), address
 
 
 def test_values() -> None:

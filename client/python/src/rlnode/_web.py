@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, Generic, TypeVar
 
 from ._answers import NEVER, Decision, span
@@ -28,7 +29,7 @@ class Seen:
 
 
 def address_of(seen: Seen, hops: int) -> str:
-    """Returns the caller's address, without port and zone; an IPv4-mapped one as IPv4.
+    """Returns the caller's address, without port and zone. One that embeds an IPv4 address becomes that one.
 
     hops is the number of proxies in front of this server, each of which appends the address of its peer to X-Forwarded-For.
     The hops-th address from the right counts, because the caller controls those further left, or the leftmost if there are
@@ -43,16 +44,34 @@ def address_of(seen: Seen, hops: int) -> str:
     return _address(listed[max(0, len(listed) - hops)]) or peer
 
 
+_IN_BRACKETS = re.compile(r"\[(.*:.*)\](?::[0-9]{1,5})?", re.DOTALL)
+_BEFORE_PORT = re.compile(r"([^:]+)(?::[0-9]{1,5})?")
+
+# Addresses of these networks embed an IPv4 address, which begins behind so many bits: IPv4-mapped, NAT64, and a site of 6to4.
+_EMBEDDING = [(IPv6Network("::ffff:0:0/96"), 96), (IPv6Network("64:ff9b::/96"), 96), (IPv6Network("2002::/16"), 16)]
+
+
 def _address(text: str) -> str | None:
-    for one in (text.removeprefix("[").removesuffix("]"), text.rpartition(":")[0].removeprefix("[").removesuffix("]")):
-        try:
-            found = ip_address(one)
-        except ValueError:
-            continue
-        if isinstance(found, IPv6Address):
-            return str(found.ipv4_mapped or found).partition("%")[0]
+    """Returns the canonical notation of an address, as nodes count it; None if it is none.
+
+    Blanks, quotes, brackets, a port and a zone are dropped. An address that embeds an IPv4 address becomes that one, so that
+    a caller stays the same caller behind a translation of addresses, and is not one with all others behind it.
+    """
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    in_brackets = _IN_BRACKETS.fullmatch(text)
+    part = in_brackets or _BEFORE_PORT.fullmatch(text)
+    try:
+        found = ip_address(part[1] if part else text)
+    except ValueError:
+        return None
+    if not isinstance(found, IPv6Address):
         return str(found)
-    return None
+    for network, bits in _EMBEDDING:
+        if found in network:
+            return str(IPv4Address(int(found) >> (96 - bits) & 0xFFFFFFFF))
+    return str(found).partition("%")[0]
 
 
 def attributes_of(seen: Seen, hops: int) -> dict[str, str]:
