@@ -336,11 +336,14 @@ func TestAdjust(t *testing.T) {
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
 			return 200, `{"rule":"r","key":["a","b"],"cost":-2,"limits":[{"name":"r","algorithm":"token-bucket","unit":"requests","limit":5,` +
-				`"window_ms":1000,"used":7,"remaining":0,"reset_after_ms":1400}]}`
+				`"window_ms":1000,"share":4,"used":7,"leased":1,"remaining":0,"reset_after_ms":1400,"estimated":true}]}`
 		}
 	})
 	have, err := c.Adjust(background, "r", []string{"a", "b"}, -2)
-	want := Usage{Rule: "r", Key: []string{"a", "b"}, Limits: []LimitUsage{{"r", "token-bucket", "requests", 5, time.Second, 7, 0, 1400 * time.Millisecond}}}
+	want := Usage{Rule: "r", Key: []string{"a", "b"}, Limits: []LimitUsage{{
+		Name: "r", Algorithm: "token-bucket", Unit: "requests", Limit: 5, Window: time.Second, Share: 4, Used: 7, Leased: 1, Remaining: 0,
+		ResetAfter: 1400 * time.Millisecond, Estimated: true,
+	}}}
 	if err != nil || !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v, %v, want %+v", have, err, want)
 	}

@@ -108,14 +108,19 @@ type Usage struct {
 
 // LimitUsage is what a subject has used of one limit.
 type LimitUsage struct {
-	Name       string
-	Algorithm  string
-	Unit       string
-	Limit      int64
-	Window     time.Duration
-	Used       int64 // exceeds Limit if the subject is in debt
-	Remaining  int64
+	Name      string
+	Algorithm string
+	Unit      string
+	Limit     int64
+	Window    time.Duration
+	// Share is what there is to use where the subject is counted: Limit, or the region's or the node's part of it.
+	Share      int64
+	Used       int64 // without what is leased; exceeds Share if the subject is in debt
+	Leased     int64 // held by nodes that may admit checks with it, and not used yet
+	Remaining  int64 // Share less Used and Leased; 0 while the subject is blocked
 	ResetAfter time.Duration
+	// Estimated means that a node did not say how much it holds. That counts as used.
+	Estimated bool
 }
 
 // answer is the JSON of a decision, or of an error within a batch.
@@ -147,6 +152,9 @@ type limitAnswer struct {
 	Unit         string `json:"unit"`
 	Limit        int64  `json:"limit"`
 	WindowMS     int64  `json:"window_ms"`
+	Share        int64  `json:"share"` // this and the next two: of usage only
+	Leased       int64  `json:"leased"`
+	Estimated    bool   `json:"estimated"`
 	Used         int64  `json:"used"`
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
@@ -260,8 +268,9 @@ func (u *usage) usage(key []string) (Usage, error) {
 	}
 	for i, l := range u.Limits {
 		all.Limits[i] = LimitUsage{
-			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Used: l.Used, Remaining: l.Remaining,
-			ResetAfter: millis(l.ResetAfterMS),
+			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS),
+			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
+			ResetAfter: millis(l.ResetAfterMS), Estimated: l.Estimated,
 		}
 	}
 	return all, nil

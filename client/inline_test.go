@@ -238,7 +238,9 @@ func TestUsageResetAndAdjust(t *testing.T) {
 	}
 	want := Usage{
 		Namespace: "checkout", Key: []string{"user-42"}, Unknown: 2,
-		Limits: []LimitUsage{{"inline", "sliding-window", "requests", 5, time.Minute, 7, 0, 1400 * time.Millisecond}},
+		Limits: []LimitUsage{{
+			Name: "inline", Algorithm: "sliding-window", Unit: "requests", Limit: 5, Window: time.Minute, Used: 7, ResetAfter: 1400 * time.Millisecond,
+		}},
 	}
 	q := Request{Namespace: "checkout", Key: []string{"user-42"}, Limits: perMinute(5), RequestID: "mine", Cost: 3, Mode: CountMode, Exact: true}
 	asked := userLimits(map[string]any{"namespace": "checkout"})

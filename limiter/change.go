@@ -40,6 +40,7 @@ type change struct {
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
 	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
+	leased []leasedPart  // of each of ops; also part of the result
 	local  bool          // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64
@@ -100,6 +101,7 @@ func (c *change) Code(w *wire.Coder) {
 // an owner that already carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
+	c.leased = make([]leasedPart, len(c.ops))
 	if c.local && l.membership != nil {
 		return c.applyLocal(l)
 	}
@@ -167,7 +169,7 @@ func (c *change) reply() wire.Message {
 	if c.verb == verbList {
 		return &c.counters
 	}
-	return resultsOf(c.ops)
+	return resultsOf(c.ops, c.leased)
 }
 
 // applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
@@ -175,13 +177,13 @@ func (c *change) reply() wire.Message {
 func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch c.verb {
 	case verbUsage:
-		err = c.readUsage(l, l.clock.Now())
+		err = c.viewLeased(l, func() error { return c.readUsage(l, l.clock.Now()) })
 	case verbList:
 		err = c.list(l)
 	case verbClear:
 		err = c.clear(ctx, l)
 	default:
-		err = c.amend(l, l.clock.Now())
+		err = c.viewLeased(l, func() error { return c.amend(l, l.clock.Now()) })
 	}
 	switch {
 	case errors.Is(err, counters.ErrShut):
@@ -277,32 +279,52 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 // fillUsage writes the result of c into u.
 func (l *Limiter) fillUsage(u *Usage, c *change) {
 	now := l.clock.Now()
-	for i := range u.Limits {
-		lu := &u.Limits[i]
-		d := &c.ops[i].Decision
-		lu.Window, lu.Used, lu.Remaining, lu.ResetAfter = lu.Limit.WindowAt(now), d.Used, d.Remaining, d.ResetAfter
-	}
 	loans := c.ops[len(u.Limits):]
 	if u.block != nil {
-		u.Blocked = c.ops[len(u.Limits)].Decision.ResetAfter
+		u.Blocked = loans[0].Decision.ResetAfter
 		loans = loans[1:]
 	}
+
 	for i := range u.Limits {
-		if lu := &u.Limits[i]; isLoanable(u.Rule, lu.Limit) {
+		lu := &u.Limits[i]
+		lu.Window, lu.ResetAfter = lu.Limit.WindowAt(now), c.ops[i].Decision.ResetAfter
+		if isLoanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
-			lu.subtractLoans()
+		}
+		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Borrowed-lu.Lent)
+		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
+		if u.Blocked > 0 {
+			lu.Remaining = 0
 		}
 	}
 }
 
-// subtractLoans subtracts from a fixed window's usage the amount by which loans have widened the window.
-func (u *LimitUsage) subtractLoans() {
+// capacityHere returns how much of a limit can be taken at once where its counter is: at one node, for a local rule.
+func (l *Limiter) capacityHere(r *rules.Rule, limit *rules.Limit) int64 {
+	if r.Consistency == rules.Local && l.membership != nil {
+		return l.membership.shareOf(&limit.Limit).Capacity()
+	}
+	return limit.Capacity()
+}
+
+// setUsed divides what the counter has taken, by d, into what is used and what is leased. What the region has lent and borrowed
+// is part of neither: it changes the share.
+func (u *LimitUsage) setUsed(d *algorithms.Decision, leased *leasedPart) {
+	taken := max(0, u.withoutLoans(d)-u.Lent+u.Borrowed)
+	u.Leased, u.Estimated = min(leased.units, taken), leased.estimated
+	u.Used = taken - u.Leased
+	u.Remaining = min(d.Remaining, max(0, u.Share-taken))
+}
+
+// withoutLoans returns what the counter has taken, less the amount by which loans have widened a fixed window. It may be
+// negative.
+func (u *LimitUsage) withoutLoans(d *algorithms.Decision) int64 {
 	share := u.Limit.Amount
 	switch {
-	case u.Limit.Kind != algorithms.FixedWindow:
-	case u.Remaining > 0:
-		u.Used = share - u.Remaining
-	default: // the window may be in debt
-		u.Used = min(u.Used, max(share, u.Used-u.Borrowed))
+	case u.Limit.Kind != algorithms.FixedWindow || u.Borrowed == 0:
+		return d.Used
+	case d.Remaining > 0:
+		return share - d.Remaining
 	}
+	return min(d.Used, max(share, d.Used-u.Borrowed)) // the window may be in debt
 }

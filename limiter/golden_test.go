@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -44,13 +45,15 @@ func TestGolden(t *testing.T) {
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
-		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
+		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Leased: 5, Lent: 2, Borrowed: 3, Remaining: 4}}}),
+		message("unspent-question", &unspentQuestion{subject: 1, incarnation: 2}),
+		message("unspent", &unspentReport{localcache.Unspent{LastGrant: 9, Held: []localcache.HeldGrant{{ID: 8, Left: []int64{300, 0}}}}}),
 		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),
 		message("change-charge", &change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}),
 		message("change-clear", &change{verb: verbClear, hops: 1, inlineSubject: 7, ticket: ticketOf("x", 5, 0)}),
 		message("counters", &counterIDs{1, 1 << 63}),
-		message("results", &results{{Decision: algorithms.Decision{Used: 5}}}),
+		message("results", &results{{result{Decision: algorithms.Decision{Used: 5}}, leasedPart{units: 3, estimated: true}}}),
 		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
 		message("reserve", &reserveRequest{

@@ -115,9 +115,8 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	wire.Fixed(c, &r.Incarnation)
 	wire.Number(c, &r.LastGrant, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
-	wire.List(c, &r.Held, localcache.MaxGrants, 2, func(h *localcache.HeldGrant) {
-		wire.Number(c, &h.ID, math.MaxInt64)
-		codeAmounts(c, &h.Left, math.MaxInt64)
+	wire.List(c, &r.Held, localcache.MaxGrants, minHeldBytes, func(h *localcache.HeldGrant) {
+		codeHeld(c, h)
 		c.Require(len(h.Left) == len(r.Want))
 	})
 	// Written so that NaN fails too.
@@ -131,6 +130,14 @@ func (g *leaseGrant) code(c *wire.Coder) {
 	codeAmounts(c, &g.Amounts, algorithms.MaxAmount)
 	wire.List(c, &g.Windows, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
 	c.Require(g.ID != 0 && len(g.Amounts) > 0 && len(g.Windows) == len(g.Amounts))
+}
+
+// minHeldBytes is the minimum size of an encoded HeldGrant.
+const minHeldBytes = 2
+
+func codeHeld(c *wire.Coder, h *localcache.HeldGrant) {
+	wire.Number(c, &h.ID, math.MaxInt64)
+	codeAmounts(c, &h.Left, math.MaxInt64)
 }
 
 // codeAmounts writes or reads a number of units for each limit of a subject.

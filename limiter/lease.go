@@ -15,6 +15,7 @@ type leases struct {
 	held          *localcache.Leases
 	granted       *localcache.LeaseLedger
 	forgetNotices notices // subjects that got quota back
+	unspent       unspentRounds
 }
 
 // termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.

@@ -349,7 +349,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil || u.Limits[0].Used != 100 || u.Limits[0].Lent != 100 {
+	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Share != 200 || u.Limits[0].Lent != 100 {
 		t.Errorf("have %+v, %v; want nothing put back into another lineage", u, err)
 	}
 	confirm = func(context.Context, int) error {
@@ -531,7 +531,7 @@ func testUsageOfShares(t *testing.T) {
 		if lender.Own != 0 || lender.Lent == 0 || lender.Lent+lender.Remaining != 300 || lender.Share != 300 || lender.Name != "r" {
 			t.Errorf("have %+v", lender)
 		}
-		if borrower.Own < 350 || borrower.Used != borrower.Own-borrower.Borrowed || borrower.Borrowed < 50 || borrower.Remaining != 300-borrower.Used {
+		if borrower.Own < 350 || borrower.Used != borrower.Own+borrower.Leased-borrower.Borrowed || borrower.Borrowed < 50 || borrower.Remaining != 300-borrower.Used {
 			t.Errorf("have %+v", borrower)
 		}
 	}

@@ -68,7 +68,7 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	own := int64(0)
 	for i, region := range []string{"ap", "eu", "us"} {
 		share := u.Regions[i].Limits[0]
-		if own += share.Own; share.Own != share.Used-share.Lent+share.Borrowed || share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" && share.Share != 0 {
+		if own += share.Own; share.Own != share.Used-share.Leased-share.Lent+share.Borrowed || share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" && share.Share != 0 {
 			t.Errorf("%s has %+v", region, share)
 		}
 	}
@@ -155,7 +155,7 @@ func testCuts(t *testing.T, seed int) {
 	var lent, borrowed, own int64
 	for _, name := range e.names {
 		u := e.usage(name, "r", "x")
-		lent, borrowed, own = lent+u.Lent, borrowed+u.Borrowed, own+u.Used-u.Lent+u.Borrowed
+		lent, borrowed, own = lent+u.Lent, borrowed+u.Borrowed, own+u.Used+u.Leased
 		if u.Remaining > 0 && text == globalExact {
 			t.Errorf("%s could not spend %d", name, u.Remaining)
 		}

@@ -25,6 +25,7 @@ const (
 	MethodRecent                           // asks for the subjects refused most in the last five minutes, with a reply
 	MethodHistory                          // asks for a node's decisions in the last hour, with a reply
 	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
+	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply
 	endOfMethods
 )
 

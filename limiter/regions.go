@@ -19,10 +19,11 @@ type RegionUsage struct {
 
 // ShareUsage reports what a region has used of its share of a limit.
 type ShareUsage struct {
-	Name      string `json:"name"`  // of the limit
-	Share     int64  `json:"share"` // capacity of the region's share
-	Used      int64  `json:"used"`  // Own + Lent − Borrowed
-	Own       int64  `json:"own"`   // by the region's own checks
+	Name      string `json:"name"`   // of the limit
+	Share     int64  `json:"share"`  // capacity of the region's share
+	Used      int64  `json:"used"`   // Own + Leased + Lent − Borrowed
+	Own       int64  `json:"own"`    // by the region's own checks
+	Leased    int64  `json:"leased"` // at the region's nodes, and not spent
 	Lent      int64  `json:"lent"`
 	Borrowed  int64  `json:"borrowed"`
 	Remaining int64  `json:"remaining"`
@@ -51,7 +52,7 @@ func (l *Limiter) askRegions(u *Usage) {
 		}
 	}
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
-	gather(far, func(i int, done func([]byte, error)) {
+	gather(gatherTimeout, far, func(i int, done func([]byte, error)) {
 		l.membership.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply
@@ -68,7 +69,8 @@ func ownShares(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
 		list = append(list, ShareUsage{
-			id: lu.Limit.ID, Share: lu.Limit.Capacity(), Used: lu.Used, Lent: lu.Lent, Borrowed: lu.Borrowed, Remaining: lu.Remaining,
+			id: lu.Limit.ID, Share: lu.Limit.Capacity(), Used: lu.Used + lu.Leased + lu.Lent - lu.Borrowed, Leased: lu.Leased,
+			Lent: lu.Lent, Borrowed: lu.Borrowed, Remaining: lu.Remaining,
 		})
 	}
 	return list[:min(len(list), maxShares)]
@@ -80,7 +82,7 @@ func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 		limit := u.Limits[i].Limit
 		if at := slices.IndexFunc(list, func(s ShareUsage) bool { return s.id == limit.ID }); at >= 0 {
 			s := list[at]
-			s.Name, s.Own = limit.Name, max(0, s.Used-s.Lent+s.Borrowed)
+			s.Name, s.Own = limit.Name, max(0, s.Used-s.Leased-s.Lent+s.Borrowed)
 			out = append(out, s)
 		}
 	}

@@ -82,10 +82,11 @@ type shareReply struct{ limits []ShareUsage }
 
 // Code implements wire.Message.
 func (r *shareReply) Code(c *wire.Coder) {
-	wire.List(c, &r.limits, maxShares, 8+5, func(s *ShareUsage) {
+	wire.List(c, &r.limits, maxShares, 8+6, func(s *ShareUsage) {
 		wire.Fixed(c, &s.id)
 		wire.Number(c, &s.Share, math.MaxInt64)
 		wire.Varint(c, &s.Used)
+		wire.Number(c, &s.Leased, math.MaxInt64)
 		wire.Number(c, &s.Lent, math.MaxInt64)
 		wire.Number(c, &s.Borrowed, math.MaxInt64)
 		wire.Number(c, &s.Remaining, math.MaxInt64)

@@ -114,7 +114,7 @@ func gatherFrom[R any, M interface {
 	*R
 	wire.Message
 }](m *membership, method peer.Method, take func(from ring.NodeID, reply *R)) {
-	gather(slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
+	gather(gatherTimeout, slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
 		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTimeout, done) },
 		func(id ring.NodeID, body []byte, err error) {
 			reply := new(R)
@@ -124,8 +124,8 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for each of all, and then take for each reply that arrives within gatherTimeout, one after another.
-func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
+// gather calls ask for each of all, and then take for each reply that arrives within the timeout, one after another.
+func gather[ID any](timeout time.Duration, all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
 	type answer struct {
 		id   ID
 		body []byte
@@ -135,12 +135,12 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
-	timeout := time.After(gatherTimeout + replySlack)
+	over := time.After(timeout + replySlack)
 	for range all {
 		select {
 		case a := <-answers:
 			take(a.id, a.body, a.err)
-		case <-timeout:
+		case <-over:
 			return
 		}
 	}

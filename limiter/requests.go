@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -160,7 +161,7 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	}
 	if c.ticket != nil {
 		a.Memo = c.memo(now)
-		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }
+		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops, c.leased)) }
 	}
 	err := c.table(l).Amend(now, &a)
 	if err != nil {
@@ -242,23 +243,33 @@ func (c *change) acceptResults(list results) bool {
 		return false
 	}
 	for i := range list {
-		c.ops[i].Decision = list[i].Decision
+		c.ops[i].Decision, c.leased[i] = list[i].Decision, list[i].leasedPart
 	}
 	return true
 }
 
 // results is the answer to a change, as kept and sent.
-type results []result
+type results []opUsage
 
-func resultsOf(ops []counters.Op) *results {
+// opUsage is what a change reports about one counter.
+type opUsage struct {
+	result
+	leasedPart
+}
+
+func resultsOf(ops []counters.Op, leased []leasedPart) *results {
 	list := make(results, len(ops))
 	for i := range ops {
-		list[i].Decision = ops[i].Decision
+		list[i].Decision, list[i].leasedPart = ops[i].Decision, leased[i]
 	}
 	return &list
 }
 
 // Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]result)(r), maxSubjectOps, minResultBytes, func(v *result) { v.code(c) })
+	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+2, func(v *opUsage) {
+		v.code(c)
+		wire.Number(c, &v.units, math.MaxInt64)
+		c.Bool(&v.estimated)
+	})
 }

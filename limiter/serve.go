@@ -119,6 +119,13 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		if wire.Decode(body, &f, "subject to forget") == nil {
 			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 		}
+	case MethodUnspent:
+		var q unspentQuestion
+		if err := wire.Decode(body, &q, "question about grants"); err != nil {
+			to.Fail(CodeMessage, err.Error())
+			return
+		}
+		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.incarnation)}))
 	case MethodBorrow:
 		var n subjectRef
 		if wire.Decode(body, &n, "subject") == nil {

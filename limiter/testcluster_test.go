@@ -339,7 +339,7 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).ServeNear(n.id, m, body, a)
 		switch m {
-		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodLend, MethodReserve, MethodRecent, MethodHistory, MethodUse:
+		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodLend, MethodReserve, MethodRecent, MethodHistory, MethodUse, MethodUnspent:
 		default:
 			timer.Stop()
 		}
@@ -398,13 +398,14 @@ func (n *testNode) check(q Query) *Answer {
 	return a
 }
 
+// used returns what the owner's counter has taken, also for leases.
 func (n *testNode) used(rule, key string) int64 {
 	n.w.t.Helper()
 	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
-	return u.Limits[0].Used
+	return u.Limits[0].Used + u.Limits[0].Leased
 }
 
 func (w *testCluster) setCut(a, b *testNode, yes bool) {

@@ -34,11 +34,14 @@ type Usage struct {
 type LimitUsage struct {
 	Limit      *rules.Limit
 	Window     time.Duration // true length of the current window
-	Used       int64         // rounded up; above the capacity if in debt; negative if a fixed window borrowed more than it used
-	Lent       int64         // to other regions; included in Used
-	Borrowed   int64         // from other regions; not included in Used
-	Remaining  int64
+	Share      int64         // what there is to use where the counter is: in this region with loans, or at this node for a local rule
+	Used       int64         // rounded up, without what is leased; above Share if in debt
+	Leased     int64         // debited for other nodes, which have not spent it
+	Lent       int64         // to other regions
+	Borrowed   int64         // from other regions
+	Remaining  int64         // Share − Used − Leased, but never negative; 0 while the subject is blocked or a queue is ahead
 	ResetAfter time.Duration
+	Estimated  bool // a node did not say how much it has not spent: that counts as used
 }
 
 // Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only

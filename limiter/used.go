@@ -110,7 +110,7 @@ func (l *Limiter) Use(regions []string) *Use {
 	answered := map[string]bool{}
 	m := l.membership
 	if m != nil && m.OtherRegions != nil {
-		gather(regions, func(region string, done func([]byte, error)) {
+		gather(gatherTimeout, regions, func(region string, done func([]byte, error)) {
 			m.OtherRegions.Go(region, MethodUse, nil, 2*gatherTimeout, done)
 		}, func(region string, body []byte, err error) {
 			var far useReport

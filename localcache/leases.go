@@ -205,6 +205,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		for i := range ops {
 			le.limits[i].demand.record(ops[i].Cost)
 		}
+		le.addUnspent(ops, func(*grant) bool { return true })
 		le.lastUsed = now
 		le.pressure.record(now, le.terms.TTL)
 		return Refused, Receipt{Until: le.refused.until}

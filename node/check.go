@@ -161,7 +161,7 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	for _, l := range u.Limits {
 		out.Limits = append(out.Limits, client.LimitUsage{
 			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: ceilMillis(l.Window),
-			Used: max(0, l.Used), Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter),
+			Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter),
 		})
 	}
 	return out, nil

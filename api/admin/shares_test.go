@@ -37,7 +37,7 @@ rules:
 	for _, want := range []string{
 		`"limit":900,"window_ms":3600000,"used":1,"remaining":449,`,
 		`"shares":{"eu":450,"us":450},"regions":{` +
-			`"eu":{"reachable":true,"limits":[{"name":"world","share":450,"used":1,"own":1,"lent":0,"borrowed":0,"remaining":449}]},` +
+			`"eu":{"reachable":true,"limits":[{"name":"world","share":450,"used":1,"own":1,"leased":0,"lent":0,"borrowed":0,"remaining":449}]},` +
 			`"us":{"reachable":false,"limits":[]}},"blocked_until_ms":0}`,
 	} {
 		if !strings.Contains(body, want) {

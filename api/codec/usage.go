@@ -54,9 +54,14 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 			b = append(b, ',')
 		}
 		b = appendLimit(append(b, '{'), l.Limit, l.Window)
-		b = AppendInt(b, `,"used":`, max(0, l.Used))
+		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
+		b = AppendInt(b, `,"leased":`, l.Leased)
+		b = AppendInt(b, `,"share":`, l.Share)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
+		if l.Estimated {
+			b = append(b, `,"estimated":true`...)
+		}
 		b = append(b, '}')
 	}
 	if b = append(b, ']'); u.Unknown > 0 {

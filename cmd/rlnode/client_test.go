@@ -76,7 +76,7 @@ func TestClientCommands(t *testing.T) {
 		{"check --cost 1 --cost 2 --rule login --key a", "", 2, []string{"--cost", "once"}},
 		{"check --unit tokens --cost tokens=2 --rule login --key a", "", 2, []string{"--unit"}},
 		{"check --rule login", "", 2, []string{"give the subject with --key"}},
-		{"subject --rule login --key 198.51.100.7", "", 0, []string{"login: 198.51.100.7  (owner n1)", "USED", "fixed-window  3     3   0     requests"}},
+		{"subject --rule login --key 198.51.100.7", "", 0, []string{"login: 198.51.100.7  (owner n1)", "USED", "fixed-window  3     3   0     0       3      requests"}},
 		{"subject --rule login --key 198.51.100.7 --json", "", 0, []string{`"blocked_until_ms":0`}},
 		{"subject --rule all", "", 0, []string{"all: (all)"}},
 		{"subject --rule login", "", 1, []string{"give the subject with --key"}},

@@ -15,7 +15,7 @@ import (
 // TestSubjectsOfEitherPlane: commands about a subject ask the right plane with the right token, and print its answer.
 func TestSubjectsOfEitherPlane(t *testing.T) {
 	t.Parallel()
-	const usage = `"limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,"window_ms":60000,"used":7,"remaining":0,"reset_after_ms":1400}]`
+	const usage = `"limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,"window_ms":60000,"used":7,"remaining":0,"leased":2,"share":4,"estimated":true,"reset_after_ms":1400}]`
 	var asked []string
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -33,7 +33,7 @@ func TestSubjectsOfEitherPlane(t *testing.T) {
 	}))
 	defer node.Close()
 	env := []string{"RLNODE_ADDR=" + node.URL, "RLNODE_ADMIN=" + node.URL, "RLNODE_API_TOKEN=api", "RLNODE_ADMIN_TOKEN_FILE=" + file(t, "token", "admin\n")}
-	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     requests  1m0s  1.4s\n", "2 more counters"}
+	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     2       4      requests  1m0s  1.4s\nan estimate: ", "2 more counters"}
 	for _, test := range []struct {
 		args, asked string
 		want        []string

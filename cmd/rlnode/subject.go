@@ -53,7 +53,7 @@ type subjectCmd struct {
 
 // Help implements kong.HelpProvider.
 func (subjectCmd) Help() string {
-	return `Shows what a subject has used of each limit, and what is left. For a rule's subject it asks the admin plane, and also
+	return `Shows what a subject has used of each limit, what nodes hold leased, and what is left of the share. For a rule's subject it asks the admin plane, and also
 shows the owner, until when the subject is blocked, and what each region has of a limit that regions share. With --limit
 or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen. Calls that
 give no namespace are in --namespace inline.
@@ -91,10 +91,13 @@ type subjectAnswer struct {
 		Algorithm string `json:"algorithm"`
 		Unit      string `json:"unit"`
 		Limit     int64  `json:"limit"`
+		Share     int64  `json:"share"`
 		Used      int64  `json:"used"`
+		Leased    int64  `json:"leased"`
 		Remaining int64  `json:"remaining"`
 		WindowMS  int64  `json:"window_ms"`
 		ResetMS   int64  `json:"reset_after_ms"`
+		Estimated bool   `json:"estimated"`
 	} `json:"limits"`
 	Unknown  int `json:"unknown"`
 	Adaptive *struct {
@@ -114,16 +117,21 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	}
 	fmt.Fprintln(w)
 	rows := make([]string, len(s.Limits))
+	estimated := false
 	for i, l := range s.Limits {
-		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%s\t%v\t%v", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, printable(l.Unit),
-			millis(l.WindowMS), millis(l.ResetMS))
+		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%v\t%v", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
+			printable(l.Unit), millis(l.WindowMS), millis(l.ResetMS))
+		estimated = estimated || l.Estimated
 	}
 	if len(rows) > 0 {
-		if err := printTable(w, "LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tUNIT\tPER\tFRESH AFTER", rows, func(row string) string { return row }); err != nil {
+		if err := printTable(w, "LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tLEASED\tSHARE\tUNIT\tPER\tFRESH AFTER", rows, func(row string) string { return row }); err != nil {
 			return err
 		}
 	} else if s.Unknown == 0 {
 		fmt.Fprintln(w, "nothing is counted")
+	}
+	if estimated {
+		fmt.Fprintln(w, "an estimate: a node did not say how much it holds, and that counts as used")
 	}
 	if s.Unknown > 0 {
 		fmt.Fprintf(w, "%d more counters, of limits that this node has not seen: name them with --limit\n", s.Unknown)

@@ -66,7 +66,7 @@ export function sharesOf(usage) {
     if (!region.reachable) return [{ key: name, name: shown(name), text: 'not reachable from here' }];
     return (region.limits ?? []).map((l, i) => ({
       key: `${name} ${i}`, name: shown(name),
-      text: [region.limits.length > 1 ? l.name : '', `share ${number(l.share)}`, `used ${number(l.own)}`, l.lent ? `lent ${number(l.lent)}` : '', l.borrowed ? `borrowed ${number(l.borrowed)}` : '', `${number(l.remaining)} left`].filter(Boolean).join(' · '),
+      text: [region.limits.length > 1 ? l.name : '', `share ${number(l.share)}`, `used ${number(l.own)}`, l.leased ? `leased ${number(l.leased)}` : '', l.lent ? `lent ${number(l.lent)}` : '', l.borrowed ? `borrowed ${number(l.borrowed)}` : '', `${number(l.remaining)} left`].filter(Boolean).join(' · '),
     }));
   });
 }
@@ -83,16 +83,15 @@ const bar = () =>
 
 function fill(e, l) {
   const [line, gauge, note] = e.children;
-  const capacity = l.burst ?? l.used + l.remaining;
-  const all = Math.max(l.limit, capacity, 1);
+  const all = Math.max(l.share ?? l.limit, 1);
   const part = l.used / all;
   setText(line.children[0], l.name);
-  setText(line.children[1], `${number(l.used)} of ${number(all)} ${l.unit}`);
+  setText(line.children[1], `${number(l.used)} of ${number(all)} ${l.unit}${all < l.limit ? `, the share of ${number(l.limit)}` : ''}`);
   setClass(gauge, part >= 1 ? 'gauge over' : part > 0.8 ? 'gauge near' : 'gauge');
   gauge.setAttribute('aria-label', `used of ${l.name}`);
   gauge.setAttribute('aria-valuemax', all);
   gauge.setAttribute('aria-valuenow', Math.min(l.used, all));
   gauge.firstElementChild.style.width = `${Math.min(100, 100 * part).toFixed(1)}%`;
   const window = l.window_ms ? ` in ${span(l.window_ms)}` : '';
-  setText(note, `${l.algorithm}${window} · ${number(l.remaining)} left${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
+  setText(note, `${l.algorithm}${window} · ${number(l.remaining)} left${l.leased > 0 ? ` · ${number(l.leased)} leased` : ''}${l.estimated ? ' · an estimate' : ''}${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
 }

@@ -89,9 +89,17 @@ export interface LimitUsage {
   unit: string;
   limit: number;
   windowMs: number;
+  /** What there is to use where the subject is counted: limit, or the region's or the node's part of it. */
+  share: number;
+  /** Without what is leased; above share in debt. */
   used: number;
+  /** Held by nodes that may allow checks with it, and not used yet. */
+  leased: number;
+  /** share less used and leased; 0 while the subject is blocked. */
   remaining: number;
   resetAfterMs: number;
+  /** A node did not say how much it holds: that counts as used. */
+  estimated?: boolean;
 }
 
 // eslint-disable-next-line @typescript-eslint/no-explicit-any

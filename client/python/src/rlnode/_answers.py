@@ -106,9 +106,12 @@ class LimitUsage:
     unit: str
     limit: int
     window: float
-    used: int  #: above limit in debt
-    remaining: int
+    used: int  #: without what is leased; above share in debt
+    remaining: int  #: share less used and leased; 0 while the subject is blocked
     reset_after: float
+    share: int = 0  #: what there is to use where the subject is counted: limit, or the region's or the node's part of it
+    leased: int = 0  #: held by nodes that may allow checks with it, and not used yet
+    estimated: bool = False  #: a node did not say how much it holds: that counts as used
 
 
 @dataclass(frozen=True)
@@ -369,6 +372,9 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     used=_whole(one, "used"),
                     remaining=_whole(one, "remaining"),
                     reset_after=_seconds(one, "reset_after_ms"),
+                    share=_whole(one, "share"),
+                    leased=_whole(one, "leased"),
+                    estimated=bool(one.get("estimated")),
                 )
                 for one in found.get("limits") or ()
             ),

@@ -1,0 +1,200 @@
+package limiter
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// What is leased has left the owner's counter, and is used or not: only the holders know. So before an owner reports what a
+// subject has used, it asks them.
+
+const (
+	// unspentTimeout bounds how long an owner waits for the holders' reports. What a silent holder has counts as used.
+	unspentTimeout = 250 * time.Millisecond
+	// unspentAge bounds the age of reports that are used again, so that holders are asked about one subject at most every 100 ms.
+	unspentAge = 100 * time.Millisecond
+	// maxUnspentRounds bounds the subjects whose last round an owner remembers.
+	maxUnspentRounds = 4096
+)
+
+// leasedPart is what is leased of one limit.
+type leasedPart struct {
+	units     int64 // granted and, as far as this node knows, neither spent nor given back
+	estimated bool  // some holder has not said what it has: that counts as spent
+}
+
+// unspentRounds holds the latest reports about each subject.
+type unspentRounds struct {
+	mu     sync.Mutex
+	latest map[uint64]*unspentRound // by Key.Subject; at most maxUnspentRounds; guarded by mu
+}
+
+// unspentRound is one round of questions to a subject's holders. After done is closed, the rest does not change.
+type unspentRound struct {
+	done    chan struct{}
+	ended   time.Duration
+	reports map[ring.NodeID]localcache.Unspent // of the holders that answered
+	left    map[uint64][]int64                 // by grant, as reported: what is left of each part
+	asked   map[ring.NodeID]bool
+}
+
+// isRecent reports whether the round may be used at a time: it is still under way, or has just ended.
+func (r *unspentRound) isRecent(at time.Duration) bool {
+	select {
+	case <-r.done:
+		return at-r.ended < unspentAge
+	default:
+		return true
+	}
+}
+
+// join returns the subject's current round. If there is none, it begins one, and first is true: the caller must run it.
+func (rs *unspentRounds) join(at time.Duration, subject uint64) (r *unspentRound, first bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if r = rs.latest[subject]; r != nil && r.isRecent(at) {
+		return r, false
+	}
+	if rs.latest == nil || len(rs.latest) >= maxUnspentRounds { // forgetting them only costs a few more messages
+		rs.latest = make(map[uint64]*unspentRound)
+	}
+	r = &unspentRound{done: make(chan struct{})}
+	rs.latest[subject] = r
+	return r, true
+}
+
+// askHolders returns the holders' reports about a subject that this node owns, at most 100 ms old; nil if nothing is leased.
+func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
+	m := ls.limiter.membership
+	var holders []ring.NodeID
+	ls.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
+		for i := range out {
+			if !slices.Contains(holders, out[i].Holder) {
+				holders = append(holders, out[i].Holder)
+			}
+		}
+	})
+	if len(holders) == 0 {
+		return nil
+	}
+
+	r, first := ls.unspent.join(m.Boottime(), subject)
+	if first {
+		r.run(ls, subject, holders)
+	}
+	<-r.done // a round has a timeout
+	return r
+}
+
+// run asks the holders and collects their reports.
+func (r *unspentRound) run(ls *leases, subject uint64, holders []ring.NodeID) {
+	m := ls.limiter.membership
+	r.reports = make(map[ring.NodeID]localcache.Unspent, len(holders))
+	r.left = make(map[uint64][]int64)
+	r.asked = make(map[ring.NodeID]bool, len(holders))
+	for _, id := range holders {
+		r.asked[id] = true
+	}
+
+	body := wire.Encode(nil, &unspentQuestion{subject: subject, incarnation: ls.limiter.incarnation})
+	gather(unspentTimeout, holders, func(id ring.NodeID, done func([]byte, error)) {
+		m.Peers.Go(id, MethodUnspent, body, unspentTimeout, done)
+	}, func(id ring.NodeID, reply []byte, err error) {
+		var report unspentReport
+		if err != nil || wire.Decode(reply, &report, "unspent grants") != nil {
+			return
+		}
+		r.reports[id] = report.Unspent
+		for _, g := range report.Held {
+			r.left[g.ID] = g.Left
+		}
+	})
+
+	r.ended = m.Boottime()
+	close(r.done)
+}
+
+// leasedOf returns what is leased of one counter by the grants that are out.
+func (r *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (sum leasedPart) {
+	for i := range out {
+		part := r.leased(&out[i], counter)
+		sum.units += part.units
+		sum.estimated = sum.estimated || part.estimated
+	}
+	return sum
+}
+
+// leased returns how much of the counter's part of a grant is out, as far as the round knows.
+func (r *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart {
+	if r == nil {
+		return leasedPart{units: g.Out(counter, nil)} // made since the owner looked for holders
+	}
+	report, answered := r.reports[g.Holder]
+	left, held := r.left[g.ID]
+	switch {
+	case !answered && r.asked[g.Holder]:
+		return leasedPart{estimated: g.Out(counter, nil) > 0}
+	case !answered || g.ID > report.LastGrant:
+		return leasedPart{units: g.Out(counter, nil)}
+	case !held:
+		return leasedPart{}
+	}
+	return leasedPart{units: g.Out(counter, left)}
+}
+
+// viewLeased finds what is leased of each of c's counters, and runs read in the same moment: meanwhile no grant is made, and
+// none comes back.
+func (c *change) viewLeased(l *Limiter, read func() error) (err error) {
+	m := l.membership
+	if m == nil || c.verb != verbUsage && c.verb != verbAdjust {
+		return read()
+	}
+	subject, lineage := c.subject(), l.table.Life(c.ops[0].Key.Partition()).Lineage
+	round := m.leases.askHolders(lineage, subject)
+	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
+		for i := range c.ops {
+			c.leased[i] = round.leasedOf(out, c.ops[i].Key.Counter)
+		}
+		err = read()
+	})
+	return err
+}
+
+// addUnspent adds to the decisions of ops, all of one subject and answered by a, what this node holds unspent of the subject.
+func (ls *leases) addUnspent(a *ask, ops []counters.Op) {
+	if a.standby || a.fromLease {
+		return
+	}
+	_, subject := findSubject(a.q.ops, ops[0].Key.Subject)
+	from := localcache.Source{Owner: a.decider, Incarnation: a.incarnation, Lineage: a.lives[subject].Lineage}
+	ls.held.AddUnspent(from, a.steady, ops)
+}
+
+// unspentQuestion asks a holder what is left of the grants of a subject that an owner's process has made. It is the body of
+// MethodUnspent.
+type unspentQuestion struct {
+	subject     uint64 // Key.Subject of the subject
+	incarnation uint64
+}
+
+// Code implements wire.Message.
+func (q *unspentQuestion) Code(c *wire.Coder) {
+	wire.Fixed(c, &q.subject)
+	wire.Fixed(c, &q.incarnation)
+}
+
+// unspentReport answers an unspentQuestion.
+type unspentReport struct{ localcache.Unspent }
+
+// Code implements wire.Message.
+func (r *unspentReport) Code(c *wire.Coder) {
+	wire.Number(c, &r.LastGrant, math.MaxInt64)
+	wire.List(c, &r.Held, localcache.MaxUnspent, minHeldBytes, func(h *localcache.HeldGrant) { codeHeld(c, h) })
+}

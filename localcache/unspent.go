@@ -1,0 +1,126 @@
+package localcache
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Unspent is a holder's report to an owner about one subject: what is left of the grants that it has from that process.
+type Unspent struct {
+	// LastGrant is the highest ID that has arrived. Of a later grant, the holder knows nothing yet; of an earlier one that is
+	// not in Held, nothing is left.
+	LastGrant uint64
+	Held      []HeldGrant // with those that have ended and are yet to be given back; at most MaxUnspent
+}
+
+// MaxUnspent bounds the grants in an Unspent. A further grant counts as spent.
+const MaxUnspent = 64
+
+// Unspent reports what is left of the subject's grants from a process of owner.
+func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, incarnation uint64) Unspent {
+	sh, le := ls.lockSubject(subject)
+	defer sh.mu.Unlock()
+
+	u, expects := Unspent{}, false
+	for ; le != nil; le = le.nextSet {
+		// A lease that has asked a new owner does not know its process before the first answer.
+		if le.source.Owner != owner || le.source.Incarnation != incarnation && le.source.Incarnation != 0 {
+			continue
+		}
+		expects = true
+		u.LastGrant = max(u.LastGrant, le.lastGrant)
+		u.Held = append(u.Held, le.reportHeld()...)
+	}
+	for i := range sh.ended {
+		o := &sh.ended[i]
+		if o.Ops[0].Key.Subject == subject && o.Source.Owner == owner && o.Source.Incarnation == incarnation {
+			u.Held = append(u.Held, o.report())
+		}
+	}
+
+	if !expects {
+		u.LastGrant = math.MaxInt64 // what is on its way here is given back unspent
+	}
+	u.Held = u.Held[:min(len(u.Held), MaxUnspent)]
+	return u
+}
+
+// report says what is left of an ended grant.
+func (o *EndedGrant) report() HeldGrant {
+	h := HeldGrant{ID: o.Grant}
+	for i := range o.Ops {
+		h.Left = append(h.Left, o.Ops[i].Cost)
+	}
+	return h
+}
+
+// AddUnspent adds to the decisions of ops, which from made at the given time of its steady clock, what this node held of the
+// subject at that time and has not spent: others can't have it, but this node can. A refused cost still does not fit.
+func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
+	sh, le := ls.lockLease(ops)
+	defer sh.mu.Unlock()
+	if le == nil || le.source != from || !le.matches(ops) {
+		return
+	}
+	le.addUnspent(ops, func(g *grant) bool { return g.steady < steady })
+}
+
+// addUnspent adds what is left of those grants to the decisions of ops.
+func (le *lease) addUnspent(ops []counters.Op, counts func(g *grant) bool) {
+	for i := range le.grants {
+		g := &le.grants[i]
+		if !counts(g) {
+			continue
+		}
+		for j := range ops {
+			d, left := &ops[j].Decision, g.parts[j].left
+			most := ops[j].Limit.Capacity()
+			if !d.Allowed {
+				most = max(d.Remaining, min(most, ops[j].Cost-1))
+			}
+			d.Remaining = max(d.Remaining, min(d.Remaining+left, most))
+			d.Used = max(0, d.Used-left)
+		}
+	}
+}
+
+// GrantOut is a grant that an owner has made and not got back.
+type GrantOut struct {
+	ID     uint64
+	Holder ring.NodeID
+
+	parts []ledgerPart
+}
+
+// Out returns how much of the counter's part may not have come back, given what the holder says is left of each part; nil: it
+// has not said.
+func (g *GrantOut) Out(counter uint64, left []int64) int64 {
+	i := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == counter })
+	switch {
+	case i < 0 || left != nil && i >= len(left):
+		return 0
+	case left == nil:
+		return g.parts[i].unreturned
+	}
+	return min(left[i], g.parts[i].unreturned)
+}
+
+// View calls read with the subject's outstanding grants from counters of a lineage. While it runs, no grant of the subject is
+// made and none comes back, so read may read the counters, too.
+func (ll *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
+	sh, s := ll.lock(subject)
+	defer sh.mu.Unlock()
+	var out []GrantOut
+	if s != nil {
+		for i := range s.grants {
+			if g := &s.grants[i]; now < g.until && g.lineage == lineage {
+				out = append(out, GrantOut{ID: g.id, Holder: g.holder, parts: g.parts})
+			}
+		}
+	}
+	read(out)
+}
