@@ -23,7 +23,7 @@ func (l *Limiter) UpdateSteps() {
 // LimitFactor returns the factor that currently multiplies r's limits: 1 if no step is in force.
 func (l *Limiter) LimitFactor(r *rules.Rule) float64 {
 	active := l.inForce.Load()
-	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index] != r {
+	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index].Adaptive != r.Adaptive {
 		return 1
 	}
 	step := int(active.steps[r.Index].Load()) - 1

@@ -28,7 +28,9 @@ type Limiter struct {
 	activityRound cachedRound[NodeActivity]
 	history       history
 	historyRound  cachedRound[NodeHistory]
-	meter         Meter // counts admitted cost for billing; may be nil
+	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
+	undeclared    atomic.Int64 // attributes of checks that the document does not declare
+	meter         Meter        // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests
@@ -196,12 +198,16 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
-		if rule = active.set.Rule(q.Rule); rule == nil {
-			return fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+		var err error
+		if rule, err = l.findRule(active, q.Rule); err != nil {
+			return err
 		}
 	}
 	if !q.ByKey {
 		active.set.Match(q.Attributes, rule, m)
+		if m.Undeclared > 0 {
+			l.undeclared.Add(int64(m.Undeclared))
+		}
 	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
 		return err
 	}
@@ -224,6 +230,16 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 	}
 	l.prefetch(m)
 	return nil
+}
+
+// findRule returns the rule that a caller names.
+func (l *Limiter) findRule(active *activeRules, name string) (*rules.Rule, error) {
+	r := active.set.Rule(name)
+	if r == nil {
+		l.unknownRules.Add(1)
+		return nil, fmt.Errorf("%w %q", ErrUnknownRule, name)
+	}
+	return r, nil
 }
 
 // prefetch begins to load the counters of m, if that saves time.

@@ -55,9 +55,9 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 		}
 		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
-	r := active.set.Rule(q.Rule)
-	if r == nil {
-		return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+	r, err := l.findRule(active, q.Rule)
+	if err != nil {
+		return nil, err
 	}
 	if err := active.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err

@@ -5,13 +5,28 @@ const maxLinearAttributes = 8
 
 // attributes numbers the attributes that any part of a set uses.
 type attributes struct {
-	named   []namedAttribute // by number
-	numbers map[string]int   // by name
+	named    []namedAttribute    // by number
+	numbers  map[string]int      // by name
+	declared map[string]*folding // those that the document declares; nil if it declares none
+	folds    bool                // some have a folding
 }
 
 type namedAttribute struct {
 	name    string
-	address bool // its values are addresses
+	address bool     // its values are addresses
+	folding *folding // nil if values are taken as they are
+}
+
+// newAttributes returns the attributes of a set whose document declares specs, and uses none yet.
+func newAttributes(specs []*AttributeSpec) attributes {
+	a := attributes{numbers: map[string]int{}}
+	if specs != nil {
+		a.declared = make(map[string]*folding, len(specs))
+	}
+	for _, spec := range specs {
+		a.declared[spec.Name] = &spec.folding
+	}
+	return a
 }
 
 // add returns the number of an attribute, and assigns one if it has none.
@@ -20,9 +35,18 @@ func (a *attributes) add(name string) int {
 	if !ok {
 		n = len(a.named)
 		a.numbers[name] = n
-		a.named = append(a.named, namedAttribute{name, holdsAddresses(name)})
+		one := namedAttribute{name, holdsAddresses(name), a.folding(name)}
+		a.named, a.folds = append(a.named, one), a.folds || one.folding != nil
 	}
 	return n
+}
+
+// folding returns how an attribute's values are folded, or nil.
+func (a *attributes) folding(name string) *folding {
+	if f := a.declared[name]; f != nil && *f != (folding{}) {
+		return f
+	}
+	return nil
 }
 
 // find returns the number of an attribute, or -1.

@@ -51,6 +51,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	next.source, next.asJSON = "", false
 	next.positions = nil
 	e := &edit{before: d, doc: &next, change: c}
+	e.declared = d.declared
 	var body *yaml.Node
 	if !c.Delete {
 		var err error
@@ -195,20 +196,20 @@ func (e *edit) changeSubject(body *yaml.Node) bool {
 	if gi >= 0 {
 		group = &Group{Attribute: attribute, Subjects: e.before.Subjects[gi].Subjects, pos: e.before.Subjects[gi].pos}
 	}
-	i, found := group.find(e.change.Name)
+	i, found := group.find(canonicalValue(e.declared, attribute, e.change.Name))
 	var s *SubjectSpec
 	switch {
 	case e.change.Delete && !found:
 		return false
 	case !e.change.Delete:
 		e.setPath(keyPath("subjects", attribute))
-		e.checkName(yaml.Text(attribute), attribute)
+		e.checkAttribute(yaml.Text(attribute), attribute)
 		e.setPath(keyPath(e.bodyPath, e.change.Name))
 		s = e.subject(attribute, e.keyNode(), body)
 		newChecker(e.doc, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, s)
 		e.clearOutsidePositions()
 	}
-	group.Subjects = replacePiece(e, group.Subjects, canonicalAddress(attribute, e.change.Name), i, found, s)
+	group.Subjects = replacePiece(e, group.Subjects, canonicalValue(e.declared, attribute, e.change.Name), i, found, s)
 	e.doc.Subjects = slices.Clone(e.before.Subjects)
 	switch {
 	case gi < 0:
@@ -310,16 +311,16 @@ func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	if gi < 0 {
 		return nil
 	}
-	i, found := d.Subjects[gi].find(value)
+	i, found := d.Subjects[gi].find(canonicalValue(d.declared, attribute, value))
 	if !found {
 		return nil
 	}
 	return d.Subjects[gi].Subjects[i]
 }
 
-// find returns the index of a subject, or the index at which to insert it.
+// find returns the index of a subject, given by its canonical value, or the index at which to insert it.
 func (g *Group) find(value string) (i int, found bool) {
-	return slices.BinarySearchFunc(g.Subjects, canonicalAddress(g.Attribute, value), func(s *SubjectSpec, v string) int {
+	return slices.BinarySearchFunc(g.Subjects, value, func(s *SubjectSpec, v string) int {
 		return strings.Compare(s.Value, v)
 	})
 }

@@ -29,7 +29,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		Units:       []string{Requests},
 		byName:      make(map[string]*Rule, len(doc.Rules)),
 		units:       map[string]int{Requests: 0},
-		attributes:  attributes{numbers: map[string]int{}},
+		attributes:  newAttributes(doc.Attributes),
 		inline:      &inlineSets{},
 	}
 	if doc.Headers != nil {
@@ -45,8 +45,8 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
 	s.globals = c.summarizeGlobals()
-	entries := make([]indexed, len(s.Rules))
-	for i, r := range s.Rules {
+	entries := make([]indexed, len(s.variants))
+	for i, r := range s.variants {
 		entries[i] = indexed{r.match, r.key}
 	}
 	s.rules = buildIndex(entries)
@@ -81,31 +81,31 @@ func (c *compiler) unitID(name string) int {
 
 func (c *compiler) compileRules() {
 	for i, spec := range c.doc.Rules {
-		r := c.compileRule(spec)
-		r.Index = i
+		r := c.compileVariants(spec, i)
 		c.set.Rules = append(c.set.Rules, r)
 		c.set.byName[r.Name] = r
 	}
 }
 
-func (c *compiler) compileRule(spec *RuleSpec) *Rule {
+// compileRule compiles a rule for one choice of the attributes of its key.
+func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	r := &Rule{
-		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
+		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
-		fallbackTier: -1, bySubject: spec.Tiered,
+		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
 	}
 	c.applySettings(r, &spec.Settings)
 	if spec.Scope == "global" {
 		r.Scope = GlobalScope
 	}
-	for _, name := range spec.Key {
-		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name)}
+	for _, name := range key {
+		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name), folding: c.foldingOf(name)}
 		if c.doc.group(name) >= 0 {
 			k.subjects, r.bySubject = c.subjectTable(name, r.grouping), true
 		}
 		r.key = append(r.key, k)
 	}
-	r.match = c.compileConditions(spec.Match)
+	c.compileRequirements(r, spec)
 	if spec.Cost != nil {
 		r.cost = c.compileCostTable(spec.Cost)
 		r.CostUnitID = c.unitID(cmp.Or(spec.Cost.Unit, Requests))
@@ -113,17 +113,35 @@ func (c *compiler) compileRule(spec *RuleSpec) *Rule {
 	if r.Block > 0 {
 		r.block = blockLimit(r.Name, r.Block)
 	}
+	r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
 	if !r.Tiered {
-		r.ownLimits = c.compileLimits(spec, spec.Limits)
+		r.ownLimits = c.compileLimits(spec, r, spec.Limits)
 		return r
 	}
-	for i, t := range c.doc.Tiers {
-		r.byTier = append(r.byTier, c.compileLimits(spec, t.Limits))
-		if t.Name == c.doc.DefaultTier {
-			r.fallbackTier = int32(i)
-		}
+	for _, t := range c.doc.Tiers {
+		r.byTier = append(r.byTier, c.compileLimits(spec, r, t.Limits))
 	}
 	return r
+}
+
+// compileRequirements compiles what r, whose key is known, requires of a check.
+func (c *compiler) compileRequirements(r *Rule, spec *RuleSpec) {
+	r.match, r.not = c.compileConditions(spec.Match), c.compileConditions(spec.Not)
+	absent := spec.Absent
+	if spec.hasAlternatives() {
+		absent = append(slices.Clone(absent), spec.displacedBy(r.Key)...)
+	}
+	for _, name := range absent {
+		r.absent = append(r.absent, c.attributeNumber(name))
+	}
+	r.conditional = len(r.match)+len(r.not)+len(r.absent) > 0
+
+	if len(spec.OnTiers) > 0 {
+		r.onTiers = make([]bool, len(c.doc.Tiers))
+	}
+	for _, name := range spec.OnTiers {
+		r.onTiers[c.doc.tier(name)] = true
+	}
 }
 
 // applySettings sets r's settings: the rule's own, or else those of the defaults.
@@ -156,14 +174,23 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-func (c *compiler) compileLimits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
+// compileLimits compiles limits of a rule. Their names show the attributes that r chooses among alternatives.
+func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []*Limit {
+	chosen := ""
+	for i, name := range r.Key {
+		if len(rule.Key) > 0 && len(rule.Key[i]) > 1 {
+			chosen += "/" + name
+		}
+	}
+
 	all := make([]Limit, len(specs))
 	out := make([]*Limit, len(specs))
 	for i, spec := range specs {
 		out[i] = &all[i]
 		c.compileLimit(out[i], rule, spec)
-		if out[i].Name = cmp.Or(spec.Name, rule.Name); spec.Name == "" && len(specs) > 1 {
-			out[i].Name = rule.Name + "/" + out[i].Unit + "/" + spec.Per
+		out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen
+		if spec.Name == "" && len(specs) > 1 {
+			out[i].Name += "/" + out[i].Unit + "/" + spec.Per
 		}
 	}
 	if rule.Adaptive != nil && len(out) > 0 {
@@ -236,7 +263,9 @@ type costTable struct {
 func (c *compiler) compileCostTable(spec *CostTable) *costTable {
 	t := &costTable{attribute: c.attributeNumber(spec.By), byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
 	for _, v := range spec.Values {
-		t.byText[canonicalAddress(spec.By, v.Value)] = v.Cost
+		t.byText[c.doc.Canonical(spec.By, v.Value)] = v.Cost
 	}
 	return t
 }
+
+func (c *compiler) foldingOf(attribute string) *folding { return c.set.attributes.folding(attribute) }

@@ -25,7 +25,13 @@ func (c *compiler) compileConditions(specs []Condition) []condition {
 	out := make([]condition, 0, len(specs))
 	for _, spec := range specs {
 		cond := condition{attribute: c.attributeNumber(spec.Attribute), address: holdsAddresses(spec.Attribute)}
+		declared := c.doc.declared[spec.Attribute]
 		for _, v := range spec.Values {
+			if strings.IndexByte(v, '*') >= 0 {
+				v = declared.foldPattern(v)
+			} else {
+				v = declared.fold(v)
+			}
 			cond.add(v)
 		}
 		cond.finish()

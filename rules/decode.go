@@ -16,9 +16,10 @@ import (
 // returns a zero value for a faulty node.
 type decoder struct {
 	collector
-	path  []byte          // of the current node
-	days  bool            // some duration was written in days
-	zones map[string]bool // time zones looked up so far, at most maxZones, and whether each exists
+	path     []byte                    // of the current node
+	days     bool                      // some duration was written in days
+	declared map[string]*AttributeSpec // the attributes that the document declares; nil if it declares none
+	zones    map[string]bool           // time zones looked up so far, at most maxZones, and whether each exists
 
 	envoyNodes, envoyLevel int // number of Envoy descriptors so far, and the level of the current ones
 }

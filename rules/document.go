@@ -32,6 +32,7 @@ const (
 // Document is a complete and valid rules file. It is immutable: [Document.Apply] returns a changed copy that shares
 // the unchanged parts. An empty string or a 0 means that the key was left out.
 type Document struct {
+	Attributes  []*AttributeSpec // nil if left out: any attribute may be named
 	Defaults    Defaults
 	Default     string // allow or deny
 	Headers     *Headers
@@ -44,10 +45,11 @@ type Document struct {
 	Inline      *InlineSpec // nil if left out: calls may bring any limits
 	Envoy       []*EnvoySpec
 
-	source    string // the text it was parsed from; empty after a change
-	asJSON    bool   // source is JSON
-	days      bool   // some duration was written in days
-	size      int    // upper bound of the length of the document's renderings, in bytes
+	declared  map[string]*AttributeSpec // Attributes by name; nil if left out
+	source    string                    // the text it was parsed from; empty after a change
+	asJSON    bool                      // source is JSON
+	days      bool                      // some duration was written in days
+	size      int                       // upper bound of the length of the document's renderings, in bytes
 	positions positions
 }
 
@@ -100,7 +102,10 @@ type Condition struct {
 type RuleSpec struct {
 	Name     string
 	Match    []Condition
-	Key      []string
+	Not      []Condition // none of which may hold; an absent attribute meets none
+	Absent   []string    // attributes that must be absent
+	OnTiers  []string    // the tiers of subjects that the rule applies to; all if empty
+	Key      []KeyPart
 	Limits   []*LimitSpec
 	Tiered   bool
 	Cost     *CostTable
@@ -220,10 +225,15 @@ func (d *Document) Size() Size {
 
 // FeatureLevel returns the feature level that every node of a cluster must support to read d; see package agreement.
 func (d *Document) FeatureLevel() int {
-	if d.days || d.Inline != nil || len(d.Envoy) > 0 {
+	if d.days || d.Inline != nil || len(d.Envoy) > 0 || d.Attributes != nil || slices.ContainsFunc(d.Rules, (*RuleSpec).needsLevel2) {
 		return 2
 	}
 	return 1
+}
+
+// needsLevel2 reports whether r has a key that builds of level 1 can't read.
+func (r *RuleSpec) needsLevel2() bool {
+	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || r.Cost != nil && r.Cost.Unit != ""
 }
 
 // Weight returns an upper bound of the bytes that the document's text takes, comments included.

@@ -56,6 +56,9 @@ func (d *Document) Text() (string, error) {
 func (d *Document) measure() int {
 	const keys = 256 // the document's own, without defaults
 	size := keys + pieceSize("", defaultsFields.node(&d.Defaults)) + pieceSize("deny", entriesNode(d.Deny)) + pieceSize("allow", entriesNode(d.Allow))
+	if d.Attributes != nil {
+		size += pieceSize("attributes", declarationNode(d.Attributes))
+	}
 	if d.Inline != nil {
 		size += pieceSize("inline", inlineFields.node(d.Inline))
 	}

@@ -67,7 +67,7 @@ func TestStarter(t *testing.T) {
 		t.Errorf("warnings: %v", w)
 	}
 	for _, r := range doc.Rules {
-		if len(r.Key) == 1 && r.Key[0] == "ip" {
+		if len(r.Key) == 1 && r.Key[0][0] == "ip" {
 			return
 		}
 	}

@@ -25,20 +25,23 @@ func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change
 		return c, false, err
 	}
 	e := &edit{}
+	e.declared = d.declared
 	e.setPath("lists." + list)
 	wanted := &Entry{Match: e.conditions(body)}
 	if err := e.decoder.err(); err != nil {
 		return c, false, err
 	}
-	text := wanted.canonicalText()
-	at := slices.IndexFunc(entries, func(one *Entry) bool { return len(one.Match) == len(wanted.Match) && one.canonicalText() == text })
+	text := wanted.canonicalText(d.declared)
+	at := slices.IndexFunc(entries, func(one *Entry) bool {
+		return len(one.Match) == len(wanted.Match) && one.canonicalText(d.declared) == text
+	})
 	switch {
 	case remove && at < 0:
 		return c, false, fmt.Errorf("look for %s in %s: %w", conditionsNode(wanted.Match).AppendJSON(nil), c, ErrNotFound)
 	case !remove && at >= 0:
 		return c, false, nil
 	case remove:
-		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.canonicalText() == text })
+		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.canonicalText(d.declared) == text })
 	default:
 		entries = append(slices.Clone(entries), wanted)
 	}
@@ -47,13 +50,13 @@ func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change
 }
 
 // canonicalText renders e so that all entries that match the same checks have the same text.
-func (e *Entry) canonicalText() string {
+func (e *Entry) canonicalText(declared map[string]*AttributeSpec) string {
 	match := slices.Clone(e.Match)
 	for i := range match {
 		c := &match[i]
 		c.Values, c.single = slices.Clone(c.Values), false
 		for n, v := range c.Values {
-			c.Values[n] = canonicalValue(c.Attribute, v)
+			c.Values[n] = canonicalCondition(declared, c.Attribute, v)
 		}
 		slices.Sort(c.Values)
 		c.Values = slices.Compact(c.Values)
@@ -62,14 +65,17 @@ func (e *Entry) canonicalText() string {
 	return string(conditionsNode(match).AppendJSON(nil))
 }
 
-// canonicalValue is canonicalAddress for conditions, where a value may also be a CIDR.
-func canonicalValue(attribute, value string) string {
+// canonicalCondition is canonicalValue for conditions, where a value may also be a CIDR or a glob.
+func canonicalCondition(declared map[string]*AttributeSpec, attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if p, ok := ipaddr.ParsePrefix(value); ok {
 			return p.String() // addressMistake has rejected bits behind the prefix
 		}
 	}
-	return canonicalAddress(attribute, value)
+	if strings.Contains(value, "*") {
+		return declared[attribute].foldPattern(value)
+	}
+	return canonicalValue(declared, attribute, value)
 }
 
 // ListTiers returns as JSON objects, sorted by name, the first n tiers after the one named after. If there are more, next
@@ -86,7 +92,7 @@ func (d *Document) ListSubjects(attribute, after string, n int) (list []string, 
 	if gi < 0 {
 		return nil, ""
 	}
-	return page(d.Subjects[gi].Subjects, canonicalAddress(attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
+	return page(d.Subjects[gi].Subjects, canonicalValue(d.declared, attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
 }
 
 // page returns the first n of the sorted pieces after the one named after. Each object has the piece's name in field.

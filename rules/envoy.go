@@ -252,7 +252,7 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number fun
 		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
 	}
 	limit.Algorithm = cmp.Or(limit.Algorithm, algorithms.FixedWindow.String())
-	n.Rule = c.compileRule(spec)
+	n.Rule = c.compileRule(spec, nil)
 	n.Rule.Index, n.Rule.Envoy = number(n), true
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)

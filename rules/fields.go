@@ -78,15 +78,16 @@ func unlessEmpty[V any](write func(V) *yaml.Node) func(V) *yaml.Node {
 }
 
 var (
-	nameCodec      = codec[string]{(*decoder).name, text}
-	zoneCodec      = codec[string]{(*decoder).zone, text}
-	algorithmCodec = codec[string]{(*decoder).algorithm, text}
-	booleanCodec   = codec[bool]{(*decoder).boolean, boolean}
-	flagCodec      = codec[bool]{(*decoder).boolean, unlessZero(boolean)}
-	matchCodec     = codec[[]Condition]{(*decoder).conditions, unlessEmpty(conditionsNode)}
-	limitsCodec    = codec[[]*LimitSpec]{(*decoder).limits, unlessEmpty(limitsNode)}
-	entriesCodec   = codec[[]*Entry]{(*decoder).entries, unlessEmpty(entriesNode)}
-	leaseCodec     = codec[LeaseSpec]{(*decoder).lease, unlessZero(leaseNode)}
+	nameCodec       = codec[string]{(*decoder).name, text}
+	zoneCodec       = codec[string]{(*decoder).zone, text}
+	algorithmCodec  = codec[string]{(*decoder).algorithm, text}
+	booleanCodec    = codec[bool]{(*decoder).boolean, boolean}
+	flagCodec       = codec[bool]{(*decoder).boolean, unlessZero(boolean)}
+	matchCodec      = codec[[]Condition]{(*decoder).conditions, unlessEmpty(conditionsNode)}
+	limitsCodec     = codec[[]*LimitSpec]{(*decoder).limits, unlessEmpty(limitsNode)}
+	attributesCodec = codec[[]string]{(*decoder).attributes, unlessEmpty(textsNode)}
+	entriesCodec    = codec[[]*Entry]{(*decoder).entries, unlessEmpty(entriesNode)}
+	leaseCodec      = codec[LeaseSpec]{(*decoder).lease, unlessZero(leaseNode)}
 )
 
 func wordCodec(words ...string) codec[string] {

@@ -31,13 +31,16 @@ func (c *compiler) summarizeGlobals() globals {
 	var b []byte
 	attributes := map[string]bool{} // of global rules' keys
 	any := false
-	for _, r := range c.set.Rules {
+	for _, r := range c.set.variants {
 		if r.Scope != GlobalScope {
 			continue
 		}
 		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.grouping.ipv6), byte(r.grouping.ipv4))
 		for _, name := range r.Key {
 			b, attributes[name] = appendString(b, name), true
+		}
+		for _, on := range r.onTiers {
+			b = append(b, map[bool]byte{false: 1, true: 2}[on])
 		}
 		for _, p := range r.Regions {
 			b = binary.LittleEndian.AppendUint64(appendString(b, p.Name), math.Float64bits(p.Part))
@@ -58,7 +61,7 @@ func (c *compiler) summarizeGlobals() globals {
 		}
 		_, _ = h.Write(appendString(b[:0], group.Attribute))
 		for _, spec := range group.Subjects {
-			b = g.addSubject(appendString(appendString(b[:0], spec.Value), spec.Tier), c.listed[spec], c.set.Rules)
+			b = g.addSubject(appendString(appendString(b[:0], spec.Value), spec.Tier), c.listed[spec], c.set.variants)
 			_, _ = h.Write(b)
 		}
 	}

@@ -35,9 +35,15 @@ func (s *Set) Keyed(secret []byte) *Set {
 
 // seed computes the initial states for hashing. They belong to the set, because sets with different keys share rules.
 func (s *Set) seed(key hashKey) {
-	s.seeds = make([]hashState, len(s.Rules))
-	for i, r := range s.Rules {
-		s.seeds[i] = key.state().addWord(uint64(len(r.Name))).addText(r.Name)
+	s.seeds = make([]hashState, len(s.variants))
+	for i, r := range s.variants {
+		h := key.state().addWord(uint64(len(r.Name))).addText(r.Name)
+		for j, name := range r.Key {
+			if r.isChosen(j) { // user=x and ip=x are different subjects
+				h = h.addWord(1<<62 | uint64(len(name))).addText(name)
+			}
+		}
+		s.seeds[i] = h
 	}
 	s.inlineSeed = key.state().addWord(1 << 63) // no rule's name is that long
 }

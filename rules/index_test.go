@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path"
 	"reflect"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/text/unicode/norm"
 	"pgregory.net/rapid"
 )
 
@@ -49,13 +51,96 @@ var (
 type naive struct{ doc *Document }
 
 func (n naive) holds(match []Condition, given map[string]string) bool {
-	for _, c := range match {
-		v, ok := given[c.Attribute]
-		if !ok || !slices.ContainsFunc(c.Values, func(want string) bool { return n.equal(c.Attribute, want, v) }) {
-			return false
+	return !slices.ContainsFunc(match, func(c Condition) bool { return !n.meets(c, given) })
+}
+
+func (n naive) meets(c Condition, given map[string]string) bool {
+	v, ok := given[c.Attribute]
+	return ok && slices.ContainsFunc(c.Values, func(want string) bool { return n.equal(c.Attribute, n.folded(c.Attribute, want), v) })
+}
+
+// folded is folding in plain code.
+func (n naive) folded(attribute, v string) string {
+	for _, a := range n.doc.Attributes {
+		if a.Name != attribute {
+			continue
+		}
+		glob := strings.Contains(v, "*")
+		if a.Path && !glob {
+			for {
+				decoded, err := url.PathUnescape(v)
+				if err != nil || decoded == v {
+					break
+				}
+				v = decoded
+			}
+		}
+		if slices.Contains(a.Fold, "lower") {
+			v = strings.ToLower(v)
+		}
+		if slices.Contains(a.Fold, "nfc") {
+			v = norm.NFC.String(v)
+		}
+		if a.Path && !glob {
+			rooted := strings.HasPrefix(v, "/")
+			v = regexp.MustCompile(`;[^/]*`).ReplaceAllString(v, "")
+			if v = strings.TrimPrefix(path.Clean("/"+v), "/"); rooted {
+				v = "/" + v
+			}
+		}
+		if slices.Contains(a.Fold, "trim") && !glob {
+			v = strings.TrimSpace(v)
 		}
 	}
-	return true
+	return v
+}
+
+// subject returns the identity of r's subject, and the attributes that form it. ok is false if one is absent.
+func (n naive) subject(r *RuleSpec, given map[string]string) (identity string, used map[string]string, ok bool) {
+	used = map[string]string{}
+	for _, part := range r.Key {
+		i := slices.IndexFunc(part, func(name string) bool { _, ok := given[name]; return ok })
+		if i < 0 {
+			return "", nil, false
+		}
+		v := given[part[i]]
+		if a, _, ok := slowAddress(v); ok && part[i] == "ip" {
+			p, _ := a.Prefix(min(64, a.BitLen()))
+			v = p.String()
+		}
+		identity += fmt.Sprintf("%q=%q ", part[i], v)
+		used[part[i]] = given[part[i]]
+	}
+	return identity, used, true
+}
+
+// tier returns the tier of a subject, or "".
+func (n naive) tier(r *RuleSpec, used map[string]string) string {
+	for _, part := range r.Key {
+		for _, name := range part {
+			v, ok := used[name]
+			if s := n.doc.Subject(name, v); ok && s != nil && s.Tier != "" {
+				return s.Tier
+			}
+		}
+	}
+	return n.doc.DefaultTier
+}
+
+// applies reports whether r applies, and to which subject.
+func (n naive) applies(r *RuleSpec, given map[string]string) (identity string, ok bool) {
+	identity, used, ok := n.subject(r, given)
+	for _, name := range r.Absent {
+		_, present := given[name]
+		ok = ok && !present
+	}
+	for _, c := range r.Not {
+		ok = ok && !n.meets(c, given)
+	}
+	if len(r.OnTiers) > 0 {
+		ok = ok && slices.Contains(r.OnTiers, n.tier(r, used))
+	}
+	return identity, ok && n.holds(r.Match, given)
 }
 
 func (n naive) equal(attribute, want, have string) bool {
@@ -76,15 +161,15 @@ func (n naive) equal(attribute, want, have string) bool {
 	return ok && err == nil
 }
 
-func (n naive) match(given map[string]string) (names []string, list Listing) {
+// match returns what applies, and the identities of the subjects.
+func (n naive) match(raw map[string]string) (names, identities []string, list Listing) {
+	given := map[string]string{}
+	for name, v := range raw {
+		given[name] = n.folded(name, v)
+	}
 	for _, r := range n.doc.Rules {
-		applies := n.holds(r.Match, given)
-		for _, k := range r.Key {
-			_, ok := given[k]
-			applies = applies && ok
-		}
-		if applies {
-			names = append(names, r.Name)
+		if identity, ok := n.applies(r, given); ok {
+			names, identities = append(names, r.Name), append(identities, r.Name+" "+identity)
 		}
 	}
 	any := func(entries []*Entry) bool {
@@ -92,16 +177,16 @@ func (n naive) match(given map[string]string) (names []string, list Listing) {
 	}
 	switch {
 	case any(n.doc.Deny):
-		return names, Denied
+		return names, identities, Denied
 	case any(n.doc.Allow):
-		return names, Allowed
+		return names, identities, Allowed
 	}
-	return names, Unlisted
+	return names, identities, Unlisted
 }
 
 func drawValue(t *rapid.T, attribute string, label string) string {
 	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24",
-		"10.0.0.1:80", " 10.0.1.1", "[2001:db8::1]:443", "2001:db8::1%eth0", "10.0.0.1:http", "64:ff9b::a00:1", "[2002:a00:1::5]:80", "2002:b00:1::"}
+		"10.0.0.1:80", " X ", "/A/./b/", "/%61", " 10.0.1.1", "[2001:db8::1]:443", "2001:db8::1%eth0", "10.0.0.1:http", "64:ff9b::a00:1", "[2002:a00:1::5]:80", "2002:b00:1::"}
 	return rapid.SampledFrom(texts).Draw(t, label)
 }
 
@@ -116,8 +201,53 @@ func drawMatch(t *rapid.T) string {
 	return "{" + strings.Join(out, ", ") + "}"
 }
 
+// drawMore draws what a rule may say besides key, match and limits.
+func drawMore(t *rapid.T, plain bool) string {
+	var b strings.Builder
+	if !plain && rapid.IntRange(0, 3).Draw(t, "excludes") == 0 {
+		fmt.Fprintf(&b, "    not: %s\n", drawMatch(t))
+	}
+	if rapid.IntRange(0, 3).Draw(t, "absent") == 0 {
+		fmt.Fprintf(&b, "    absent: [%s]\n", rapid.SampledFrom([]string{"u2", "v"}).Draw(t, "absent one"))
+	}
+	if rapid.IntRange(0, 3).Draw(t, "for tiers") == 0 {
+		fmt.Fprintf(&b, "    tiers: [%s]\n", rapid.SampledFrom([]string{"free", "paid", "free, paid"}).Draw(t, "tiers"))
+	}
+	return b.String()
+}
+
+// drawKey draws a key, which may have alternatives.
+func drawKey(t *rapid.T) string {
+	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t", "u"}), 0, 3, rapid.ID[string]).Draw(t, "key")
+	parts := slices.Clone(names)
+	if len(names) > 1 && rapid.IntRange(0, 2).Draw(t, "alternatives") == 0 {
+		parts = []string{"[" + strings.Join(names[:2], ", ") + "]"}
+		parts = append(parts, names[2:]...)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// drawHead draws the parts of a document on which rules depend.
+func drawHead(t *rapid.T) string {
+	head := "tiers: {free: {limits: [{limit: 7, per: 1m}]}, paid: {limits: [{limit: 8, per: 1m}]}}\n"
+	if rapid.Bool().Draw(t, "a default tier") {
+		head += "default_tier: free\n"
+	}
+	if rapid.Bool().Draw(t, "subjects") {
+		head += "subjects: {t: {x: {tier: paid}, /a: {tier: free}}, ip: {10.0.0.1: {tier: paid}}}\n"
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "declaration") {
+	case 0:
+		head += "attributes: [ip, e, t, u, u2, v]\n"
+	case 1:
+		head += "attributes: {ip: {}, e: {path: true}, t: {fold: [trim, lower, nfc]}, u: {fold: [lower], path: true}, u2: {}, v: {}}\n"
+	}
+	return head
+}
+
 func drawDocument(t *rapid.T) string {
 	var b strings.Builder
+	b.WriteString(drawHead(t))
 	plain := rapid.Bool().Draw(t, "plain") // the names of attributes say which rules may apply
 	for _, list := range []string{"deny", "allow"} {
 		if list == "deny" {
@@ -134,8 +264,8 @@ func drawDocument(t *rapid.T) string {
 	}
 	b.WriteString("rules:\n")
 	for i := range rapid.IntRange(1, 12).Draw(t, "rules") {
-		key := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t", "u"}), 0, 3, rapid.ID[string]).Draw(t, "key")
-		fmt.Fprintf(&b, "  - name: r%d\n    key: [%s]\n    limits: [{limit: 1, per: 1m}]\n", i, strings.Join(key, ", "))
+		fmt.Fprintf(&b, "  - name: r%d\n    key: [%s]\n    limits: [{limit: 1, per: 1m}]\n", i, drawKey(t))
+		b.WriteString(drawMore(t, plain))
 		if plain && rapid.Bool().Draw(t, "matches") {
 			b.WriteString("    match: {e: '*a*'}\n")
 		} else if !plain && rapid.Bool().Draw(t, "matches") {
@@ -157,11 +287,12 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 		}
 		var m Match
 		var names []string
+		subjects, hashes := map[Hash]string{}, map[string]Hash{}
 		for range 10 {
 			given := map[string]string{}
 			var list []Attribute
 			again := rapid.Bool().Draw(t, "the same attributes again")
-			for _, a := range []string{"ip", "e", "t", "u", "other"} {
+			for _, a := range []string{"ip", "e", "t", "u", "u2", "other"} {
 				if there := rapid.IntRange(0, 3).Draw(t, "there") > 0; there && !again || again && slices.Contains(names, a) {
 					given[a] = drawValue(t, a, "value")
 					list = append(list, Attribute{a, given[a]})
@@ -171,7 +302,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			for _, a := range list {
 				names = append(names, a.Name)
 			}
-			want, wantList := naive{doc}.match(given)
+			want, identities, wantList := naive{doc}.match(given)
 			var fresh Match
 			set.Match(list, nil, &fresh)
 			before := slices.Clone(m.Hits)
@@ -186,6 +317,14 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			checkAgain(t, before, &m)
 			if !slices.Equal(have, want) || m.List != wantList {
 				t.Fatalf("%v: have %v list %d, want %v list %d", list, have, m.List, want, wantList)
+			}
+			for i, h := range m.Hits {
+				former, seen := subjects[h.Subject]
+				hash, known := hashes[identities[i]]
+				if seen != known || seen && former != identities[i] || known && hash != h.Subject {
+					t.Fatalf("%v: subject %s has hash %v, as has %q; before it had %v", list, identities[i], h.Subject, former, hash)
+				}
+				subjects[h.Subject], hashes[identities[i]] = identities[i], h.Subject
 			}
 		}
 	})

@@ -326,7 +326,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 		spec.Consistency = "exact"
 	}
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
-	r := c.compileRule(spec)
+	r := c.compileRule(spec, nil)
 	if c.err != nil {
 		return nil, inlineError{c.err}
 	}

@@ -20,6 +20,8 @@ var ErrKey = errors.New("key does not fit the rule")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
+	// Undeclared is how many attributes the document does not declare, if it declares any. They are ignored.
+	Undeclared int
 	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether the hits of the
 	// next one differ from these at most in their subjects.
 	Intact, Again bool
@@ -32,6 +34,8 @@ type Match struct {
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found      []int32     // positions of entries that may apply
 	key        []Attribute // scratch of MatchKey
+	keyValues  []string    // scratch of MatchKey
+	folded     []byte      // folded values
 	shareLists []int32     // scratch of Share
 	canonical  []byte      // canonical notation of addresses
 	inline     []byte      // scratch of MatchInline
@@ -90,6 +94,7 @@ func (m *Match) canonicalText(v *value) string {
 type keyAttribute struct {
 	number   int
 	address  bool
+	folding  *folding      // nil if values are taken as they are
 	subjects *subjectTable // nil if none are listed
 }
 
@@ -112,12 +117,14 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 		slices.Sort(m.found)
 		m.found = slices.Compact(m.found)
 	case !only.Envoy:
-		m.found = append(m.found, int32(only.Index))
+		for i := range only.all() {
+			m.found = append(m.found, int32(only.number+i))
+		}
 	}
 	uniform := true
 	for _, i := range m.found {
-		s.addIfApplies(s.Rules[i], m)
-		uniform = uniform && s.Rules[i].uniform()
+		s.addIfApplies(s.variants[i], m)
+		uniform = uniform && s.variants[i].uniform()
 	}
 	if s.plain || only != nil && !s.hasLists {
 		m.plain, m.only, m.byKey, m.uniform = s, only, false, uniform
@@ -130,18 +137,18 @@ func (s *Set) matchAgain(m *Match) {
 	if m.Again {
 		for i := range m.Hits {
 			h := &m.Hits[i]
-			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.Index])
+			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.number])
 		}
 		return
 	}
 	m.Hits = m.Hits[:0]
 	for _, i := range m.found {
-		s.addIfApplies(s.Rules[i], m)
+		s.addIfApplies(s.variants[i], m)
 	}
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
-// conditions and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
+// conditions, absent and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
 // values the rule needs.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
@@ -151,9 +158,14 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if r.Envoy {
 		return s.matchEnvoyKey(r, key, m)
 	}
+	r, key = r.choose(key, m.keyValues)
+	if r.alternatives != nil {
+		m.keyValues = key
+	}
 	if m.plain == s && m.only == r && m.byKey {
+		m.folded = m.folded[:0]
 		for i := range key {
-			m.values[i].replace(key[i])
+			s.replaceValue(m, i, key[i])
 		}
 		s.matchAgain(m)
 		return nil
@@ -171,7 +183,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	s.addHit(r, m, cost)
 	if r.uniform() && !s.hasLists {
 		m.plain, m.only, m.byKey, m.uniform = s, r, true, true
-		m.found = append(m.found[:0], int32(r.Index))
+		m.found = append(m.found[:0], int32(r.number))
 	}
 	return nil
 }
@@ -182,15 +194,19 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 		m.slots[m.values[i].number] = 0
 	}
 	m.values, m.Hits, m.canonical, m.plain, m.Again = m.values[:0], m.Hits[:0], m.canonical[:0], nil, false
+	m.folded, m.Undeclared = m.folded[:0], 0
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
 	}
 	for i := range attrs {
 		n := s.attributes.find(attrs[i].Name)
+		if n < 0 && s.attributes.declared != nil && s.attributes.declared[attrs[i].Name] == nil {
+			m.Undeclared++
+		}
 		if n < 0 || m.slots[n] != 0 {
 			continue
 		}
-		m.add(n, attrs[i].Value, s.attributes.named[n].address)
+		m.add(n, s.foldValue(m, n, attrs[i].Value), s.attributes.named[n].address)
 	}
 }
 
@@ -205,10 +221,28 @@ func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 			return false
 		}
 	}
+	m.folded = m.folded[:0]
 	for i := range attrs {
-		m.values[i].replace(attrs[i].Value)
+		s.replaceValue(m, i, attrs[i].Value)
 	}
 	return true
+}
+
+// replaceValue replaces the value at index i of m's values.
+func (s *Set) replaceValue(m *Match, i int, text string) {
+	v := &m.values[i]
+	v.replace(s.foldValue(m, v.number, text))
+}
+
+// foldValue folds a value of attribute number n. The result is valid until m is used again.
+func (s *Set) foldValue(m *Match, n int, text string) string {
+	if !s.attributes.folds {
+		return text
+	}
+	if f := s.attributes.named[n].folding; f != nil {
+		text, m.folded = f.fold(m.folded, text)
+	}
+	return text
 }
 
 func (v *value) replace(text string) { v.text, v.parsed, v.canonical = text, false, "" }
@@ -242,11 +276,31 @@ func (s *Set) UsedAttributes(m *Match, yield func(name, value string)) {
 
 func (m *Match) meetsAll(match []condition) bool {
 	for i := range match {
-		if v := m.value(match[i].attribute); v == nil || !match[i].isMetBy(m, v) {
+		if !m.meets(&match[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+func (m *Match) meets(c *condition) bool {
+	v := m.value(c.attribute)
+	return v != nil && c.isMetBy(m, v)
+}
+
+// allows reports whether r's conditions on attributes outside the key hold.
+func (r *Rule) allows(m *Match) bool {
+	for _, n := range r.absent {
+		if m.slots[n] != 0 {
+			return false
+		}
+	}
+	for i := range r.not {
+		if m.meets(&r.not[i]) {
+			return false
+		}
+	}
+	return m.meetsAll(r.match)
 }
 
 func (s *Set) checkLists(m *Match) Listing {
@@ -259,8 +313,8 @@ func (s *Set) checkLists(m *Match) Listing {
 	return Unlisted
 }
 
-// uniform reports whether r applies to whatever has its key attributes, with the same limits and cost for all.
-func (r *Rule) uniform() bool { return len(r.match) == 0 && r.cost == nil && !r.bySubject }
+// uniform reports whether the names of a check's attributes say whether r applies, with the same limits and cost for all.
+func (r *Rule) uniform() bool { return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject }
 
 // addIfApplies adds a hit if r applies.
 func (s *Set) addIfApplies(r *Rule, m *Match) {
@@ -269,7 +323,7 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 			return
 		}
 	}
-	if len(r.match) > 0 && !m.meetsAll(r.match) {
+	if r.conditional && !r.allows(m) {
 		return
 	}
 	cost := int64(1)
@@ -292,7 +346,7 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
 	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
-	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
+	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.number]), cost
 }
 
 // costOf looks up the check's cost in the rule's cost table.
@@ -305,14 +359,14 @@ func (r *Rule) costOf(m *Match) int64 {
 	return r.cost.fallback
 }
 
-// SubjectOf returns the values of r's key attributes in attrs as r counts them: normalised, with addresses grouped. The
-// value of an absent attribute is empty.
+// SubjectOf returns the values of r's key attributes in attrs as r counts them: folded, with addresses grouped, and as
+// user=ann where the key has alternatives. The value of an absent attribute is empty. r is the rule of a [Hit].
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	out := make([]string, len(r.Key))
 	for i, name := range r.Key {
 		for j := range attrs {
 			if attrs[j].Name == name {
-				out[i] = r.normalValue(i, attrs[j].Value)
+				out[i] = r.shownValue(i, attrs[j].Value)
 				break
 			}
 		}
@@ -320,22 +374,13 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	return out
 }
 
-// NormalKey returns key as r counts it: normalised, with addresses grouped. It returns no more values than r has key
+// NormalKey returns key as r counts it, like SubjectOf. It returns no more values than r has key
 // attributes.
 func (r *Rule) NormalKey(key []string) []string {
+	r, key = r.choose(key, nil)
 	out := make([]string, min(len(key), len(r.Key)))
 	for i := range out {
-		out[i] = r.normalValue(i, key[i])
+		out[i] = r.shownValue(i, key[i])
 	}
 	return out
-}
-
-// normalValue returns the i-th key value as r counts it. The result shares no memory with text.
-func (r *Rule) normalValue(i int, text string) string {
-	if !r.Envoy && r.key[i].address {
-		if a, ok := ipaddr.Parse(text); ok {
-			return r.grouping.of(a).String()
-		}
-	}
-	return strings.Clone(text)
 }

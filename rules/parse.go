@@ -25,6 +25,7 @@ func Parse(src []byte) (*Document, error) {
 		d.fail(root, "the document is empty")
 		return nil, d.err()
 	}
+	moveFirst(root, "attributes") // the other parts name them
 	documentFields.read(d, root, doc, doc.positions)
 	validate(doc, &d.collector)
 	if err := d.err(); err != nil {
@@ -59,6 +60,7 @@ var (
 				d.fail(n, "the only version is 1")
 			}
 		}, func(*Document) *yaml.Node { return integer(1) }},
+		field[Document]{"attributes", (*decoder).declare, func(doc *Document) *yaml.Node { return declarationNode(doc.Attributes) }},
 		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
 			defaultsFields.read(d, n, &doc.Defaults, nil)
 		}, func(doc *Document) *yaml.Node { return nilIfEmpty(defaultsFields.node(&doc.Defaults)) }},
@@ -253,7 +255,7 @@ func (d *decoder) conditions(n *yaml.Node) []Condition {
 		return nil
 	}
 	d.eachEntry(n, func(key, v *yaml.Node) {
-		c := Condition{Attribute: d.checkName(key, key.Text), single: v.Kind != yaml.List}
+		c := Condition{Attribute: d.checkAttribute(key, key.Text), single: v.Kind != yaml.List}
 		if c.single {
 			c.Values = d.matchValue(c, v)
 		} else if d.eachItem(v, func(v *yaml.Node) { c.Values = d.matchValue(c, v) }) && len(v.Items) == 0 {
@@ -289,7 +291,7 @@ func (d *decoder) tier(key, n *yaml.Node) *TierSpec {
 
 // group reads the subjects of one attribute.
 func (d *decoder) group(key, n *yaml.Node) *Group {
-	g := &Group{Attribute: d.checkName(key, key.Text), pos: key.Pos}
+	g := &Group{Attribute: d.checkAttribute(key, key.Text), pos: key.Pos}
 	if n.Kind == yaml.Map {
 		g.Subjects = make([]*SubjectSpec, 0, len(n.Items)/2)
 	}
@@ -301,9 +303,9 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 		slices.SortStableFunc(g.Subjects, byValue)
 	}
 	for i := 1; i < len(g.Subjects); i++ {
-		// Only addresses can be equal here: equal values of other attributes are duplicate keys.
+		// Only other spellings can be equal here: equal texts are duplicate keys.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
-			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate address; the first is on line %d", a.pos.Line)
+			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "duplicate %s; the first is on line %d", g.what(), a.pos.Line)
 		}
 	}
 	return g
@@ -326,5 +328,13 @@ func (d *decoder) subjectValue(attribute string, key *yaml.Node) string {
 	if message := addressMistake(attribute, s, false); message != "" {
 		d.fail(key, "%s", message)
 	}
-	return canonicalAddress(attribute, s)
+	return canonicalValue(d.declared, attribute, s)
+}
+
+// what names the values of a group in messages.
+func (g *Group) what() string {
+	if holdsAddresses(g.Attribute) {
+		return "address"
+	}
+	return "value"
 }

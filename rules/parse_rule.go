@@ -12,7 +12,10 @@ var (
 	ruleFields   = fieldsOf(
 		of("name", codec[string]{(*decoder).name, yaml.Text}, func(r *RuleSpec) *string { return &r.Name }),
 		of("match", matchCodec, func(r *RuleSpec) *[]Condition { return &r.Match }),
-		of("key", codec[[]string]{(*decoder).key, textsNode}, func(r *RuleSpec) *[]string { return &r.Key }),
+		of("not", matchCodec, func(r *RuleSpec) *[]Condition { return &r.Not }),
+		of("absent", attributesCodec, func(r *RuleSpec) *[]string { return &r.Absent }),
+		of("tiers", codec[[]string]{(*decoder).tierNames, unlessEmpty(textsNode)}, func(r *RuleSpec) *[]string { return &r.OnTiers }),
+		of("key", codec[[]KeyPart]{(*decoder).key, keyNode}, func(r *RuleSpec) *[]KeyPart { return &r.Key }),
 		of("limits", limitsCodec, func(r *RuleSpec) *[]*LimitSpec { return &r.Limits }),
 		of("tiered", flagCodec, func(r *RuleSpec) *bool { return &r.Tiered }),
 		of("cost", codec[*CostTable]{(*decoder).cost, unlessZero(costFields.node)}, func(r *RuleSpec) **CostTable { return &r.Cost }),
@@ -40,7 +43,7 @@ var (
 
 	costCodec  = codec[int64]{integerCodec(0, int64(algorithms.MaxAmount)).read, integer[int64]}
 	costFields = fieldsOf(
-		of("by", nameCodec, func(c *CostTable) *string { return &c.By }),
+		of("by", codec[string]{(*decoder).attribute, text}, func(c *CostTable) *string { return &c.By }),
 		of("unit", nameCodec, func(c *CostTable) *string { return &c.Unit }),
 		of("values", codec[[]ValueCost]{mapOf(func(d *decoder, key, n *yaml.Node) ValueCost {
 			value, _ := d.value(key)
@@ -88,21 +91,6 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 		d.fail(n, "a rule needs a key; [] is one counter for all")
 	}
 	return r
-}
-
-func (d *decoder) key(n *yaml.Node) []string {
-	var out []string
-	d.eachItem(n, func(n *yaml.Node) {
-		s := d.name(n)
-		if s != "" && slices.Contains(out, s) {
-			d.fail(n, "duplicate attribute %q", s)
-		}
-		out = append(out, s)
-	})
-	if len(out) > MaxAttributes {
-		d.fail(n, "more than %d attributes", MaxAttributes)
-	}
-	return out
 }
 
 // limits reads the limits of a rule, tier or override.

@@ -147,7 +147,7 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))
 			return
 		}
-		s := d.source(d.checkName(key, key.Text), v)
+		s := d.source(d.checkAttribute(key, key.Text), v)
 		lists = lists || s.listsAddresses()
 		p.Sources = append(p.Sources, s)
 	})

@@ -36,7 +36,7 @@ func TestReview_refusesOnlyWholeDocuments(t *testing.T) {
 	if h, err = h.Write(Write{Change: piece}); err != nil {
 		t.Fatalf("Write of a piece: %v", err)
 	}
-	if w := h.doc.Warnings(); len(w) != 2 || w[1].Line != 0 || w[1].Path != "rules[1].cost" {
+	if w := h.doc.Warnings(); len(w) != 2 || w[1].Path != "rules[1].cost" {
 		t.Errorf("Warnings after a piece: got %v, want two, the second about rules[1].cost", w)
 	}
 }

@@ -37,13 +37,14 @@ type Set struct {
 	byName           map[string]*Rule
 	units            map[string]int
 	attributes       attributes // those that any part of the set uses
-	rules            index
+	variants         []*Rule    // what can apply to attributes: Rules, but with its variants for a rule with alternatives in its key
+	rules            index      // of the variants
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries
 	plain            bool // there are no lists, and the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
-	seeds            []hashState // by Rule.Index: the initial state for hashing the rule's subjects
+	seeds            []hashState // by Rule.number: the initial state for hashing the rule's subjects
 	inlineSeed       hashState   // the initial state for hashing subjects with inline limits
 	inline           *inlineSets
 	inlineNamespaces *Namespaces           // of the document; nil without its section
@@ -115,7 +116,7 @@ type Lease struct {
 type Rule struct {
 	Name          string
 	Index         int      // in Set.Rules; for a rule that is not in there, in Set.Names
-	Key           []string // names of the key attributes, in order
+	Key           []string // names of the key attributes, in order; user|ip for alternatives, unless this is a variant
 	Shadow        bool
 	CountsMonthly bool // admitted cost is counted by month, for bills; never set for a shadow rule
 	Tiered        bool
@@ -134,15 +135,20 @@ type Rule struct {
 	Uninterned    bool          // Inline, and compiled for its call alone: it takes no lease
 	inlineSeed    hashState     // that of the set that compiled it, if Inline
 
-	key       []keyAttribute
-	grouping  grouping // of addresses in the key
-	match     []condition
-	ownLimits []*Limit   // nil for tiered rules
-	byTier    [][]*Limit // for tiered rules, by number of tier
+	number       int           // in Set.variants
+	alternatives *alternatives // nil if the key has none
+	key          []keyAttribute
+	grouping     grouping // of addresses in the key
+	match, not   []condition
+	absent       []int      // attributes that must be absent
+	conditional  bool       // there are match, not or absent
+	onTiers      []bool     // by number of tier: the tiers of subjects that the rule applies to; nil for all
+	ownLimits    []*Limit   // nil for tiered rules
+	byTier       [][]*Limit // for tiered rules, by number of tier
 	// bySubject means that limits differ by subject, because of tiers or listed subjects. Otherwise all subjects have
 	// ownLimits.
 	bySubject    bool
-	fallbackTier int32      // number of the tier for subjects without one, −1 for none
+	fallbackTier int32      // number of default_tier, −1 for none
 	cost         *costTable // nil if every check costs 1
 	block        *Limit     // nil if it has none; see Hit.Block
 }

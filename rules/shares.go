@@ -291,7 +291,10 @@ func (d *division) recorded(start int64) uint8 {
 // has no such rule.
 func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
-	if r == nil || r.Scope != GlobalScope || len(r.key) != len(rule.key) {
+	if r == nil || r.Scope != GlobalScope {
+		return nil, nil
+	}
+	if r = r.like(rule); r == nil {
 		return nil, nil
 	}
 	return r, r.limitsOf(m, rule)

@@ -28,7 +28,7 @@ type subject struct {
 
 // override is a compiled Override.
 type override struct {
-	rule   int32
+	rule   int32 // Rule.number
 	limits []*Limit
 }
 
@@ -65,7 +65,7 @@ func (c *compiler) fillSubjectTables() {
 			continue
 		}
 		for _, spec := range g.Subjects {
-			s := c.compileSubject(spec, tiers)
+			s := c.compileSubject(g.Attribute, spec, tiers)
 			if c.globalLists > 0 {
 				c.listed[spec] = s
 			}
@@ -84,14 +84,17 @@ func (c *compiler) fillSubjectTables() {
 	}
 }
 
-func (c *compiler) compileSubject(spec *SubjectSpec, tiers map[string]int32) *subject {
+func (c *compiler) compileSubject(attribute string, spec *SubjectSpec, tiers map[string]int32) *subject {
 	s := &subject{tier: -1}
 	if spec.Tier != "" {
 		s.tier = tiers[spec.Tier]
 	}
 	for _, o := range spec.Overrides {
-		r := c.set.byName[o.Rule]
-		s.overrides = append(s.overrides, override{int32(r.Index), c.compileLimits(c.doc.Rules[r.Index], o.Limits)})
+		for _, r := range c.set.byName[o.Rule].all() {
+			if slices.Contains(r.Key, attribute) {
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, o.Limits)})
+			}
+		}
 	}
 	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
@@ -114,12 +117,13 @@ func (s *subject) override(rule int32) []*Limit {
 }
 
 // limits returns the limits of m's subject: an override's, its tier's, or the rule's own. nil means that the rule does not
-// apply, because it is tiered and the subject has no tier.
+// apply, because it is tiered and the subject has no tier, or because it is for other tiers.
 func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
 
 // limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version.
 func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	tier := int32(-1)
+	var own []*Limit // of the first override
 	for i := range r.key {
 		k := &r.key[i]
 		if k.subjects == nil {
@@ -129,20 +133,29 @@ func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 		if s == nil {
 			continue
 		}
-		if limits := s.override(int32(r.Index)); limits != nil {
-			return limits
+		if own == nil {
+			own = s.override(int32(r.number))
+		}
+		if own != nil && r.onTiers == nil {
+			return own
 		}
 		if tier < 0 {
 			tier = s.tier
 		}
 	}
+	if tier < 0 {
+		tier = r.fallbackTier
+	}
+
 	switch {
+	case r.onTiers != nil && (tier < 0 || !r.onTiers[tier]):
+		return nil
+	case own != nil:
+		return own
 	case !r.Tiered:
 		return r.ownLimits
 	case tier >= 0:
 		return r.byTier[tier]
-	case r.fallbackTier >= 0:
-		return r.byTier[r.fallbackTier]
 	}
 	return nil
 }

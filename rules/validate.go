@@ -99,6 +99,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	if r.Cost != nil {
 		c.checkCostValues(path, r)
 	}
+	c.checkConditions(path, r)
 	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
 	c.checkGlobal(path+".limits", r, r.Limits)
 	if !r.Tiered || c.tooManyTierLimits {
@@ -109,6 +110,22 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 		c.checkGlobal(path, r, t.Limits)
 		if mixesZones(t.Limits) {
 			c.checkDistinct(path, t.Limits, c.doc.zoneOf(r))
+		}
+	}
+}
+
+// checkConditions checks what r requires of a check besides match.
+func (c *checker) checkConditions(path string, r *RuleSpec) {
+	for i, name := range r.Absent {
+		required := slices.ContainsFunc(r.Match, func(m Condition) bool { return m.Attribute == name }) ||
+			slices.ContainsFunc(r.Key, func(p KeyPart) bool { return len(p) == 1 && p[0] == name })
+		if required && name != "" {
+			c.add(r.position("absent"), fmt.Sprintf("%s.absent[%d]", path, i), "the rule can never apply: it also needs %q", name)
+		}
+	}
+	for i, name := range r.OnTiers {
+		if name != "" && c.tiers[name] == nil {
+			c.add(r.position("tiers"), fmt.Sprintf("%s.tiers[%d]", path, i), "the tier %q is not defined", name)
 		}
 	}
 }
@@ -188,7 +205,7 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 		switch {
 		case r == nil:
 			c.add(o.pos, at, "no rule is called %q", shorten(o.Rule))
-		case !slices.Contains(r.Key, attribute):
+		case !r.keyHas(attribute):
 			c.add(o.pos, at, "the rule's key does not include %q", attribute)
 		default:
 			c.checkLimits(at, o.Limits, c.doc.zoneOf(r))

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Warnings lists the objections of a review to d, the settings that have no effect, and the global limits of which some
-// region gets nothing. Errors have positions only if d is unchanged since it was parsed.
+// Warnings lists the objections of a review to d, the settings that have no effect, what looks misspelled, and the global
+// limits of which some region gets nothing. Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	w := collector{errs: d.Objections()}
 	for i, r := range d.Rules {
@@ -27,6 +27,8 @@ func (d *Document) Warnings() []Error {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
 	}
+	d.warnNames(&w)
+	d.warnNegations(&w)
 	return d.placed(&w)
 }
 

@@ -1,0 +1,241 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const manyConditions = `
+attributes:
+  user: {fold: [trim, lower, nfc]}
+  endpoint: {path: true}
+  ip: {}
+  tenant: {}
+tiers: {free: {limits: [{limit: 7, per: 1m}]}, paid: {limits: [{limit: 8, per: 1m}]}}
+default_tier: free
+lists: {deny: [{user: " Mallory"}], allow: [{endpoint: /ok/}]}
+subjects:
+  tenant: {acme: {tier: paid, limits: {freebies: [{limit: 99, per: 1m}]}}}
+  user: {ANN: {tier: paid, limits: {caller: [{limit: 50, per: 1m}]}}}
+rules:
+  - {name: caller, key: [[user, ip]], limits: [{limit: 1, per: 1m}, {limit: 2, per: 1h, name: hourly}]}
+  - {name: pages, not: {endpoint: [/health, "/static/*"], user: bot}, key: [], limits: [{limit: 3, per: 1m}]}
+  - {name: guests, absent: [user], key: [ip], limits: [{limit: 4, per: 1m}]}
+  - {name: freebies, tiers: [free], key: [tenant], limits: [{limit: 5, per: 1m}]}
+  - {name: rich, tiers: [paid], tiered: true, key: [[user, ip], tenant]}
+  - {name: exact, match: {user: Bob}, key: [endpoint], cost: {by: user, values: {BOB: 3}}, limits: [{limit: 6, per: 1m}]}
+`
+
+func TestMatch_exclusions(t *testing.T) {
+	s := mustCompile(t, manyConditions)
+	for _, tt := range []struct {
+		attrs []Attribute
+		want  string
+		list  Listing
+	}{
+		{attrs("ip=192.0.2.7"), "caller 1 2, pages 3, guests 4", Unlisted},
+		{attrs("ip=192.0.2.7", "user=zoe"), "caller 1 2, pages 3", Unlisted},
+		{attrs("user= Ann", "ip=192.0.2.7"), "caller 50, pages 3", Unlisted},
+		{attrs("user=Bot"), "caller 1 2", Unlisted},
+		{attrs("user=MALLORY"), "caller 1 2, pages 3", Denied},
+		{attrs("endpoint=/health"), "", Unlisted},
+		{attrs("endpoint=//health/"), "", Unlisted},
+		{attrs("endpoint=/static/a.css"), "", Unlisted},
+		{attrs("endpoint=/ok"), "pages 3", Allowed},
+		{attrs("endpoint=/healthy"), "pages 3", Unlisted},
+		{attrs("user=BOB", "endpoint=/a;x=1"), "caller 1 2, pages 3, exact 6 cost 3", Unlisted},
+		{attrs("tenant=acme"), "pages 3", Unlisted}, // paid, although there is an override
+		{attrs("tenant=other"), "pages 3, freebies 5", Unlisted},
+		{attrs("tenant=acme", "ip=192.0.2.7"), "caller 1 2, pages 3, guests 4, rich 8", Unlisted},
+		{attrs("tenant=other", "ip=192.0.2.7"), "caller 1 2, pages 3, guests 4, freebies 5", Unlisted},
+		{attrs("tenant=other", "user=ann"), "caller 50, pages 3, freebies 5, rich 8", Unlisted},
+	} {
+		var m Match
+		if s.Match(tt.attrs, nil, &m); hits(&m) != tt.want || m.List != tt.list {
+			t.Errorf("%v: got %s list %d, want %s list %d", tt.attrs, hits(&m), m.List, tt.want, tt.list)
+		}
+	}
+}
+
+// Which attribute was used is part of a subject's identity, and shows in its key and in the names of its limits.
+func TestAlternatives(t *testing.T) {
+	s := mustCompile(t, manyConditions)
+	var m Match
+	subject := func(attributes ...string) (h Hit, key, limits string) {
+		s.Match(attrs(attributes...), s.Rule("caller"), &m)
+		var names []string
+		for _, l := range m.Hits[0].Limits {
+			names = append(names, l.Name)
+		}
+		return m.Hits[0], strings.Join(m.Hits[0].Rule.SubjectOf(attrs(attributes...)), ","), strings.Join(names, ",")
+	}
+	byUser, userKey, userLimits := subject("user= 192.0.2.7 ", "ip=198.51.100.1")
+	byIP, ipKey, ipLimits := subject("ip=192.0.2.7:80")
+	if byUser.Subject == byIP.Subject {
+		t.Error("the user 192.0.2.7 and the address 192.0.2.7 are one subject")
+	}
+	if userKey != "user=192.0.2.7" || ipKey != "ip=192.0.2.7" {
+		t.Errorf("keys: got %s and %s, want user=192.0.2.7 and ip=192.0.2.7", userKey, ipKey)
+	}
+	if userLimits != "caller/user/requests/1m,hourly/user" || ipLimits != "caller/ip/requests/1m,hourly/ip" {
+		t.Errorf("limits: got %s and %s", userLimits, ipLimits)
+	}
+
+	for _, tt := range []struct {
+		key  string
+		want Hash
+		show string
+	}{
+		{"user=192.0.2.7", byUser.Subject, "user=192.0.2.7"},
+		{"user= 192.0.2.7", byUser.Subject, "user=192.0.2.7"},
+
+		{"ip=192.0.2.7", byIP.Subject, "ip=192.0.2.7"},
+		{"192.0.2.7", byIP.Subject, "ip=192.0.2.7"},
+	} {
+		for range 2 { // the second time from what the first left in m
+			if err := s.MatchKey(s.Rule("caller"), []string{tt.key}, &m); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.Hits[0].Subject; got != tt.want {
+				t.Errorf("key %q: got subject %v, want %v", tt.key, got, tt.want)
+			}
+		}
+		if got := s.Rule("caller").NormalKey([]string{tt.key})[0]; got != tt.show {
+			t.Errorf("key %q: shown as %s, want %s", tt.key, got, tt.show)
+		}
+	}
+	if got := s.Rule("caller").NormalKey([]string{"Zoe"})[0]; got != "user=zoe" {
+		t.Errorf("a value without a name: got %s, want user=zoe", got)
+	}
+	err := s.MatchKey(s.Rule("rich"), []string{"ann"}, &m)
+	if err == nil || !strings.Contains(err.Error(), "[user|ip, tenant]") {
+		t.Errorf("a key that is too short: got %v", err)
+	}
+}
+
+// Subjects, lists and tables are found by every spelling.
+func TestFoldedPieces(t *testing.T) {
+	doc := mustParse(t, manyConditions)
+	if s := doc.Subject("user", " Ann "); s == nil || s.Value != "ann" {
+		t.Errorf("subject: got %+v, want ann", s)
+	}
+	next, err := doc.Apply(Change{Part: SubjectPart, Attribute: "user", Name: "aNN", Body: []byte("{tier: free}")})
+	if err != nil || len(next.Subjects[1].Subjects) != 1 || next.Subject("user", "ann").Tier != "free" {
+		t.Errorf("a written subject: got %v, %+v", err, next)
+	}
+	c, changed, err := doc.ChangeEntry("deny", []byte(`{"user": "MALLORY"}`), true)
+	if err != nil || !changed || string(c.Body) != "[]" {
+		t.Errorf("an entry: got %s, %v, %v", c.Body, changed, err)
+	}
+	if _, err = Parse([]byte("attributes: {user: {fold: [lower]}}\ntiers: {a: {limits: [{limit: 1, per: 1m}]}}\n" +
+		"subjects: {user: {Ann: {tier: a}, ANN: {tier: a}}}")); err == nil || !strings.Contains(err.Error(), "duplicate value; the first is on line 3") {
+		t.Errorf("two spellings: got %v", err)
+	}
+}
+
+func TestParse_conditions(t *testing.T) {
+	const rule = "rules:\n  - {name: a, limits: [{limit: 1, per: 1m}], "
+	for _, tt := range []struct{ src, want string }{
+		{rule + "key: [[]]}", "2:52: rules[0].key[0]: expected at least one attribute"},
+		{rule + "key: [[user, user]]}", `rules[0].key[0][1]: duplicate attribute "user"`},
+		{rule + "key: [[user, ip], user]}", `rules[0].key[1]: duplicate attribute "user"`},
+		{rule + "key: [[a=b, c]]}", "can't contain ="},
+		{rule + "key: [[a, b, c], [d, e, f], [g, h]]}", "more than 16 choices"},
+		{rule + "key: [[user, [ip]]]}", "expected text, not a list"},
+		{rule + "key: [user], absent: [user]}", `rules[0].absent[0]: the rule can never apply: it also needs "user"`},
+		{rule + "key: [user], match: {ip: x}, absent: [ip]}", "can never apply"},
+		{rule + "key: [[user, ip]], absent: [user]}", ""},
+		{rule + "key: [user], absent: []}", "expected at least one attribute"},
+		{rule + "key: [user], not: {}}", "rules[0].not: expected at least one attribute"},
+		{rule + "key: [user], tiers: [gold]}", `rules[0].tiers[0]: the tier "gold" is not defined`},
+		{rule + "key: [user], tiers: []}", "expected at least one tier"},
+		{"attributes: [user]\n" + rule + "key: [uesr]}", `3:52: rules[0].key[0]: "uesr" is not declared in attributes; did you mean user?`},
+		{rule + "key: [uesr]}\nattributes: [user]", `"uesr" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], match: {endpoint: x}}", `rules[0].match.endpoint: "endpoint" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], not: {endpoint: x}}", `"endpoint" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], absent: [ip]}", `"ip" is not declared`},
+		{"attributes: [user]\n" + rule + "key: [user], cost: {by: model}}", `rules[0].cost.by: "model" is not declared`},
+		{"attributes: [user]\nlists: {deny: [{ip: 192.0.2.1}]}", `lists.deny[0].ip: "ip" is not declared`},
+		{"attributes: [user]\nprofiles: {web: {ip: header:X-Forwarded-For}}", `profiles.web.ip: "ip" is not declared`},
+		{"attributes: [user]\ntiers: {a: {limits: [{limit: 1, per: 1m}]}}\nsubjects: {tenant: {x: {tier: a}}}", `subjects.tenant: "tenant" is not declared`},
+		{"attributes: [user, user]", `attributes[1]: duplicate attribute "user"`},
+		{"attributes: []", "expected at least one attribute"},
+		{"attributes: user", "expected a list of names or a mapping, not text"},
+		{"attributes: {user: {fold: [upper]}}", `attributes.user.fold[0]: "upper" is not one of trim, lower, nfc`},
+		{"attributes: {user: {fold: [trim, trim]}}", `duplicate word "trim"`},
+		{"attributes: {user: {folds: [trim]}}", "did you mean fold?"},
+		{"attributes: {user: , ip: {}, endpoint: {path: true}}", ""},
+	} {
+		_, err := Parse([]byte(tt.src + "\n"))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s:\ngot %v\nwant %q", tt.src, err, tt.want)
+		}
+	}
+}
+
+// A piece may name only what the document declares.
+func TestApply_undeclared(t *testing.T) {
+	doc := mustParse(t, manyConditions)
+	limits := "limits: [{limit: 1, per: 1m}]"
+	for _, c := range []Change{
+		{Part: RulePart, Name: "new", Body: []byte("{key: [device], " + limits + "}")},
+		{Part: SubjectPart, Attribute: "device", Name: "x", Body: []byte("{tier: paid}")},
+		{Part: ListPart, Name: "deny", Body: []byte("[{device: x}]")},
+	} {
+		if _, err := doc.Apply(c); err == nil || !strings.Contains(err.Error(), `"device" is not declared`) {
+			t.Errorf("%v: got %v", c, err)
+		}
+	}
+}
+
+func TestUndeclaredAttributesAreCounted(t *testing.T) {
+	s := mustCompile(t, manyConditions)
+	var m Match
+	for _, tt := range []struct {
+		attrs []Attribute
+		want  int
+	}{
+		{attrs("user=a", "usr=a", "x=1"), 2}, {attrs("user=a", "tenant=t"), 0}, {attrs("user=b", "tenant=t"), 0}, {attrs("usr=a"), 1},
+	} {
+		if s.Match(tt.attrs, nil, &m); m.Undeclared != tt.want {
+			t.Errorf("%v: got %d, want %d", tt.attrs, m.Undeclared, tt.want)
+		}
+	}
+	free := mustCompile(t, one)
+	if free.Match(attrs("ip=1.2.3.4", "x=1"), nil, &m); m.Undeclared != 0 {
+		t.Errorf("without attributes: got %d, want 0", m.Undeclared)
+	}
+}
+
+func TestWarnings_names(t *testing.T) {
+	rule := func(key string) string {
+		return fmt.Sprintf("rules:\n  - name: a\n    key: [%s]\n    limits: [{limit: 1, per: 1m}]\n", key)
+	}
+	for _, tt := range []struct {
+		src  string
+		want []string
+	}{
+		{rule("endpiont"), []string{`3:5: rules[0].key[0]: nothing else is called "endpiont"; did you mean endpoint?`}},
+		{rule("ipp"), []string{"did you mean ip?"}},
+		{rule("tenannt"), []string{"did you mean tenant?"}},
+		{rule("Tenant"), []string{"did you mean tenant?"}},
+		{rule("shop_kind, shop_kinds"), []string{"did you mean shop_kinds?", "did you mean shop_kind?"}},
+		{rule("shop_kind") + "    match: {shop_kind: x}\n    not: {shop_kimd: y}\n", []string{"rules[0].not.shop_kimd: "}},
+		{rule("ip, id, user, users_shop, model, mode, warehouse"), nil},
+		{rule("endpiont") + "    match: {endpiont: x}\n", nil},
+		{"attributes: [endpiont]\n" + rule("endpiont"), nil},
+		{rule("user") + "    match: {method: '!POST'}\n", []string{`5:5: rules[0].match.method: "!POST" is compared as it stands, with its !; leave out the !, or write it under not`}},
+		{rule("user") + "    not: {method: ['!POST']}\n", []string{"rules[0].not.method: "}},
+		{"lists: {deny: [{user: '!x'}]}\n", []string{"lists.deny[0].user: "}},
+	} {
+		var got []string
+		for _, w := range mustParse(t, tt.src).Warnings() {
+			got = append(got, w.Error())
+		}
+		if !slices.EqualFunc(got, tt.want, strings.Contains) {
+			t.Errorf("%s:\ngot %q\nwant %q", tt.src, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// commonNames are attributes that many documents use. None of them is taken for a misspelling of another.
+var commonNames = []string{
+	"ip", "client_ip", "user", "username", "user_id", "uid", "id", "email", "phone", "account", "tenant", "team", "org",
+	"organization", "customer", "project", "workspace", "session", "device", "token", "key", "api_key", "app", "client",
+	"client_id", "service", "endpoint", "path", "route", "method", "host", "domain", "resource", "operation", "action",
+	"model", "mode", "plan", "tier", "role", "region", "country", "city", "user_agent", "version", "channel", "name",
+}
+
+// nameUse is a place where a document names an attribute.
+type nameUse struct {
+	path string
+	pos  yaml.Pos
+}
+
+// eachName yields every place where d names an attribute.
+func (d *Document) eachName(yield func(name string, at nameUse)) {
+	for i, r := range d.Rules {
+		path := fmt.Sprintf("rules[%d]", i)
+		conditions := func(key string, list []Condition) {
+			for _, c := range list {
+				yield(c.Attribute, nameUse{keyPath(path+"."+key, c.Attribute), r.position(key)})
+			}
+		}
+		conditions("match", r.Match)
+		conditions("not", r.Not)
+		for j, name := range r.Absent {
+			yield(name, nameUse{fmt.Sprintf("%s.absent[%d]", path, j), r.position("absent")})
+		}
+		for j, part := range r.Key {
+			for _, name := range part {
+				yield(name, nameUse{fmt.Sprintf("%s.key[%d]", path, j), r.position("key")})
+			}
+		}
+		if r.Cost != nil {
+			yield(r.Cost.By, nameUse{path + ".cost.by", r.position("cost")})
+		}
+	}
+	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
+		for j, e := range list {
+			path := fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j)
+			for _, c := range e.Match {
+				yield(c.Attribute, nameUse{path: keyPath(path, c.Attribute), pos: d.positions["lists"]})
+			}
+		}
+	}
+	for _, g := range d.Subjects {
+		yield(g.Attribute, nameUse{keyPath("subjects", g.Attribute), g.pos})
+	}
+	for _, p := range d.Profiles {
+		for _, s := range p.Sources {
+			yield(s.Attribute, nameUse{keyPath(keyPath("profiles", p.Name), s.Attribute), p.pos})
+		}
+	}
+}
+
+// warnNames looks for misspelled attributes: those named only once that are almost the same as another, unless the document
+// declares its attributes.
+func (d *Document) warnNames(w *collector) {
+	if d.declared != nil {
+		return
+	}
+	uses, first := map[string]int{}, map[string]nameUse{}
+	d.eachName(func(name string, at nameUse) {
+		if uses[name]++; uses[name] == 1 {
+			first[name] = at
+		}
+	})
+
+	names := slices.Sorted(maps.Keys(uses))
+	known := slices.Concat(names, commonNames)
+	for _, name := range names {
+		if uses[name] > 1 || slices.Contains(commonNames, name) {
+			continue
+		}
+		if other := nearName(name, known); other != "" {
+			at := first[name]
+			w.add(at.pos, at.path, "nothing else is called %q; did you mean %s? List the attributes under attributes: to be sure",
+				shorten(name), shorten(other))
+		}
+	}
+}
+
+// nearName returns the name in known that name probably stands for, or "".
+func nearName(name string, known []string) string {
+	best, distance := "", 3
+	for _, other := range known {
+		// Short names are close to each other by chance: user and uses are, but id and ip are not the same word misspelled.
+		most := 2
+		if shorter := min(len(name), len(other)); shorter <= 2 && len(name) == len(other) {
+			most = 0
+		} else if shorter <= 4 {
+			most = 1
+		}
+		if other == name || len(name)-len(other) > most || len(other)-len(name) > most || len(name) > maxNameBytes {
+			continue
+		}
+		if n := editDistance(strings.ToLower(name), strings.ToLower(other)); n <= most && n < distance {
+			best, distance = other, n
+		}
+	}
+	return best
+}
+
+// warnNegations looks for values that were meant to exclude something.
+func (d *Document) warnNegations(w *collector) {
+	for i, r := range d.Rules {
+		path := fmt.Sprintf("rules[%d]", i)
+		for _, c := range r.Match {
+			c.warnNegation(w, r.position("match"), path+".match", ", or write it under not")
+		}
+		for _, c := range r.Not {
+			c.warnNegation(w, r.position("not"), path+".not", "")
+		}
+	}
+	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
+		for j, e := range list {
+			for _, c := range e.Match {
+				c.warnNegation(w, d.positions["lists"], fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), "")
+			}
+		}
+	}
+}
+
+func (c *Condition) warnNegation(w *collector, at yaml.Pos, path, instead string) {
+	for _, v := range c.Values {
+		if strings.HasPrefix(v, "!") {
+			w.add(at, keyPath(path, c.Attribute), "%q is compared as it stands, with its !; leave out the !%s", shorten(v), instead)
+		}
+	}
+}
