@@ -31,6 +31,7 @@ type Limiter struct {
 	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
 	undeclared    atomic.Int64 // attributes of checks that the document does not declare
 	meter         Meter        // counts admitted cost for billing; may be nil
+	refusals      *refusalLog  // nil if nobody follows them
 
 	reservations reservations
 	requests     requests
@@ -38,7 +39,7 @@ type Limiter struct {
 	// step, or because another node decided by other rules.
 	ratesChangedAt atomic.Int64
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, notHonoured and refusals.taken
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps and notHonoured
 	loadSteps   func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }

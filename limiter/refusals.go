@@ -15,6 +15,9 @@ const (
 	maxRefusalSubject = 512
 )
 
+// maxUnreadRefusals bounds the Refusals that wait for the log. What comes beyond is counted in More of the next one.
+const maxUnreadRefusals = 1024
+
 // Refusal describes a refused check, for the log.
 type Refusal struct {
 	DecidedBy DecidedBy // with ByList or ByNone there is no rule and no limit
@@ -29,63 +32,52 @@ type Refusal struct {
 	More       int64 // further checks refused since the rule's last Refusal
 }
 
-// refusals keeps the first refused check of one kind since take was last called. All other refused checks only read first.
+// refusalLog passes Refusals to the log.
+type refusalLog struct {
+	every  time.Duration // one for each kind in this time; 0: each one
+	unread chan *Refusal
+}
+
+// FollowRefusals returns a channel of refused checks: the first one in each period of the given length, by each rule, by the deny list and
+// by the default; with 0, every one. It leaves out peeks, and what shadow rules would have refused. Call it before the first check.
+func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
+	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
+	return l.refusals.unread
+}
+
+// refusals counts the refused checks of one kind: those of a rule, of the deny list, or of the default.
 type refusals struct {
-	first atomic.Pointer[Refusal]
-	taken int64 // number of checks refused when first was last taken; guarded by Limiter.mu
+	next atomic.Int64 // when the next one may be logged, in Unix nanoseconds
+	more atomic.Int64 // refused since the last one
 }
 
-// take returns the first refusal since the last call, or nil. refused is the number of refusals so far.
-func (rf *refusals) take(refused int64) *Refusal {
-	r := rf.first.Swap(nil)
-	if r == nil || refused <= rf.taken {
-		return nil // the previous Refusal's More already counts it
+// admits reports whether the log takes a refusal of kind f now. If not, it counts it.
+func (rl *refusalLog) admits(f *refusals) bool {
+	if rl == nil {
+		return false
 	}
-	r.More, rf.taken = refused-rf.taken-1, refused
-	return r
+	now := time.Now().UnixNano()
+	next := f.next.Load()
+	if now < next || !f.next.CompareAndSwap(next, now+int64(rl.every)) {
+		f.more.Add(1)
+		return false
+	}
+	return true
 }
 
-// Refusals returns the first check refused since the last call by each rule, by the deny list and by the default. It leaves out
-// peeks, and what shadow rules would have refused.
-func (l *Limiter) Refusals() (all []*Refusal) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	active := l.inForce.Load()
-	if active == nil {
-		return nil
+// add passes r, of kind f, to the log.
+func (rl *refusalLog) add(f *refusals, r *Refusal) {
+	r.More = f.more.Swap(0)
+	select {
+	case rl.unread <- r:
+	default: // the log is slow; no check waits for it
+		f.more.Add(r.More + 1)
 	}
-	add := func(f *refusals, refused func() int64) {
-		if f.first.Load() == nil {
-			return // the common case; don't count
-		}
-		if r := f.take(refused()); r != nil {
-			all = append(all, r)
-		}
-	}
-	for _, s := range active.stats {
-		add(&s.refusals, func() (n int64) {
-			for by := range ByList {
-				n += s.refused(by)
-			}
-			return n
-		})
-	}
-	add(&active.overall.refusals, func() int64 { return active.overall.refused(ByList) })
-	add(&active.overall.byDefault, func() int64 { return active.overall.refused(ByNone) })
-	return all
 }
 
-// refused returns how many checks with the given DecidedBy were refused.
-func (s *ruleStats) refused(by DecidedBy) (n int64) {
-	for i := range s.stripe {
-		n += s.stripe[i].checks[DecisionRefused][by].Load()
-	}
-	return n
-}
-
-// recordRefusal keeps a check that h's rule refused, if it is the first since the last call of Refusals.
-func (s *ruleStats) recordRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
-	if s.refusals.first.Load() != nil {
+// recordRefusal logs a check that h's rule refused, if it is due.
+func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+	if !l.refusals.admits(f) {
 		return
 	}
 	var t *LimitAnswer
@@ -94,29 +86,30 @@ func (s *ruleStats) recordRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer,
 			t = la
 		}
 	}
-	r := &Refusal{
-		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
-	}
+
 	var text []byte
 	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)
 	}
-	r.Subject = string(text)
-	s.refusals.first.Store(r)
+	l.refusals.add(f, &Refusal{
+		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
+		Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
+	})
 }
 
 // recordDenial is recordRefusal for a check that a list or the default refused.
-func (s *ruleStats) recordDenial(a *Answer) {
+func (l *Limiter) recordDenial(s *ruleStats, a *Answer) {
 	f := &s.refusals
 	if a.DecidedBy == ByNone {
 		f = &s.byDefault
 	}
-	if f.first.Load() != nil {
+	if !l.refusals.admits(f) {
 		return
 	}
+
 	var text []byte
 	a.Set.UsedAttributes(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
-	f.first.Store(&Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
+	l.refusals.add(f, &Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
 }
 
 // appendEscaped appends a value, preceded by its name if it has one, unless b is full.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -11,13 +12,24 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-func TestRefusals(t *testing.T) {
+// unread returns what a limiter has reported to its log and nobody has read yet.
+func unread(list <-chan *Refusal) (all []*Refusal) {
+	for len(list) > 0 {
+		all = append(all, <-list)
+	}
+	return all
+}
+
+func TestRefusals(t *testing.T) { synctest.Test(t, testRefusals) }
+
+func testRefusals(t *testing.T) {
 	l := open(t, `
 default: deny
 lists: {deny: [{ip: 192.0.2.0/24}]}
 rules:
   - {name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: fixed-window}, {limit: 3, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: s, key: [quiet], shadow: true, limits: [{limit: 1, per: 1m}]}`)
+	list := l.FollowRefusals(time.Minute)
 	user := Query{Attributes: attrs("user", "a", "path", "/x", "other", "secret")}
 	for range 5 {
 		check(t, l, epoch, user)
@@ -26,7 +38,7 @@ rules:
 	peek := user
 	peek.Mode = counters.PeekMode
 	check(t, l, epoch, peek)
-	if have := l.Refusals(); len(have) != 0 {
+	if have := unread(list); len(have) != 0 {
 		t.Fatalf("nothing was refused: have %+v", have[0])
 	}
 	for range 100 {
@@ -37,10 +49,10 @@ rules:
 		check(t, l, epoch, Query{Attributes: attrs("ip", "192.0.2.9", "user", "u", "other", "secret")})
 	}
 	check(t, l, epoch, Query{Attributes: attrs("other", "secret", "user", "z")})
-	have := l.Refusals()
+	have := unread(list)
 	want := []Refusal{
-		{DecidedBy: ByOwner, Rule: "two", Subject: "a, /x", Limit: 5, Used: 5, Unit: "requests", RetryAfter: time.Minute, More: 99},
-		{DecidedBy: ByList, Subject: "ip=192.0.2.9, user=u", More: 2},
+		{DecidedBy: ByOwner, Rule: "two", Subject: "a, /x", Limit: 5, Used: 5, Unit: "requests", RetryAfter: time.Minute},
+		{DecidedBy: ByList, Subject: "ip=192.0.2.9, user=u"},
 		{DecidedBy: ByNone, Subject: "user=z"},
 	}
 	if len(have) != len(want) {
@@ -51,42 +63,40 @@ rules:
 			t.Errorf("have %+v\nwant %+v", *have[i], want[i])
 		}
 	}
-	if have := l.Refusals(); len(have) != 0 {
+	if have := unread(list); len(have) != 0 {
 		t.Errorf("once more: have %+v", have[0])
 	}
 	// A new version of the rules keeps the count. A Refusal names the tightest limit.
-	check(t, l, epoch, user)
 	l.SetRules(compile(t, 2, "version: 1\n"+`
 rules: [{name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: fixed-window}, {limit: 3, per: 1h, algorithm: fixed-window, unit: tokens}]}]`))
-	check(t, l, epoch, Query{Rule: "two", Key: []string{"c", "/"}, ByKey: true, Costs: []UnitCost{{"tokens", 4}}})
-	have = l.Refusals()
-	if len(have) != 1 || have[0].Subject != "a, /x" || have[0].More != 1 {
-		t.Errorf("have %d: %+v", len(have), have[0])
+	time.Sleep(time.Minute)
+	for range 2 {
+		check(t, l, epoch, Query{Rule: "two", Key: []string{"c", "/"}, ByKey: true, Costs: []UnitCost{{"tokens", 4}}})
 	}
-	check(t, l, epoch, Query{Rule: "two", Key: []string{"c", "/"}, ByKey: true, Costs: []UnitCost{{"tokens", 4}}})
-	if have = l.Refusals(); len(have) != 1 || have[0].Subject != "c, /" || have[0].Unit != "tokens" || have[0].RetryAfter != algorithms.Never || have[0].Used != 0 {
-		t.Errorf("have %d: %+v", len(have), have[0])
+	have = unread(list)
+	if len(have) != 1 || have[0].Subject != "c, /" || have[0].Unit != "tokens" || have[0].RetryAfter != algorithms.Never || have[0].Used != 0 || have[0].More != 99 {
+		t.Errorf("got %d: %+v", len(have), have[0])
 	}
 }
 
-// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable and on one line, and only the first refusal
-// allocates.
+// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable and on one line, and a refusal that is
+// not logged allocates nothing.
 func TestRefusalsAreBounded(t *testing.T) {
 	l := open(t, `
 default: deny
 rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
+	list := l.FollowRefusals(time.Nanosecond)
 	for _, value := range []string{
 		strings.Repeat("é", 512), strings.Repeat("\n", 1024), strings.Repeat("\xff", 1024), "\x1b[31m\r\n\u202e\u2028", strings.Repeat(`"\`, 500), strings.Repeat("𐍈", 256),
 	} {
 		q := Query{Rule: "r", Key: []string{value, value, value, value, value, value}, ByKey: true}
 		byDefault := Query{Attributes: attrs("a", value, "b", value, "c", value, "d", value, "e", value)}
-		for range 2 {
-			check(t, l, epoch, q)
-			check(t, l, epoch, byDefault)
-		}
-		all := l.Refusals()
+		check(t, l, epoch, q) // admitted
+		check(t, l, epoch, q)
+		check(t, l, epoch, byDefault)
+		all := unread(list)
 		if len(all) != 2 {
-			t.Fatalf("have %d", len(all))
+			t.Fatalf("got %d, want 2", len(all))
 		}
 		for _, r := range all {
 			if len(r.Subject) > 2<<10 || !utf8.ValidString(r.Subject) || strings.ContainsAny(r.Subject, "\n\r\x1b\u202e\u2028") || r.Subject == "" {
@@ -94,6 +104,7 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 			}
 		}
 	}
+	l.FollowRefusals(time.Hour)
 	q, a := Query{Rule: "r", Key: []string{"1", "2", "3", "4", "5", "6"}, ByKey: true}, &Answer{}
 	for _, q := range []Query{q, {Attributes: attrs("a", "x")}} {
 		if n := testing.AllocsPerRun(1000, func() { _ = l.CheckAt(epoch, &q, a) }); n > 0 || a.Allowed {
@@ -102,9 +113,10 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 	}
 }
 
-// TestRefusalsAreAllCounted: no refusal is lost while other goroutines call Refusals.
+// No refusal is lost while the log is slower than checks.
 func TestRefusalsAreAllCounted(t *testing.T) {
 	l := open(t, `rules: [{name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
+	list := l.FollowRefusals(0)
 	const workers, each = 4, 5000
 	var all sync.WaitGroup
 	for range workers {
@@ -115,24 +127,15 @@ func TestRefusalsAreAllCounted(t *testing.T) {
 			}
 		})
 	}
+	all.Wait()
+
 	counted := int64(0)
-	count := func() {
-		for _, r := range l.Refusals() {
-			counted += 1 + r.More
-		}
-	}
-	done := make(chan struct{})
-	go func() { all.Wait(); close(done) }()
-	for running := true; running; count() {
-		select {
-		case <-done:
-			running = false
-		default:
-		}
+	for _, r := range unread(list) {
+		counted += 1 + r.More
 	}
 	check(t, l, epoch, Query{Rule: "r", Key: []string{"k"}, ByKey: true})
-	count()
+	counted += 1 + (<-list).More
 	if counted != workers*each { // the first check was allowed
-		t.Errorf("have %d, want %d", counted, workers*each)
+		t.Errorf("got %d, want %d", counted, workers*each)
 	}
 }

@@ -165,7 +165,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
-		active.overall.recordDenial(a)
+		l.recordDenial(active.overall, a)
 	}
 }
 
@@ -227,7 +227,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
 		if d == DecisionRefused {
-			stats.recordRefusal(a, h, own, q)
+			l.recordRefusal(&stats.refusals, a, h, own, q)
 		}
 		l.top.count(h, d == DecisionRefused, priorChecks, q)
 	}

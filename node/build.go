@@ -239,7 +239,8 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closeOnRelease(n.limiter)
 	n.limiter.FollowLoads(n.loads.Steps)
-	n.recent.ruleStats, n.recent.endHistoryStep, n.recent.logRefusals = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
+	n.recent.ruleStats = n.limiter.Stats
+	n.recent.endHistoryStep = n.limiter.EndHistoryStep
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)

@@ -21,6 +21,17 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
+// RefusalLog says which refused checks a node logs.
+type RefusalLog string
+
+// What a node logs of refused checks: nothing, one for each rule and minute, or every one. Of those that come faster than the log can be
+// written, each line counts how many were left out.
+const (
+	RefusalsOff     RefusalLog = ""
+	RefusalsSampled RefusalLog = "sampled"
+	RefusalsAll     RefusalLog = "all"
+)
+
 // Config configures a node. The zero Config is a node alone: it keeps everything in memory, opens no port, and uses the
 // starter rules. Set Rules to use others.
 type Config struct {
@@ -56,6 +67,9 @@ type Config struct {
 	ReservationBytes int64
 	// OnError says whether Check allows or refuses while the node can't decide: before it is ready, and after Close.
 	OnError client.OnError
+
+	// RefusalLog says which refused checks this node logs, with their subjects.
+	RefusalLog RefusalLog
 
 	// DataAddr is where the data plane listens for clients over HTTP: host:port, such as "127.0.0.1:8080"; port 0 takes
 	// a free one. Empty: no data plane.

@@ -133,6 +133,9 @@ func (n *Node) start() error {
 		n.loops.Go(func() { file.Follow(n.ctx, n.peers.Renew) })
 	}
 	n.loops.Go(func() { n.recent.follow(n.ctx.Done()) })
+	if refusals := n.refusals(); refusals != nil {
+		n.loops.Go(func() { n.followRefusals(refusals) })
+	}
 	n.loops.Go(n.followLoads)
 	n.loops.Go(n.awaitReady)
 	return nil

@@ -16,12 +16,10 @@ const recentSeconds = 10
 // waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
-// recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history, and
-// logs refusals.
+// recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history.
 type recent struct {
 	ruleStats      func() []limiter.RuleStats
 	endHistoryStep func() // ends a step of the limiter's history
-	logRefusals    func() // logs refusals
 
 	mu       sync.Mutex // guards the fields below
 	readings [recentSeconds][waysToDecide]int64
@@ -69,26 +67,49 @@ func (r *recent) follow(stop <-chan struct{}) {
 	for range tick.Every(stop, time.Second) {
 		r.takeReading()
 		r.endHistoryStep()
-		r.logRefusals()
 	}
 }
 
-// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and
-// the number of further ones.
-func (n *Node) logRefusals() {
-	for _, r := range n.limiter.Refusals() {
-		switch r.DecidedBy {
-		case limiter.ByList:
-			n.log.Info("denied by the deny list", "subject", r.Subject, "left_out", r.More)
-		case limiter.ByNone:
-			n.log.Info("denied by default", "subject", r.Subject, "left_out", r.More)
-		default:
-			retry := "never"
-			if r.RetryAfter != algorithms.Never {
-				retry = rules.FormatDuration(ceilMillis(r.RetryAfter))
-			}
-			n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
-				"retry", retry, "left_out", r.More)
+// refusalPeriod is the time in which at most one refusal by a rule is logged, if they are sampled.
+const refusalPeriod = time.Minute
+
+// refusals returns the refused checks to log; nil if there are none to log.
+func (n *Node) refusals() <-chan *limiter.Refusal {
+	switch n.config.RefusalLog {
+	case RefusalsSampled:
+		return n.limiter.FollowRefusals(refusalPeriod)
+	case RefusalsAll:
+		return n.limiter.FollowRefusals(0)
+	}
+	return nil
+}
+
+// followRefusals logs refused checks until the node stops.
+func (n *Node) followRefusals(list <-chan *limiter.Refusal) {
+	for {
+		select {
+		case r := <-list:
+			n.logRefusal(r)
+		case <-n.ctx.Done():
+			return
 		}
 	}
+}
+
+func (n *Node) logRefusal(r *limiter.Refusal) {
+	switch r.DecidedBy {
+	case limiter.ByList:
+		n.log.Info("denied by the deny list", "subject", r.Subject, "left_out", r.More)
+		return
+	case limiter.ByNone:
+		n.log.Info("denied by default", "subject", r.Subject, "left_out", r.More)
+		return
+	}
+
+	retry := "never"
+	if r.RetryAfter != algorithms.Never {
+		retry = rules.FormatDuration(ceilMillis(r.RetryAfter))
+	}
+	n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
+		"retry", retry, "left_out", r.More)
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/rlnode/rlnode/node"
 )
 
@@ -75,8 +77,9 @@ type serveCmd struct {
 	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector for spans of checks, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, no traces)."`
 	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Fraction of the checks, 0 to 1, to trace where the caller's traceparent does not decide it (default ${default})."`
 
-	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
-	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
+	LogLevel   string     `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
+	RefusalLog refusalLog `env:"RLNODE_REFUSAL_LOG" placeholder:"all" help:"Log refused checks with their subjects, at level info: one for each rule and minute or, with =all, every one (default: none)."`
+	LogFormat  string     `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
 
 	alone     bool   // set by complete: no other node can join this one
 	gossipKey []byte // read by complete
@@ -149,6 +152,31 @@ func (c *serveCmd) complete() error {
 	return errors.Join(append(errs, c.config().Validate())...)
 }
 
+// refusalLog is the value of --refusal-log, which may stand alone.
+type refusalLog node.RefusalLog
+
+// IsBool makes kong take the flag without a value.
+func (*refusalLog) IsBool() bool { return true }
+
+// Decode implements kong.MapperValue.
+func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
+	value := "sampled"
+	if ctx.Scan.Peek().Type == kong.FlagValueToken {
+		value = fmt.Sprint(ctx.Scan.Pop().Value)
+	}
+	switch value {
+	case "sampled", "true":
+		*r = refusalLog(node.RefusalsSampled)
+	case "all":
+		*r = refusalLog(node.RefusalsAll)
+	case "off", "false", "":
+		*r = refusalLog(node.RefusalsOff)
+	default:
+		return fmt.Errorf("%.40q is not sampled, all or off", value)
+	}
+	return nil
+}
+
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
 	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
@@ -183,6 +211,7 @@ func (c *serveCmd) config() node.Config {
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
 		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
 		InsecureCluster: c.InsecureCluster,
+		RefusalLog:      node.RefusalLog(c.RefusalLog),
 		UsageMonths:     c.UsageMonths, UsageSubjects: c.UsageSubjects,
 		OTLPEndpoint: c.OTLPEndpoint, TraceRatio: c.TraceRatio,
 		FreeMemory: debug.FreeOSMemory,
