@@ -37,6 +37,12 @@ type identity struct {
 	Created time.Time `json:"created"`
 }
 
+// HasIdentity reports whether a node has used the data directory before.
+func HasIdentity(path string) bool {
+	_, err := os.Stat(filepath.Join(path, identityFile))
+	return err == nil
+}
+
 // OpenDir creates the data directory if it is missing, accessible to its owner only. It returns the node identity stored
 // there, which it creates once. The error wraps ErrCorrupt if the identity is damaged.
 func OpenDir(path string) (ring.NodeID, error) {

@@ -176,12 +176,21 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 	}
 }
 
-// TestTwoVotersAreWarnedOf: a cluster of two tolerates no failure.
-func TestTwoVotersAreWarnedOf(t *testing.T) {
+// Two or four voters found no cluster: they survive no more failures than one less. A node that has data only warns.
+func TestAnEvenNumberFoundsNothing(t *testing.T) {
 	t.Parallel()
-	s := launch(t, t.TempDir(), nil, "--bootstrap-expect", "2", "--join", "127.0.0.2", "--gossip-port", "0", "--peer-port", "0")
+	for _, n := range []string{"2", "4"} {
+		code, _, stderr := tool(t, "", "serve", "--data-dir", filepath.Join(t.TempDir(), "new"), "--bootstrap-expect", n, "--join", "127.0.0.2")
+		if code != exitUsage || !strings.Contains(stderr, "--bootstrap-expect: a cluster is founded by 1, 3 or 5 voters") {
+			t.Errorf("%s voters: got %d %s", n, code, stderr)
+		}
+	}
+
+	dir := t.TempDir()
+	start(t, dir).stop()
+	s := launch(t, dir, nil, "--bootstrap-expect", "2", "--join", "127.0.0.2", "--gossip-port", "0", "--peer-port", "0")
 	process.Eventually(t, "a warning", func() bool {
-		return strings.Contains(s.log.String(), `level=WARN msg="one of two nodes is not a majority`)
+		return strings.Contains(s.log.String(), `level=WARN msg="new clusters are founded by 1, 3 or 5 voters`)
 	})
 	s.signal(syscall.SIGTERM)
 	s.awaitExit()

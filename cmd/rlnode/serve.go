@@ -32,6 +32,9 @@ func (c *serveCmd) Run(env *environment) error {
 	if err := c.checkFiles(config.Logger); err != nil {
 		return err
 	}
+	if err := c.checkFounders(config.Logger); err != nil {
+		return err
+	}
 	files := raiseFileLimit()
 	config.Ready = func(n *node.Node) { c.logHints(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {

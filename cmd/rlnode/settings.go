@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/rlnode/rlnode/node"
+	"github.com/rlnode/rlnode/persist"
 )
 
 // serveCmd runs a node. Each flag has an environment variable and a key in the --config file; a test checks that their
@@ -38,7 +39,7 @@ type serveCmd struct {
 	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
 	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of the cluster to join, with their gossip port; repeat the flag or separate with commas. Names are resolved again on each attempt."`
 
-	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"Number of voters that found a new cluster: 1, 3 or 5; two can't lose either. It must be more than half of all nodes that start: otherwise a split network could found two clusters, so none is founded (default: 1 without --join; with it, the node joins an existing cluster)."`
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"Number of voters that found a new cluster: 1, 3 or 5. It must be more than half of all nodes that start: otherwise a split network could found two clusters, so none is founded (default: 1 without --join; with it, the node joins an existing cluster)."`
 
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
@@ -237,11 +238,21 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	if c.InsecureCluster {
 		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take over the cluster", "cluster_bind", c.ClusterBind)
 	}
-	if c.BootstrapExpect == 2 {
-		log.Warn("one of two nodes is not a majority: when one is lost, the other decides only within its share; "+
-			"a third node would avoid that", "bootstrap_expect", 2)
-	}
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
+}
+
+// checkFounders refuses a number of founders that survives no more failures than one node less. A node with data founds nothing, so it
+// only warns.
+func (c *serveCmd) checkFounders(log *slog.Logger) error {
+	if c.BootstrapExpect == 0 || c.BootstrapExpect%2 == 1 {
+		return nil
+	}
+	if persist.HasIdentity(c.DataDir) {
+		log.Warn("new clusters are founded by 1, 3 or 5 voters; this node has data, so it founds none", "bootstrap_expect", c.BootstrapExpect)
+		return nil
+	}
+	return usageError("--bootstrap-expect: a cluster is founded by 1, 3 or 5 voters, not by %d: an even number survives no more "+
+		"failures than one node less. More nodes than that may start", c.BootstrapExpect)
 }
 
 // logger returns a logger that writes to w as the settings say.

@@ -99,9 +99,12 @@ func (f *fleet) node(i, expect int) *node {
 		}
 	}
 	n := newNode(f.t, f.net.host(i, 0), f.dir)
-	n.args = append(n.args, "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(expect))
+	n.args = append(n.args, "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(founders(expect)))
 	return n
 }
+
+// founders returns how many of some nodes found their cluster: more than half of them, and an odd number.
+func founders(nodes int) int { return nodes - (nodes+1)%2 }
 
 // secretFile returns the file with the secret of all nodes below dir.
 func secretFile(t *testing.T, dir string) string {

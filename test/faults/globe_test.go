@@ -74,8 +74,13 @@ func emptyGlobe(t *testing.T, size int, list []quota) *globe {
 		}
 		for i := range size {
 			n := newNode(t, g.net.host(r*size+i+1, r+1), dir)
-			n.args = append(n.args, "--join", strings.Join(mates, ","), "--bootstrap-expect", strconv.Itoa(size),
-				"--region", name, "--primary-region", regionNames[0], "--wan-join", strings.Join(others, ","))
+			if size > 2 {
+				n.args = append(n.args, "--bootstrap-expect", strconv.Itoa(founders(size)))
+			}
+			if size > 2 || i > 0 { // the first of two founds the cluster by itself
+				n.args = append(n.args, "--join", strings.Join(mates, ","))
+			}
+			n.args = append(n.args, "--region", name, "--primary-region", regionNames[0], "--wan-join", strings.Join(others, ","))
 			f.nodes = append(f.nodes, n)
 			g.nodes, g.home = append(g.nodes, n), append(g.home, r)
 		}
