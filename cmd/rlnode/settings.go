@@ -159,7 +159,7 @@ type refusalLog node.RefusalLog
 // IsBool makes kong take the flag without a value.
 func (*refusalLog) IsBool() bool { return true }
 
-// Decode implements kong.MapperValue.
+// Decode reads the value, if there is one, for kong.
 func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 	value := "sampled"
 	if ctx.Scan.Peek().Type == kong.FlagValueToken {
