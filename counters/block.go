@@ -1,9 +1,17 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// The blocks of a rule are ops of one subject, in a row, one for each length. Each is a token bucket of one, which the beginning
+// of the block takes. A block is in force while its bucket refuses. A bucket with a MaxDelay, one of several, allows again that
+// long before it is full; until it is full, the block is remembered, and the next one to begin is the one after it.
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
-// op.state is then as if the block began now.
+// op.state is then as if it had taken that.
 func (op *Op) decideBlock(allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -12,19 +20,48 @@ func (op *Op) decideBlock(allowed bool) {
 	op.Decision = op.Limit.Describe(op.state, op.At, 1, false)
 }
 
-// beginBlocks begins each block of ops whose subject another op refuses, and puts it into the check's decision. It does not
+// isRemembered reports whether a block that is not in force ended not long ago.
+func (op *Op) isRemembered() bool { return op.state.Owed() > 1 } // its own cost, and some of the last block's
+
+// BlockLeft returns how much longer a block is in force.
+func (op *Op) BlockLeft() time.Duration { return max(0, op.Decision.ResetAfter-op.Limit.MaxDelay) }
+
+// beginBlocks begins a block of each subject that another op refuses, and puts it into the check's decision. It does not
 // extend a block already in force. The caller must hold the shards.
 func (t *Table) beginBlocks(ops []Op, store bool) {
-	for i := range ops {
-		op := &ops[i]
-		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Subject) {
+	for i := 0; i < len(ops); i++ {
+		if !ops[i].Block {
 			continue
 		}
+		first := i
+		for i+1 < len(ops) && ops[i+1].Block && ops[i+1].Key.Subject == ops[first].Key.Subject {
+			i++
+		}
+		op := nextBlock(ops[first : i+1])
+		if op == nil || !isSubjectRefused(ops, op.Key.Subject) {
+			continue
+		}
+
+		op.state, _ = op.Limit.Take(algorithms.State{}, op.At, 1)
 		d := op.Limit.Peek(op.state, op.At, 1)
 		if !store || t.storeBlock(op, d, ops) {
 			op.Decision = d
 		}
 	}
+}
+
+// nextBlock returns the block that begins if the subject is refused now, or nil if one is in force.
+func nextBlock(blocks []Op) *Op {
+	next := 0
+	for i := range blocks {
+		switch {
+		case !blocks[i].Decision.Allowed:
+			return nil
+		case blocks[i].isRemembered():
+			next = min(i+1, len(blocks)-1)
+		}
+	}
+	return &blocks[next]
 }
 
 // isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count.
@@ -50,4 +87,12 @@ func (t *Table) storeBlock(op *Op, d algorithms.Decision, ops []Op) bool {
 	}
 	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(op.At, op.Limit, d.ResetAfter))
 	return true
+}
+
+// BeginBlock begins a block now. If it fails with ErrShut or ErrFull, nothing changes.
+func (t *Table) BeginBlock(now algorithms.Instant, k Key, l *algorithms.Limit) error {
+	return t.change(now, k, l, edit{state: func(_ algorithms.State, now algorithms.Instant) algorithms.State {
+		begun, _ := l.Take(algorithms.State{}, now, 1)
+		return begun
+	}})
 }

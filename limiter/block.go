@@ -7,23 +7,21 @@ import (
 )
 
 // A block is one more counter of its rule and subject, so replication, hand-over, checkpoints and eviction need not know about
-// blocks. While a check is being decided, the block's op follows the ops of the rule's limits, and likewise in Answer.Limits.
+// blocks. If blocks become longer, there is one for each length. While a check is being decided, the blocks' ops follow the ops
+// of the rule's limits, and likewise in Answer.Limits.
 // Answer.conclude folds it into them.
 
-// countHitOps returns how many ops a hit has: one for each limit, and one for its block, if any.
-func countHitOps(h *rules.Hit) int {
-	if h.Block != nil {
-		return len(h.Limits) + 1
-	}
-	return len(h.Limits)
-}
+// countHitOps returns how many ops a hit has: one for each limit, and one for each length of its block.
+func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
 
-// addBlock appends a hit's block, after the hit's limits. It has their mode, so that it does not make a count fail.
-func (a *Answer) addBlock(h *rules.Hit, mode counters.Mode) {
+// addBlocks appends a hit's blocks, after the hit's limits. They have their mode, so that they do not make a count fail.
+func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 	a.scratch.hasBlocks = true
-	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Mode: mode, Block: true}
-	a.scratch.ops = append(a.scratch.ops, op)
-	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
+	for _, block := range h.Rule.Blocks {
+		op := counters.Op{Key: counterKey(h, block), Limit: &block.Limit, Shadow: h.Rule.Shadow, Mode: mode, Block: true}
+		a.scratch.ops = append(a.scratch.ops, op)
+		a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: block})
+	}
 }
 
 // foldBlocks removes the blocks from the check. Where a block is on, all limits of its rule refuse until it ends.
@@ -34,30 +32,34 @@ func (a *Answer) foldBlocks() {
 	for i := range s.match.Hits {
 		h := &s.match.Hits[i]
 		n := len(h.Limits)
-		own := s.ops[first : first+n]
-		blocked := h.Block != nil && !s.ops[first+n].Decision.Allowed
-		if blocked {
-			blockOps(own, &s.ops[first+n].Decision)
+		own, blocks := s.ops[first:first+n], s.ops[first+n:first+countHitOps(h)]
+		blocked := false
+		for j := range blocks {
+			if !blocks[j].Decision.Allowed {
+				blockOps(own, &blocks[j])
+				blocked = true
+			}
 		}
+
 		for j := range own {
 			la := a.Limits[first+j]
 			la.Blocked = blocked
 			ops, limits = append(ops, own[j]), append(limits, la)
 		}
-		first += countHitOps(h)
+		first += n + len(blocks)
 	}
 	s.ops, a.Limits, s.hasBlocks = ops, limits, false
 }
 
 // blockOps makes ops, all of one subject, refuse for at least as long as block does. What is used stays.
-func blockOps(ops []counters.Op, block *algorithms.Decision) {
+func blockOps(ops []counters.Op, block *counters.Op) {
 	for j := range ops {
 		d := &ops[j].Decision
-		retry := block.RetryAfter
+		retry := block.Decision.RetryAfter
 		if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > retry) {
 			retry = d.RetryAfter
 		}
-		*d = algorithms.Decision{Used: d.Used, RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.ResetAfter)}
+		*d = algorithms.Decision{Used: d.Used, RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.BlockLeft())}
 	}
 }
 
@@ -66,11 +68,11 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 // block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
-	if !c.answer.scratch.hasBlocks || hits[i].Block == nil {
+	if !c.answer.scratch.hasBlocks || hits[i].Rule.Blocks == nil {
 		return false
 	}
 	for j := range hits {
-		if c.subjects[j].state != stateDecided && hits[j].Block == nil {
+		if c.subjects[j].state != stateDecided && hits[j].Rule.Blocks == nil {
 			return true
 		}
 	}
@@ -89,8 +91,8 @@ func (c *clusterCheck) beginBlocksAlone(list []int) {
 		for j := range ops {
 			op := &ops[j]
 			// A block with its full length left has just begun.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
-				_ = c.limiter.membership.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
+				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit) // if the table is full, the limits still refuse
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -140,6 +141,24 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 				t.Errorf("owner %d: have %+v", i, a.Limits)
 			}
 			w.expectBlockedEverywhere("the rule itself refused", "login", key, blockLength)
+		}
+	})
+}
+
+// A block that became longer holds everywhere, whichever node triggers it, and after its owner has moved.
+func TestLongerBlocksHoldEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: sliding-window-log}], block: [5m, 1h, 1d]}")
+		key := w.keyOf("r", w.nodes[0], nil)
+		for i, length := range []time.Duration{5 * time.Minute, time.Hour, 24 * time.Hour, 24 * time.Hour} {
+			asker := w.nodes[i%3]
+			for _, want := range []bool{true, false} {
+				if a := asker.check(byKey("r", key)); a.Allowed != want {
+					t.Fatalf("block %d: got allowed %v, want %v", i, a.Allowed, want)
+				}
+			}
+			w.expectBlockedEverywhere(fmt.Sprint("block ", i), "r", key, length)
+			time.Sleep(length)
 		}
 	})
 }

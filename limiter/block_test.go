@@ -40,6 +40,74 @@ func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
 	return a
 }
 
+const ladderRules = `
+rules:
+  - name: login
+    key: [ip]
+    limits: [{limit: 1, per: 1m, algorithm: sliding-window-log}]
+    block: [5m, 1h, 1d]
+`
+
+// A subject that is refused again within a day of a block's end gets the next length. The last length repeats; after a day
+// without a refusal, the first one comes again.
+func TestBlocksBecomeLonger(t *testing.T) {
+	const s, m, h, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
+	for _, tt := range []struct {
+		name  string
+		steps []blocked
+	}{
+		{"each the next length", []blocked{
+			{cost: 1, allowed: true}, {cost: 1, retry: 5 * m}, {after: m, cost: 1, retry: 4 * m}, {after: 5*m - 1, cost: 1, retry: 1},
+			{after: 5 * m, cost: 1, allowed: true}, {after: 5*m + s, cost: 1, retry: h}, {after: 6*m + s, cost: 0, retry: 59 * m},
+			{after: 65*m + s, cost: 1, allowed: true}, {after: 65*m + s, cost: 1, peek: true, retry: day}, {after: 65*m + 2*s, cost: 1, retry: day},
+			{after: 65*m + 2*s + day, cost: 1, allowed: true}, {after: 65*m + 3*s + day, cost: 1, retry: day},
+			{after: 65*m + 3*s + 3*day - s, cost: 2, retry: algorithms.Never}, {after: 65*m + 3*s + 3*day, cost: 1, retry: day - s},
+		}},
+		{"a day later, the first again", []blocked{
+			{cost: 2, retry: algorithms.Never}, {after: 5*m + day, cost: 1, allowed: true}, {after: 5*m + day, cost: 1, retry: 5 * m},
+		}},
+		{"just within a day", []blocked{
+			{cost: 2, retry: algorithms.Never}, {after: 5*m + day - s, cost: 1, allowed: true}, {after: 5*m + day - s, cost: 1, retry: h},
+			{after: 5*m + 2*day + h - s, cost: 1, allowed: true}, {after: 5*m + 2*day + h - s, cost: 1, retry: 5 * m},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := open(t, ladderRules)
+			for _, step := range tt.steps {
+				if a := step.ask(t, l, "login"); len(a.Limits) != 1 || a.Limits[0].Blocked == a.Allowed {
+					t.Errorf("%+v: got %+v, want the rule's one limit", step, a.Limits)
+				}
+			}
+		})
+	}
+}
+
+// Usage shows the block in force, whichever length it has, and a reset lifts it and what is remembered.
+func TestUsageOfLongerBlocks(t *testing.T) {
+	l := open(t, ladderRules)
+	q := byKey("login", "k")
+	twice := Query{Rule: "login", Key: []string{"k"}, ByKey: true, Costs: []UnitCost{{"requests", 2}}}
+	var a Answer
+	if err := l.Check(&twice, &a); err != nil || a.Allowed {
+		t.Fatalf("got %v, %v", a.Allowed, err)
+	}
+	if got := string(a.AppendReason(nil)); got != `Rule "login" blocks this after a refusal, longer each time; this can never be allowed: the cost is above the capacity.` {
+		t.Errorf("got %s", got)
+	}
+	if u, err := l.Usage(&q); err != nil || u.Blocked <= 4*time.Minute || u.Blocked > 5*time.Minute {
+		t.Errorf("got %+v, %v, want a block of 5m", u, err)
+	}
+	if u, err := l.Reset(&q); err != nil || u.Blocked != 0 {
+		t.Errorf("after a reset: got %+v, %v", u, err)
+	}
+	if err := l.Check(&twice, &a); err != nil || a.Allowed {
+		t.Fatalf("got %v, %v", a.Allowed, err)
+	}
+	if u, err := l.Usage(&q); err != nil || u.Blocked <= 4*time.Minute || u.Blocked > 5*time.Minute {
+		t.Errorf("after a reset and another refusal: got %+v, %v, want a block of 5m", u, err)
+	}
+}
+
 func TestBlock(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	tests := []struct {

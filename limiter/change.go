@@ -236,7 +236,7 @@ func (c *change) voidLeases(l *Limiter) {
 	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
 }
 
-// newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this
+// newChange returns a change of every counter of u: its limits, its blocks, and what its limits have lent and borrowed, in this
 // order. Each cost applies to the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
@@ -250,9 +250,10 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 		}
 		c.ops = append(c.ops, op)
 	}
-	if u.block != nil && len(c.ops) > 0 {
-		key := counterKey(&h, u.block)
-		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
+	if len(c.ops) > 0 {
+		for _, block := range u.blocks {
+			c.ops = append(c.ops, counters.Op{Key: counterKey(&h, block), Limit: &block.Limit, Block: true})
+		}
 	}
 	for i := range u.Limits {
 		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
@@ -280,10 +281,10 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 func (l *Limiter) fillUsage(u *Usage, c *change) {
 	now := l.clock.Now()
 	loans := c.ops[len(u.Limits):]
-	if u.block != nil {
-		u.Blocked = loans[0].Decision.ResetAfter
-		loans = loans[1:]
+	for i := range u.blocks {
+		u.Blocked = max(u.Blocked, loans[i].BlockLeft())
 	}
+	loans = loans[len(u.blocks):]
 
 	for i := range u.Limits {
 		lu := &u.Limits[i]

@@ -31,7 +31,7 @@ func (m *membership) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Te
 // spent.
 func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := ls.limiter.membership
-	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
+	if r.Consistency != rules.Hybrid || r.Blocks != nil || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
 	var outcome localcache.Outcome

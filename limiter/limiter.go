@@ -311,8 +311,8 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
 			op.Shadow, op.Mode = h.Rule.Shadow, mode
 		}
-		if h.Block != nil {
-			a.addBlock(h, mode)
+		if h.Rule.Blocks != nil {
+			a.addBlocks(h, mode)
 		}
 	}
 	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks

@@ -64,9 +64,13 @@ func (la *LimitAnswer) isUncounted() bool {
 // appendBlocked appends the sentence for a blocked subject.
 func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
-	b = append(b, " blocks this for "...)
-	b = append(b, rules.FormatDuration(t.Rule.Block)...)
-	b = append(b, " after a refusal; "...)
+	if blocks := t.Rule.Blocks; len(blocks) == 1 {
+		b = append(b, " blocks this for "...)
+		b = append(b, rules.FormatDuration(blocks[0].Limit.Window)...)
+		b = append(b, " after a refusal; "...)
+	} else {
+		b = append(b, " blocks this after a refusal, longer each time; "...)
+	}
 	if t.RetryAfter == algorithms.Never {
 		return append(b, "this can never be allowed: the cost is above the capacity."...)
 	}

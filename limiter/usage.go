@@ -27,7 +27,7 @@ type Usage struct {
 	// Regions lists the regions that divide the limits, including this one, sorted by name.
 	Regions []RegionUsage
 
-	block *rules.Limit // nil if the rule has none
+	blocks []*rules.Limit // of the rule
 }
 
 // LimitUsage reports what a subject has used of one limit.
@@ -68,7 +68,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	active.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
 	for i := range m.Hits {
-		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
+		u.Hash, u.blocks = m.Hits[i].Subject, m.Hits[i].Rule.Blocks
 		for _, limit := range m.Hits[i].Limits {
 			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}

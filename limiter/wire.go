@@ -10,8 +10,8 @@ import (
 // every length before it allocates memory.
 
 const (
-	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules of a document
-	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
+	maxMessageOps = 1000 * 24 // bounds the ops of a question: the limits and blocks of all rules of a document
+	maxSubjectOps = 3*16 + 8  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its blocks
 	maxIdentical  = 10_000    // bounds the identical checks in one question
 	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
@@ -81,7 +81,7 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 			op.Mode = counters.NumModes // until the byte is read
 		}
 		l := op.Limit
-		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay == 0)
+		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay < l.Window)
 		return
 	}
 	flags := byte(0)

@@ -287,7 +287,7 @@ func TestTerms(t *testing.T) {
 		{"exact", rules.Rule{Consistency: rules.Exact}, limit(minute), 0},
 		{"local", rules.Rule{Consistency: rules.Local}, limit(minute), 0},
 		{"delays", rules.Rule{OnLimit: rules.DelayCheck}, limit(minute), 0},
-		{"blocks", rules.Rule{Block: time.Minute}, limit(minute), 0},
+		{"blocks", rules.Rule{Blocks: []*rules.Limit{{}}}, limit(minute), 0},
 		{"a short window", rules.Rule{}, limit(short), 0},
 		{"less than ten for each", rules.Rule{}, limit(small), 3 * time.Second},
 		{"a small burst", rules.Rule{}, limit(bucket), 3 * time.Second},

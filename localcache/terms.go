@@ -34,7 +34,7 @@ type Terms struct {
 // check must ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's
 // promise depends on when each hit happens, or because the window is too short.
 func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
-	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Block > 0 || r.Uninterned {
+	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
 		return Terms{}
 	}
 	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}

@@ -91,7 +91,7 @@ func (c *compiler) compileRules() {
 func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	r := &Rule{
 		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
-		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
+		Regions: spec.Regions, Adaptive: spec.Adaptive,
 		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
 	}
 	c.applySettings(r, &spec.Settings)
@@ -110,9 +110,7 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 		r.cost = c.compileCostTable(spec.Cost)
 		r.CostUnitID = c.unitID(cmp.Or(spec.Cost.Unit, Requests))
 	}
-	if r.Block > 0 {
-		r.block = blockLimit(r.Name, r.Block)
-	}
+	r.Blocks = blockLimits(r.Name, spec.Block)
 	r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
 	if !r.Tiered {
 		r.ownLimits = c.compileLimits(spec, r, spec.Limits)
@@ -223,12 +221,27 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.ID = id.hash()
 }
 
-// blockLimit represents a block as a limit of one unit, which refills after the block's length. The limit's ID leaves
-// the length out, so that a block in force survives a change of length.
-func blockLimit(rule string, length time.Duration) *Limit {
-	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
-	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
-	return l
+// blockMemory is how long after a block's end a subject that is refused again gets the next length.
+const blockMemory = 24 * time.Hour
+
+// blockLimits represents a rule's blocks as limits, one for each length; see [Rule.Blocks]. Their IDs leave the lengths out, so
+// that a block in force survives a change of length.
+func blockLimits(rule string, lengths []Span) (out []*Limit) {
+	for i, length := range lengths {
+		if length.Duration == 0 {
+			continue // a mistake, which is reported
+		}
+		l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.Duration.String(), ID: xxh3.HashString("block")}
+		l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length.Duration}
+		if i > 0 {
+			l.ID = xxh3.HashString(fmt.Sprintf("block/%d", i))
+		}
+		if len(lengths) > 1 {
+			l.Limit.Window, l.MaxDelay = length.Duration+blockMemory, blockMemory
+		}
+		out = append(out, l)
+	}
+	return out
 }
 
 func (id counterIdentity) hash() uint64 {

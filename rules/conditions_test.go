@@ -167,6 +167,12 @@ func TestParse_conditions(t *testing.T) {
 		{"attributes: {user: {fold: [trim, trim]}}", `duplicate word "trim"`},
 		{"attributes: {user: {folds: [trim]}}", "did you mean fold?"},
 		{"attributes: {user: , ip: {}, endpoint: {path: true}}", ""},
+		{rule + "key: [user], block: [5m, 1h, 1d]}", ""},
+		{rule + "key: [user], block: [5m]}", ""},
+		{rule + "key: [user], block: []}", "rules[0].block: expected 1 to 8 durations"},
+		{rule + "key: [user], block: [1h, 5m]}", "rules[0].block[1]: each block must be longer than the one before it"},
+		{rule + "key: [user], block: [1h, 366d]}", "366d is not in 10ms…365d"},
+		{rule + "key: [user], block: [1s,2s,3s,4s,5s,6s,7s,8s,9s]}", "expected 1 to 8 durations"},
 	} {
 		_, err := Parse([]byte(tt.src + "\n"))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

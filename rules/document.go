@@ -113,7 +113,7 @@ type RuleSpec struct {
 	Regions  []Region
 	Shadow   bool
 	Usage    string // usageMonthly, or empty
-	Block    Span
+	Block    []Span // of a subject's first block, of the next one, and so on; the last length repeats
 	Adaptive *Adaptive
 	Settings
 
@@ -233,7 +233,7 @@ func (d *Document) FeatureLevel() int {
 
 // needsLevel2 reports whether r has a key that builds of level 1 can't read.
 func (r *RuleSpec) needsLevel2() bool {
-	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || r.Cost != nil && r.Cost.Unit != ""
+	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 || r.Cost != nil && r.Cost.Unit != ""
 }
 
 // Weight returns an upper bound of the bytes that the document's text takes, comments included.

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -70,8 +71,8 @@ tiers: {t: {limits: [{limit: 1, per: %[2]s}]}}
 	}
 	for i := range have.Hits {
 		a, b := &have.Hits[i], &want.Hits[i]
-		if a.Rule.Block != b.Rule.Block || a.Rule.MaxDelay != b.Rule.MaxDelay || a.Subject != b.Subject {
-			t.Errorf("rule %s: have %v, %v, want %v, %v", a.Rule.Name, a.Rule.Block, a.Rule.MaxDelay, b.Rule.Block, b.Rule.MaxDelay)
+		if !reflect.DeepEqual(a.Rule.Blocks, b.Rule.Blocks) || a.Rule.MaxDelay != b.Rule.MaxDelay || a.Subject != b.Subject {
+			t.Errorf("rule %s: have %v, %v, want %v, %v", a.Rule.Name, a.Rule.Blocks, a.Rule.MaxDelay, b.Rule.Blocks, b.Rule.MaxDelay)
 		}
 		for n, l := range a.Limits {
 			if l.ID != b.Limits[n].ID || l.Limit != b.Limits[n].Limit {

@@ -346,7 +346,7 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
 	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
-	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.number]), cost
+	h.Rule, h.Limits, h.Subject, h.Cost = r, limits, r.hash(m, &s.seeds[r.number]), cost
 }
 
 // costOf looks up the check's cost in the rule's cost table.

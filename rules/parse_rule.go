@@ -25,7 +25,7 @@ var (
 		})}, func(r *RuleSpec) *[]Region { return &r.Regions }),
 		of("shadow", flagCodec, func(r *RuleSpec) *bool { return &r.Shadow }),
 		of("usage", wordCodec(usageMonthly), func(r *RuleSpec) *string { return &r.Usage }),
-		of("block", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(r *RuleSpec) *Span { return &r.Block }),
+		of("block", codec[[]Span]{(*decoder).block, blockNode}, func(r *RuleSpec) *[]Span { return &r.Block }),
 		ruleSettings["on_limit"], ruleSettings["max_delay"],
 		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
 		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv4_prefix"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
@@ -150,6 +150,37 @@ func (d *decoder) per(n *yaml.Node, l *LimitSpec) {
 	}
 	span := d.span(n, algorithms.MinWindow, algorithms.MaxWindow)
 	l.Per, l.window = span.Text, span.Duration
+}
+
+// maxBlocks bounds the lengths of a rule's blocks.
+const maxBlocks = 8
+
+// block reads the length of a rule's blocks, or several, each longer than the one before it.
+func (d *decoder) block(n *yaml.Node) (list []Span) {
+	if n.Kind != yaml.List {
+		return []Span{d.span(n, algorithms.MinWindow, algorithms.MaxWindow)}
+	}
+	d.eachItem(n, func(n *yaml.Node) {
+		one := d.span(n, algorithms.MinWindow, algorithms.MaxWindow-blockMemory)
+		if last := len(list) - 1; last >= 0 && one.Duration > 0 && one.Duration <= list[last].Duration {
+			d.fail(n, "each block must be longer than the one before it")
+		}
+		list = append(list, one)
+	})
+	if len(n.Items) == 0 || len(list) > maxBlocks {
+		d.fail(n, "expected 1 to %d durations", maxBlocks)
+	}
+	return list
+}
+
+func blockNode(list []Span) *yaml.Node {
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return text(list[0].Text)
+	}
+	return listNode(list, func(s Span) *yaml.Node { return text(s.Text) }).OnOneLine()
 }
 
 func (l *LimitSpec) calendar() bool {

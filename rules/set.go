@@ -127,13 +127,17 @@ type Rule struct {
 	Lease         Lease
 	OnLimit       OnLimit
 	MaxDelay      time.Duration // if OnLimit is DelayCheck
-	Block         time.Duration // 0 if it has none
 	Adaptive      *Adaptive     // nil if it has none
-	CostUnitID    int           // the unit of Hit.Cost: that of the cost table, or 0
-	Inline        bool          // made from limits that came with a call; not in Set.Rules
-	Envoy         bool          // made from a node of Envoy's descriptors; not in Set.Rules
-	Uninterned    bool          // Inline, and compiled for its call alone: it takes no lease
-	inlineSeed    hashState     // that of the set that compiled it, if Inline
+	// Blocks are the rule's blocks as limits that no answer shows, one for each length; nil if it has none. Each is a token bucket
+	// of one, which the beginning of a block takes. A block of only one length is over when the bucket is full again. One of
+	// several is over MaxDelay before that, when the bucket would allow a check to wait; until it is full again, the block
+	// is remembered. Counters depend on the rule and the subject, not on the lengths.
+	Blocks     []*Limit
+	CostUnitID int       // the unit of Hit.Cost: that of the cost table, or 0
+	Inline     bool      // made from limits that came with a call; not in Set.Rules
+	Envoy      bool      // made from a node of Envoy's descriptors; not in Set.Rules
+	Uninterned bool      // Inline, and compiled for its call alone: it takes no lease
+	inlineSeed hashState // that of the set that compiled it, if Inline
 
 	number       int           // in Set.variants
 	alternatives *alternatives // nil if the key has none
@@ -150,7 +154,6 @@ type Rule struct {
 	bySubject    bool
 	fallbackTier int32      // number of default_tier, −1 for none
 	cost         *costTable // nil if every check costs 1
-	block        *Limit     // nil if it has none; see Hit.Block
 }
 
 // Limit is a compiled limit of a rule, whether the rule's own, its tier's or an override's.
@@ -191,11 +194,7 @@ type Hit struct {
 	Rule    *Rule
 	Limits  []*Limit
 	Subject Hash
-	// Block is the rule's block as a limit that no answer shows: a token bucket of one, which a refusal takes and which is
-	// full again when the block ends. It is nil if the rule has no block. The counter depends on the rule and the subject,
-	// not on the block's length.
-	Block *Limit
-	Cost  int64 // in the unit Rule.CostUnitID, for a check that gives none: 1, or the value from the rule's cost table
+	Cost    int64 // in the unit Rule.CostUnitID, for a check that gives none: 1, or the value from the rule's cost table
 }
 
 // Rule returns the rule with this name, or else the rule of the EnvoyNode with this path, or nil.
