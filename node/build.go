@@ -298,7 +298,7 @@ func (n *Node) listen() (err error) {
 		return nil
 	}
 	config := admin.Config{
-		Addr: c.AdminAddr, Hosts: c.AdminHosts, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
+		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
 	if n.usage != nil {

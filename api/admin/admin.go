@@ -82,6 +82,7 @@ func (s *Server) endpoints() []endpoint {
 
 		{"GET /v1/rules", api.ScopeRead, s.getRules},
 		{"GET /v1/rules/versions", api.ScopeRead, s.getVersions},
+		{"POST /v1/rules/diff", api.ScopeRead, s.diffRules},
 		{"GET /v1/rules/{name}", api.ScopeRead, get},
 		{"GET /v1/tiers", api.ScopeRead, s.getTiers},
 		{"GET /v1/tiers/{name}", api.ScopeRead, get},

@@ -61,7 +61,7 @@ func TestRulesDocument(t *testing.T) {
 		}
 	}
 	if resp, body := get("", "/v1/rules/versions"); resp.StatusCode != 200 ||
-		!strings.HasPrefix(body, `{"versions":[{"version":2,"when":"1970-01-01T00:00:00Z","by":"test","what":"all","size":1},{"version":1,`) {
+		!strings.HasPrefix(body, `{"versions":[{"version":2,"when":"1970-01-01T00:00:00Z","by":"test","what":"all","size":1,"applied":2},{"version":1,`) {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }

@@ -27,6 +27,8 @@ type Subjects interface {
 	// TopRecent returns the n subjects that were refused most in the last five minutes, then those refused most before, and
 	// the nodes that have reported them, this one first.
 	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
+	// Use returns which rules were used in the last hour, in this region and in the given others.
+	Use(regions []string) *limiter.Use
 	// LimitFactor returns the factor by which the limits of an adaptive rule are currently multiplied.
 	LimitFactor(*rules.Rule) float64
 	// Feedback counts a refusal as a false positive, and returns the subject and the rule's count at this node.
@@ -79,6 +81,9 @@ type Config struct {
 	// Hosts are the host names that the plane accepts in Host, besides addresses and localhost. On loopback it accepts no
 	// other name. Elsewhere it accepts every name if the list is empty.
 	Hosts []string
+
+	// Region is the region of this node.
+	Region string
 
 	Subjects   Subjects
 	Rules      RuleStore

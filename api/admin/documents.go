@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
@@ -36,15 +37,13 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
 	doc, version := set.Document, set.Version
-	if text := r.URL.Query().Get("version"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 1 {
-			return api.Errorf(api.BadValue, "version must be a whole number from 1")
-		}
-		if version = n; n != set.Version {
-			if doc, err = s.config.Rules.Version(n); err != nil {
-				return err
-			}
+	n, err := versionParam(r, "version")
+	if err != nil {
+		return err
+	}
+	if n != 0 {
+		if doc, version, err = s.documentOf(n); err != nil {
+			return err
 		}
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
@@ -97,9 +96,33 @@ func preferences(accept []string) (json, yaml float64) {
 	return json, yaml
 }
 
-// putRules replaces the whole rules document.
+// putRules replaces the whole rules document: by the body, or by an earlier version.
 func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
-	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
+	n, err := versionParam(r, "version")
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return s.write(w, r, rules.Change{Part: rules.WholeDocument})
+	}
+	body, give, err := s.readDocument(r)
+	if err != nil {
+		return err
+	}
+	give()
+	if strings.TrimSpace(string(body)) != "" {
+		return api.Errorf(api.BadValue, "version: a document was sent, too; leave out one of them")
+	}
+	s.catchUp(w, r)
+	doc, _, err := s.documentOf(n)
+	if err != nil {
+		return err
+	}
+	text, err := doc.Text()
+	if err != nil {
+		return err
+	}
+	return s.writeChange(w, r, rules.Change{Part: rules.WholeDocument, Body: []byte(text)}, rules.ViaRollback)
 }
 
 // pieceOf returns the piece of the document that r's path names.
@@ -161,6 +184,15 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		defer give()
 		c.Body = body
 	}
+	return s.writeChange(w, r, c, r.URL.Query().Get("via"))
+}
+
+// writeChange makes the change c, under the conditions of r's headers, and answers with the new version.
+func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c rules.Change, via string) error {
+	options, err := writeOptions(r, via)
+	if err != nil {
+		return err
+	}
 	release, err := acquire(r, s.writes)
 	if err != nil {
 		return err
@@ -170,12 +202,25 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	if set := s.doors.Decider.Rules(); set != nil {
 		current = set.Version
 	}
-	match, err := ifMatch(r.Header.Values("If-Match"), current)
-	if err != nil {
+	if options.IfMatch, err = ifMatch(r.Header.Values("If-Match"), current); err != nil {
 		return err
 	}
-	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
+	version, err := s.config.Rules.Write(r.Context(), c, options)
 	return s.answerWrite(w, r, version, true, err)
+}
+
+// writeOptions returns the author of a write, how it is made and why.
+func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
+	message := r.URL.Query().Get("message")
+	switch {
+	case len(message) > rules.MaxMessage || !utf8.ValidString(message):
+		return cluster.WriteOptions{}, api.Errorf(api.BadValue, "message must be at most %d bytes of UTF-8", rules.MaxMessage)
+	case !rules.IsVia(via) || via == rules.ViaSeed:
+		return cluster.WriteOptions{}, api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
+	}
+	// What was in force before need not pass the review of a newer release.
+	readopt := via == rules.ViaRollback || via == rules.ViaRestore
+	return cluster.WriteOptions{By: writer(r), Message: message, Via: via, Readopt: readopt}, nil
 }
 
 // acquire waits until writes has room for another write. The caller must call release when the write is done.
@@ -192,6 +237,7 @@ func acquire(r *http.Request, writes chan struct{}) (release func(), err error) 
 type Written struct {
 	Version  int64         `json:"version"`
 	Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules has no effect
+	Notes    []string      `json:"notes,omitempty"`    // what else the change means, such as that counts begin anew
 }
 
 // answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
@@ -206,6 +252,9 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 	report := Written{Version: version}
 	if set := s.doors.Decider.Rules(); set != nil && set.Version == version {
 		report.Warnings = set.Document.Warnings()
+		if changed {
+			report.Notes = s.notes(version)
+		}
 	}
 	return s.reply(w, report)
 }
@@ -230,9 +279,9 @@ func writer(r *http.Request) string {
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	by := "admin API, " + host
+	by := host
 	if t := tokenFrom(r); t != nil {
-		by = "admin API, token " + t.Name + ", " + host
+		by = t.Name + " (" + host + ")"
 	}
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }

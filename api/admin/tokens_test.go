@@ -45,14 +45,14 @@ func TestWritesNameTheirToken(t *testing.T) {
 	header := map[string]string{"Authorization": "Bearer rlt_secret"}
 	n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules, Header: header})
 	n.Do(apitest.Call{Method: "DELETE", URL: n.AdminURL + "/v1/usage?rule=only&key=private", Header: header})
-	if len(by) != 1 || by[0] != "admin API, token deploy, 127.0.0.1" {
+	if len(by) != 1 || by[0] != "deploy (127.0.0.1)" {
 		t.Errorf("have %q", by)
 	}
 	log := out.String()
 	if strings.Contains(log, "rlt_") || strings.Contains(log, "private") {
 		t.Errorf("the log has %s", log)
 	}
-	for _, want := range []string{`msg="rules written" version=2 by="admin API, token deploy, 127.0.0.1"`, `msg="usage reset" rule=only by="admin API, token deploy`} {
+	for _, want := range []string{`msg="rules written" version=2 by="deploy (127.0.0.1)"`, `msg="usage reset" rule=only by="deploy (127.0.0.1)`} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s: %s", want, log)
 		}

@@ -61,7 +61,7 @@ func (m *MemoryRules) Versions() []rules.Version {
 	defer m.mu.Unlock()
 	var list []rules.Version
 	for i := len(m.docs); i > 0; i-- {
-		list = append(list, rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1})
+		list = append(list, rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1, Applied: int64(i)})
 	}
 	return list
 }

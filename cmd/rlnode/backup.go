@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -131,7 +133,14 @@ func (c *restoreCmd) Run(env *environment) error {
 		return fmt.Errorf("read %s: %w", shownName(c.File), err)
 	}
 	fmt.Fprintf(env.stderr, "restoring version %d of %s, taken %s\n", b.Version, printable(b.From), b.TakenAt.Format(time.RFC3339))
-	return putRules(env, n, putOptions{name: "the backup's rules", source: []byte(b.Rules), json: c.JSON})
+	r := request{
+		method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: []byte(b.Rules), query: url.Values{"via": {rules.ViaRestore}},
+	}
+	reply, err := n.send(env.ctx, r)
+	if err != nil {
+		return explainRules(env, "the backup's rules", err)
+	}
+	return printReply(env, c.JSON, reply, printWritten(env, "the backup's rules"))
 }
 
 // readBackup decodes and checks a file written by backup.

@@ -10,13 +10,17 @@ const description = `A rate limiter: ask it whether something may happen now, an
 rlnode --version prints the version, and rlnode completion bash a script for the shell.
 
 Exit codes: 0 done, allowed or ready; 1 an error, a refusal (check), mistakes in the file (validate) or not ready
-(health); 2 an invalid command line, or no decision (check).`
+(health); 2 an invalid command line, or no decision (check); 3 a change of the rules needs permission (apply, rollback);
+4 there is a change (diff, --dry-run).`
 
 // cli is the command line.
 type cli struct {
 	Serve    serveCmd      `cmd:"" help:"Run a node."`
 	Check    checkCmd      `cmd:"" help:"Ask a node for a decision."`
-	Apply    applyCmd      `cmd:"" help:"Write a rules file to a node."`
+	Apply    applyCmd      `cmd:"" help:"Write rules files to a node, after it has shown what changes."`
+	Diff     diffCmd       `cmd:"" help:"Show what a rules file would change, or what changed between two versions."`
+	Rollback rollbackCmd   `cmd:"" help:"Put an earlier version of the rules in force again."`
+	Versions versionsCmd   `cmd:"" help:"List the versions of the rules: who wrote them, when and why."`
 	Validate validateCmd   `cmd:"" help:"Check a rules file without a node."`
 	Import   importCmd     `cmd:"" help:"Make a rules file from another program's configuration."`
 	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`

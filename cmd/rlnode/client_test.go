@@ -196,7 +196,7 @@ func TestBackupRoundTrip(t *testing.T) {
 	if err := json.Unmarshal([]byte(saved), &b); code != 0 || err != nil || b.Version != 1 || time.Since(b.TakenAt) > time.Hour {
 		t.Fatalf("backup: %d, %v, %s%s", code, err, saved, stderr)
 	}
-	if code, _, stderr := tool(t, yearRules(3), "apply", "-f", "-", "--admin", s.admin); code != 0 {
+	if code, _, stderr := tool(t, yearRules(3), "apply", "-f", "-", "--force", "--admin", s.admin); code != 0 {
 		t.Fatal(stderr)
 	}
 	if code, _, stderr := tool(t, saved, "restore", "-", "--admin", s.admin); code != 0 {

@@ -23,6 +23,9 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // an error; for check, a refusal; for validate, mistakes in the file
 	exitUsage  = 2 // invalid command line
+
+	exitPermission = 3 // a change of the rules needs permission; nothing was changed
+	exitChange     = 4 // diff and --dry-run: there is a change
 )
 
 func main() {
@@ -37,6 +40,8 @@ type environment struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
+	// terminal means that a person can be asked on stdin and stdout.
+	terminal bool
 }
 
 // exitError is an error that sets the exit code. If err is nil, nothing more is printed.
@@ -103,7 +108,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return printError(stderr, usageError("%w%s (see %s)", config.prefixOrigins(err), hint, help))
 	}
-	env := &environment{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr}
+	env := &environment{
+		ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr, terminal: isTerminal(stdin) && isTerminal(stdout),
+	}
 	if command.Selected().Name != "serve" {
 		var stop context.CancelFunc
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

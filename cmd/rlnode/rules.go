@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -112,7 +111,11 @@ func withPath(path, message string) string {
 // printMistakes prints mistakes or warnings about a file, one per line.
 func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
 	for _, m := range list {
-		fmt.Fprintf(w, "%s: %s%s\n", positionText(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
+		at := name
+		if m.File != "" {
+			at = m.File
+		}
+		fmt.Fprintf(w, "%s: %s%s\n", positionText(at, m.Line, m.Column), kind, withPath(m.Path, m.Message))
 	}
 }
 
@@ -120,61 +123,13 @@ func printWarnings(w io.Writer, name string, list []rules.Error) {
 	printMistakes(w, name, "warning: ", list)
 }
 
-// applyCmd writes a rules file to a node.
-type applyCmd struct {
-	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
-	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
-	answerFlags
-}
-
-// Help implements kong.HelpProvider.
-func (applyCmd) Help() string {
-	return `The file replaces the rules in force as a whole, at once, and survives restarts.
-
-Examples:
-
-  rlnode apply -f rules.yaml
-  rlnode apply -f rules.yaml --if-match 17              only if version 17 is still in force
-  rlnode rules --version 16 | rlnode apply -f -         back to an earlier version`
-}
-
-// Run writes the file.
-func (c *applyCmd) Run(env *environment) error {
-	n, err := c.node()
-	if err != nil {
-		return err
-	}
-	src, err := readFile(env, c.File, rules.MaxDocument)
-	if err != nil {
-		return err
-	}
-	return putRules(env, n, putOptions{name: c.File, source: src, ifMatch: c.IfMatch, json: c.JSON})
-}
-
-type putOptions struct {
-	name    string // of the file, for messages
-	source  []byte
-	ifMatch int64 // 0 for any version
-	json    bool
-}
-
-// putRules puts a document in force and prints its version.
-func putRules(env *environment, n *remote, o putOptions) error {
-	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: o.source}
-	if o.ifMatch != 0 {
-		r.ifMatch = strconv.Quote(strconv.FormatInt(o.ifMatch, 10))
-	}
-	reply, err := n.send(env.ctx, r)
-	if err != nil {
-		return explainRules(env, o.name, err)
-	}
-	return printReply(env, o.json, reply, printWritten(env, o.name))
-}
-
 // printWritten returns a function that prints the answer to a write of rules; name is that of the rules in warnings.
 func printWritten(env *environment, name string) func(io.Writer, *admin.Written) error {
 	return func(out io.Writer, written *admin.Written) error {
 		printWarnings(env.stderr, name, written.Warnings)
+		for _, note := range written.Notes {
+			fmt.Fprintf(env.stderr, "%s\n", printable(note))
+		}
 		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err
 	}
@@ -204,7 +159,7 @@ func (rulesCmd) Help() string {
 
   rlnode rules > rules.yaml
   rlnode rules --versions
-  rlnode rules --version 16 | rlnode apply -f -         back to an earlier version`
+  rlnode rollback 16                                    back to an earlier version`
 }
 
 // Run prints the document or the list.
@@ -237,8 +192,31 @@ func (c *rulesCmd) Run(env *environment) error {
 	return err
 }
 
+// versionsCmd lists the versions of the rules.
+type versionsCmd struct{ answerFlags }
+
+// Help implements kong.HelpProvider.
+func (versionsCmd) Help() string {
+	return `Lists the kept versions of the rules, newest first: 50 as long as they fit 32 MiB compressed, and at least 10.
+
+Examples:
+
+  rlnode versions
+  rlnode diff 12 14
+  rlnode rollback 12`
+}
+
+// Run prints the list.
+func (c *versionsCmd) Run(env *environment) error {
+	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
+}
+
 func printVersions(w io.Writer, list *admin.Versions) error {
-	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v rules.Version) string {
-		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
+	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT\tMESSAGE", list.Versions, func(v rules.Version) string {
+		message := ""
+		if v.Message != "" {
+			message = printable(v.Message)
+		}
+		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, printable(v.Writer()), printable(v.What), message)
 	})
 }

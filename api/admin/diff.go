@@ -1,0 +1,304 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Difference is the answer to POST /v1/rules/diff: what a document changes, and what that means.
+type Difference struct {
+	From    int64        `json:"from"`         // the version that is compared with; 0 if there are no rules yet
+	To      int64        `json:"to,omitempty"` // the other version; 0 for a document that was sent
+	Changed bool         `json:"changed"`
+	Summary []string     `json:"summary"` // sentences for people
+	Changes []RuleChange `json:"changes"`
+	// Outside has the versions since the last document that was written as a whole whose changes the other document lacks,
+	// oldest first: pieces, and what the dashboard wrote. OutsidePieces has these changes.
+	Outside       []rules.Version     `json:"outside,omitempty"`
+	OutsidePieces []rules.PieceChange `json:"outside_pieces,omitempty"`
+	// UseUnknown says why every rule counts as in use. It is empty if their use is known.
+	UseUnknown []string      `json:"use_unknown,omitempty"`
+	Warnings   []rules.Error `json:"warnings,omitempty"`
+}
+
+// RuleChange is a piece that changes, and how a rule is used.
+type RuleChange struct {
+	rules.PieceChange
+	InUse  bool  `json:"in_use,omitempty"`           // some check may have used the rule in the last hour
+	Checks int64 `json:"checks_last_hour,omitempty"` // those that are known
+}
+
+// diffRules answers what a document would change, or what changed between two versions. It writes nothing.
+func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
+	body, give, err := s.readDocument(r)
+	if err != nil {
+		return err
+	}
+	defer give()
+	sent := strings.TrimSpace(string(body)) != ""
+	from, err := versionParam(r, "from")
+	if err != nil {
+		return err
+	}
+	to, err := versionParam(r, "to")
+	switch {
+	case err != nil:
+		return err
+	case sent && to != 0:
+		return api.Errorf(api.BadValue, "to: a document was sent, too; leave out one of them")
+	case !sent && from == 0 && to == 0:
+		return api.Errorf(api.MissingKey, "the body is empty: send a document, or name two versions, ?from=12&to=14")
+	}
+
+	// Two documents are read and compared: as much work as a write.
+	release, err := acquire(r, s.writes)
+	if err != nil {
+		return err
+	}
+	defer release()
+
+	s.catchUp(w, r)
+	before, number, err := s.documentOf(from)
+	if err != nil {
+		return err
+	}
+	d := &Difference{From: number}
+	after, number := (*rules.Document)(nil), int64(0)
+	if sent {
+		after, err = rules.Review(body)
+	} else {
+		after, number, err = s.documentOf(to)
+	}
+	if err != nil {
+		return err
+	}
+	d.To = number
+	s.compare(d, before, after)
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(d.From, 10)))
+	return s.reply(w, d)
+}
+
+// versionParam reads a parameter that names a version, from 1; 0 if it is missing.
+func versionParam(r *http.Request, name string) (int64, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, api.Errorf(api.BadValue, "%s must be a whole number from 1", name)
+	}
+	return n, nil
+}
+
+// documentOf returns version n of the rules; with 0, the one in force and its number, or nil if there is none.
+func (s *Server) documentOf(n int64) (*rules.Document, int64, error) {
+	set := s.doors.Decider.Rules()
+	switch {
+	case n == 0 && set == nil:
+		return nil, 0, nil
+	case set != nil && (n == 0 || n == set.Version):
+		return set.Document, set.Version, nil
+	}
+	doc, err := s.config.Rules.Version(n)
+	return doc, n, err
+}
+
+// compare fills in what changes from version d.From, whose document is before, to after.
+func (s *Server) compare(d *Difference, before, after *rules.Document) {
+	changes := rules.Diff(before, after)
+	use := s.useOfRules()
+	d.UseUnknown = s.reasonsUnknown(use)
+	d.Changed, d.Changes, d.Warnings = len(changes) > 0, []RuleChange{}, after.Warnings()
+	for _, c := range changes {
+		one := RuleChange{PieceChange: c}
+		if c.Kind == rules.KindRule && c.Change != rules.Added {
+			one.Checks = use.Checks[c.Name]
+			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
+		}
+		if c.Kind == rules.KindEnvoy && c.Change == rules.Removed {
+			one.Checks = use.Checks["envoy/"+c.Name]
+			one.InUse = one.Checks > 0 || len(d.UseUnknown) > 0
+		}
+		d.Changes = append(d.Changes, one)
+	}
+	s.findOutside(d, before, after)
+	d.Summary = d.summarize()
+}
+
+// useOfRules asks all nodes and regions which rules were used in the last hour.
+func (s *Server) useOfRules() *limiter.Use {
+	var others []string
+	for _, region := range s.config.Cluster.View().Regions {
+		if region.Name != s.config.Region {
+			others = append(others, region.Name)
+		}
+	}
+	return s.config.Subjects.Use(others)
+}
+
+// reasonsUnknown returns why the use of rules is not known for all nodes and the whole hour.
+func (s *Server) reasonsUnknown(use *limiter.Use) (reasons []string) {
+	for _, n := range s.nodeParts(use.Nodes) {
+		if !n.Answered {
+			reasons = append(reasons, fmt.Sprintf("node %s does not answer", n.Name))
+		}
+	}
+	for _, region := range use.Silent {
+		reasons = append(reasons, fmt.Sprintf("not all nodes of region %s answer", region))
+	}
+	if use.Counted < limiter.UseWindow {
+		reasons = append(reasons, fmt.Sprintf("a node has counted for %v only, not for an hour", use.Counted.Truncate(time.Second)))
+	}
+	return reasons
+}
+
+// findOutside finds what was written since the last whole document, other than by whole documents, and is not in after. It
+// compares only the version in force with a document: older versions are no news.
+func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
+	set := s.doors.Decider.Rules()
+	if set == nil || d.From != set.Version || !d.Changed {
+		return
+	}
+	versions := s.config.Rules.Versions()
+	at := slices.IndexFunc(versions, func(v rules.Version) bool { return v.Number == d.From })
+	if at < 0 || versions[at].Applied == d.From {
+		return
+	}
+	since := slices.DeleteFunc(slices.Clone(versions[at:]), func(v rules.Version) bool { return v.Number <= versions[at].Applied })
+	slices.Reverse(since)
+
+	applied, err := s.config.Rules.Version(versions[at].Applied)
+	if err != nil {
+		d.Outside = since // what they changed is no longer known
+		return
+	}
+	d.OutsidePieces = rules.NotIn(rules.Diff(applied, before), after)
+	if len(d.OutsidePieces) == 0 {
+		return
+	}
+	touches := func(v rules.Version) bool {
+		return slices.ContainsFunc(d.OutsidePieces, func(c rules.PieceChange) bool { return changesPiece(v.What, &c) })
+	}
+	if slices.ContainsFunc(since, touches) {
+		since = slices.DeleteFunc(since, func(v rules.Version) bool { return !touches(v) })
+	}
+	d.Outside = since
+}
+
+// changesPiece reports whether a version described by what, such as "delete rule login", may have changed a piece.
+func changesPiece(what string, c *rules.PieceChange) bool {
+	what = strings.TrimPrefix(what, "delete ")
+	switch {
+	case what == "document":
+		return true
+	case c.Kind == rules.KindDeny || c.Kind == rules.KindAllow:
+		return what == "list "+c.Kind
+	}
+	return what == c.String()
+}
+
+// maxSummary bounds the pieces that a sentence names.
+const maxSummary = 10
+
+// summarize says in sentences what the changes mean.
+func (d *Difference) summarize() []string {
+	if !d.Changed {
+		return []string{"no change"}
+	}
+	var out []string
+	count := map[string]int{}
+	var used []string
+	for i := range d.Changes {
+		c := &d.Changes[i]
+		if c.Kind != rules.KindRule {
+			continue
+		}
+		count[c.Change]++
+		if c.Change == rules.Removed && c.InUse {
+			used = append(used, c.Name+" "+c.useText())
+		}
+	}
+	for _, change := range []string{rules.Removed, rules.Changed, rules.Added} {
+		n := count[change]
+		if n == 0 {
+			continue
+		}
+		sentence := fmt.Sprintf("%s %s", plural(n, "rule"), change)
+		if change == rules.Removed && len(used) > 0 {
+			sentence += "; " + joinSome(used)
+		}
+		out = append(out, sentence)
+	}
+	for i := range d.Changes {
+		if c := &d.Changes[i]; c.Anew != "" {
+			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
+		}
+	}
+	if len(used) > 0 && len(d.UseUnknown) > 0 {
+		out = append(out, "every rule counts as in use: "+joinSome(d.UseUnknown))
+	}
+	for i := range d.Outside {
+		v := &d.Outside[i]
+		out = append(out, fmt.Sprintf("version %d by %s (%s) is not in your file", v.Number, v.Writer(), v.What))
+	}
+	if len(out) == 0 {
+		out = append(out, plural(len(d.Changes), "piece")+" changed")
+	}
+	return out
+}
+
+// useText says how a removed rule was used.
+func (c *RuleChange) useText() string {
+	if c.Checks > 0 {
+		return fmt.Sprintf("was in use: %s in the last hour", plural(int(c.Checks), "check"))
+	}
+	return "may be in use"
+}
+
+// plural writes a number of things, with commas between thousands.
+func plural(n int, thing string) string {
+	digits := strconv.Itoa(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	if n != 1 {
+		thing += "s"
+	}
+	return digits + " " + thing
+}
+
+// joinSome joins the first of list.
+func joinSome(list []string) string {
+	text := strings.Join(list[:min(len(list), maxSummary)], "; ")
+	if more := len(list) - maxSummary; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
+// notes says what a version changed that its writer may not expect: where counts begin anew.
+func (s *Server) notes(version int64) (out []string) {
+	after, number, err := s.documentOf(version)
+	if err != nil || number != version {
+		return nil
+	}
+	before, err := s.config.Rules.Version(version - 1)
+	if err != nil {
+		return nil // the first version, or one from another region
+	}
+	for _, c := range rules.Diff(before, after) {
+		if c.Anew != "" {
+			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
+		}
+	}
+	return out
+}

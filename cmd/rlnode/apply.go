@@ -1,0 +1,438 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// permissionFlags say what a change of the rules may do without a question.
+type permissionFlags struct {
+	Remove []string `placeholder:"NAME,…" help:"Permit that these rules are removed although they are in use; repeat for more."`
+	Force  bool     `help:"Permit everything that would otherwise be asked."`
+	DryRun bool     `help:"Print what would change, and change nothing."`
+}
+
+// applyCmd writes rules files to a node.
+type applyCmd struct {
+	File    []string `short:"f" sep:"none" placeholder:"FILE|DIR" help:"A rules file, or a directory whose .yaml, .yml and .json files are one document; repeat for more. - is standard input."`
+	More    []string `arg:"" optional:"" name:"file" help:"More files, as of -f *.yaml."`
+	Message string   `short:"m" placeholder:"TEXT" help:"Why, for the list of versions."`
+	IfMatch int64    `placeholder:"VERSION" help:"Only if this version is in force."`
+	permissionFlags
+	answerFlags
+}
+
+// Help implements kong.HelpProvider.
+func (applyCmd) Help() string {
+	return `The files replace the rules in force as a whole, at once, and survive restarts. Several files are one document: their lists
+are joined, and a name may stand in only one of them. Entries and blocks set by hand are not touched.
+
+It prints what changes. It asks before rules vanish that were in use in the last hour, and before it replaces what single
+writes or the dashboard changed since the last apply, unless the files have that, too. If it can't ask, it changes
+nothing: name the rules with --remove, or use --force.
+
+Examples:
+
+  rlnode apply -f rules.yaml -m "searches cost 2"
+  rlnode apply -f rules/ --dry-run
+  rlnode apply -f rules.yaml --remove old-login
+  rlnode apply -f rules.yaml --if-match 17              only if version 17 is still in force
+  rlnode rollback 16                                    back to an earlier version
+
+Exit codes: 0 done, or there is no change; 1 an error; 2 the command line is invalid; 3 it needs permission, and nothing was
+changed; 4 with --dry-run: there is a change.`
+}
+
+// Run writes the files.
+func (c *applyCmd) Run(env *environment) error {
+	switch {
+	case len(c.File) == 0 && len(c.More) > 0:
+		return usageError("give the file with -f: rlnode apply -f %s", strings.Join(c.More, " "))
+	case len(c.File) == 0:
+		return usageError("--file is missing: rlnode apply -f rules.yaml")
+	}
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	name, source, err := readDocument(env, append(slices.Clone(c.File), c.More...))
+	if err != nil {
+		return err
+	}
+	return applyChange(env, n, &change{
+		name: name, source: source, message: c.Message, ifMatch: c.IfMatch, permissionFlags: c.permissionFlags, json: c.JSON,
+		stdinUsed: slices.Contains(c.File, "-") || slices.Contains(c.More, "-"),
+	})
+}
+
+// rollbackCmd puts an earlier version in force again.
+type rollbackCmd struct {
+	Version int64  `arg:"" help:"The version, one of those that rlnode versions lists."`
+	Message string `short:"m" placeholder:"TEXT" help:"Why, for the list of versions."`
+	permissionFlags
+	answerFlags
+}
+
+// Help implements kong.HelpProvider.
+func (rollbackCmd) Help() string {
+	return `The earlier version becomes a new one; what it replaces stays in the list of versions. It prints what changes, and asks like
+rlnode apply. Entries and blocks set by hand are not touched.
+
+Examples:
+
+  rlnode versions
+  rlnode rollback 16 -m "searches were refused"
+  rlnode rollback 16 --dry-run
+
+Exit codes: 0 done, or there is no change; 1 an error; 2 the command line is invalid; 3 it needs permission, and nothing was
+changed; 4 with --dry-run: there is a change.`
+}
+
+// Run puts the version in force.
+func (c *rollbackCmd) Run(env *environment) error {
+	if c.Version < 1 {
+		return usageError("%d is not a version: they begin with 1", c.Version)
+	}
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	message := c.Message
+	if message == "" {
+		message = fmt.Sprintf("back to version %d", c.Version)
+	}
+	return applyChange(env, n, &change{
+		name: fmt.Sprintf("version %d", c.Version), version: c.Version, message: message, permissionFlags: c.permissionFlags, json: c.JSON,
+	})
+}
+
+// diffCmd shows what changes.
+type diffCmd struct {
+	What []string `arg:"" placeholder:"FILE|N" help:"A rules file or a directory, to compare with the rules in force; or two versions."`
+	answerFlags
+}
+
+// Help implements kong.HelpProvider.
+func (diffCmd) Help() string {
+	return `Shows what a file would change of the rules in force, or what changed from one version to another: which counts begin anew,
+and which removed rules were in use in the last hour. It writes nothing, and needs the scope read.
+
+Examples:
+
+  rlnode diff rules.yaml
+  rlnode diff rules/
+  rlnode diff 12 14
+
+Exit codes: 0 there is no change, 1 an error, 2 the command line is invalid, 4 there is a change.`
+}
+
+// Run prints the differences.
+func (c *diffCmd) Run(env *environment) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	ask, name := request{}, ""
+	from, errFrom := strconv.ParseInt(c.What[0], 10, 64)
+	switch {
+	case len(c.What) == 2 && errFrom == nil:
+		to, err := strconv.ParseInt(c.What[1], 10, 64)
+		if err != nil || from < 1 || to < 1 {
+			return usageError("%s %s: want two versions, such as 12 14", c.What[0], c.What[1])
+		}
+		name = fmt.Sprintf("version %d", to)
+		ask.query = url.Values{"from": {c.What[0]}, "to": {c.What[1]}}
+	case len(c.What) == 1 && errFrom == nil && !fileExists(c.What[0]):
+		return usageError("%s: want a file, or two versions, such as 12 14", c.What[0])
+	default:
+		if name, ask.body, err = readDocument(env, c.What); err != nil {
+			return err
+		}
+	}
+	d, reply, err := askDiff(env, n, name, ask)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		fmt.Fprintf(env.stdout, "%s\n", strings.TrimSpace(string(reply.body)))
+	} else {
+		printDifference(env.stdout, name, d)
+	}
+	if d.Changed {
+		return &exitError{code: exitChange}
+	}
+	return nil
+}
+
+func fileExists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// change is a whole document that a command is about to put in force.
+type change struct {
+	name    string // for messages
+	source  []byte
+	version int64 // instead of source: the version to put in force again
+	message string
+	ifMatch int64 // 0 for the version that the change was compared with
+	permissionFlags
+	json      bool
+	stdinUsed bool // so nobody can be asked there
+}
+
+// applyChange prints what changes, asks if it must, and puts the change in force.
+func applyChange(env *environment, n *remote, c *change) error {
+	ask := request{body: c.source}
+	if c.version != 0 {
+		ask.query = url.Values{"to": {strconv.FormatInt(c.version, 10)}}
+	}
+	d, reply, err := askDiff(env, n, c.name, ask)
+	if err != nil {
+		return err
+	}
+	out := env.stdout
+	if c.json {
+		out = env.stderr // standard output has the node's answer alone
+	}
+	printDifference(out, c.name, d)
+	switch {
+	case !d.Changed || c.DryRun:
+		printWarnings(env.stderr, c.name, d.Warnings)
+		if c.json {
+			fmt.Fprintf(env.stdout, "%s\n", strings.TrimSpace(string(reply.body)))
+		}
+		if d.Changed {
+			return &exitError{code: exitChange}
+		}
+		return nil
+	}
+	if err := c.permit(env, d); err != nil {
+		return err
+	}
+	return c.write(env, n, d)
+}
+
+// askDiff asks a node what a change would do.
+func askDiff(env *environment, n *remote, name string, r request) (*admin.Difference, *reply, error) {
+	r.method, r.path, r.contentType = http.MethodPost, "/v1/rules/diff", "application/yaml"
+	reply, err := n.send(env.ctx, r)
+	if err != nil {
+		return nil, nil, explainRules(env, name, err)
+	}
+	d := &admin.Difference{}
+	return d, reply, reply.decode(d)
+}
+
+// permit returns nil if the change may be made: nothing in use vanishes, the flags permit it, or a person on the terminal does.
+func (c *change) permit(env *environment, d *admin.Difference) error {
+	reasons := c.reasons(d)
+	if len(reasons) == 0 || c.Force {
+		return nil
+	}
+	if !env.terminal || c.stdinUsed {
+		for _, r := range reasons {
+			fmt.Fprintf(env.stderr, "%s\n", r.text)
+		}
+		return &exitError{code: exitPermission, err: fmt.Errorf("nothing was changed: permit it with %s", howToPermit(reasons))}
+	}
+	for _, r := range reasons {
+		fmt.Fprintf(env.stdout, "%s\n", r.text)
+	}
+	fmt.Fprint(env.stdout, "Go on? [y/N] ")
+	line, err := bufio.NewReader(env.stdin).ReadString('\n')
+	if err != nil && line == "" {
+		fmt.Fprintln(env.stdout)
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	return &exitError{code: exitPermission, err: errors.New("nothing was changed")}
+}
+
+// reason is why a change needs permission.
+type reason struct {
+	text   string
+	remove string // the rule that --remove would name; empty if only --force permits it
+}
+
+// reasons returns why the change needs permission that the flags don't give.
+func (c *change) reasons(d *admin.Difference) (out []reason) {
+	removed := map[string]bool{}
+	for i := range d.Changes {
+		one := &d.Changes[i]
+		if one.Change != rules.Removed {
+			continue
+		}
+		removed[one.Name] = true
+		if !one.InUse || slices.Contains(c.Remove, one.Name) {
+			continue
+		}
+		text := fmt.Sprintf("%s would vanish; it may be in use", printable(one.String()))
+		if one.Checks > 0 {
+			text = fmt.Sprintf("%s would vanish; %d checks used it in the last hour", printable(one.String()), one.Checks)
+		}
+		out = append(out, reason{text, one.Name})
+	}
+
+	// What somebody wrote since the last apply is lost, unless it is just what --remove names.
+	lost := slices.DeleteFunc(slices.Clone(d.OutsidePieces), func(p rules.PieceChange) bool {
+		return removed[p.Name] && slices.Contains(c.Remove, p.Name)
+	})
+	if len(d.Outside) == 0 || len(d.OutsidePieces) > 0 && len(lost) == 0 {
+		return out
+	}
+	for i := range d.Outside {
+		v := &d.Outside[i]
+		out = append(out, reason{text: fmt.Sprintf("version %d by %s (%s) is not in %s", v.Number, printable(v.Writer()), printable(v.What), c.name)})
+	}
+	return out
+}
+
+// howToPermit names the flags that permit a change.
+func howToPermit(reasons []reason) string {
+	var flags []string
+	for _, r := range reasons {
+		if r.remove == "" {
+			return "--force; or write what is in force into your file first (rlnode rules)"
+		}
+		flags = append(flags, "--remove "+printable(r.remove))
+	}
+	return strings.Join(flags, " ") + ", or with --force"
+}
+
+// write puts the change in force if the version that it was compared with still is.
+func (c *change) write(env *environment, n *remote, d *admin.Difference) error {
+	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: c.source, query: url.Values{}}
+	if c.version != 0 {
+		r.query.Set("version", strconv.FormatInt(c.version, 10))
+	} else {
+		r.query.Set("via", rules.ViaApply)
+	}
+	if c.message != "" {
+		r.query.Set("message", c.message)
+	}
+	match := d.From
+	if c.ifMatch != 0 {
+		match = c.ifMatch
+	}
+	if match != 0 {
+		r.ifMatch = strconv.Quote(strconv.FormatInt(match, 10))
+	}
+	reply, err := n.send(env.ctx, r)
+	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed && c.ifMatch == 0 {
+		p.hint = "; somebody has written rules in the meantime: run the command again to see what changes now"
+	}
+	if err != nil {
+		return explainRules(env, c.name, err)
+	}
+	return printReply(env, c.json, reply, printWritten(env, c.name))
+}
+
+// maxNamed bounds the changes that are printed. JSON has all of them.
+const maxNamed = 200
+
+// printDifference prints what changes, a line for each piece, and then what that means.
+func printDifference(w io.Writer, name string, d *admin.Difference) {
+	if !d.Changed {
+		fmt.Fprintf(w, "no change: %s has what is in version %d\n", name, d.From)
+		return
+	}
+	p := colours(w)
+	fmt.Fprintf(w, "from version %d to %s:\n", d.From, name)
+	for i := range d.Changes[:min(len(d.Changes), maxNamed)] {
+		c := &d.Changes[i]
+		mark := map[string]string{rules.Added: p.paint(green, "+"), rules.Removed: p.paint(red, "-"), rules.Changed: p.paint(yellow, "~")}[c.Change]
+		fmt.Fprintf(w, "%s %s", mark, printable(c.String()))
+		for j, detail := range c.Details {
+			separator := "; "
+			if j == 0 {
+				separator = "  "
+			}
+			fmt.Fprint(w, separator, printable(detail))
+		}
+		fmt.Fprintln(w)
+	}
+	if more := len(d.Changes) - maxNamed; more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+	for _, sentence := range d.Summary {
+		fmt.Fprintf(w, "%s\n", printable(sentence))
+	}
+}
+
+// readDocument reads files and directories as one document, and returns its text and a name for messages. A single file is
+// read as it is: the node says what is wrong with it.
+func readDocument(env *environment, names []string) (name string, source []byte, err error) {
+	var files []string
+	for _, one := range names {
+		found, err := filesIn(one)
+		if err != nil {
+			return "", nil, err
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 1 {
+		source, err = readFile(env, files[0], rules.MaxDocument)
+		return shownName(files[0]), source, err
+	}
+	parts := make([]rules.File, len(files))
+	for i, file := range files {
+		text, err := readFile(env, file, rules.MaxDocument)
+		if err != nil {
+			return "", nil, err
+		}
+		parts[i] = rules.File{Name: shownName(file), Text: text}
+	}
+	doc, err := rules.Join(parts)
+	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
+		return "", nil, fmt.Errorf("the files have %d mistake(s); the rules in force are unchanged", len(mistakes))
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	text, err := doc.Text()
+	return strings.Join(names, " "), []byte(text), err
+}
+
+// filesIn returns the rules files directly in a directory, sorted; anything else is a file itself. Names that begin with a dot
+// are left out: Kubernetes mounts a ConfigMap with links to hidden directories.
+func filesIn(name string) ([]string, error) {
+	info, err := os.Stat(name)
+	if name == "-" || err != nil || !info.IsDir() {
+		return []string{name}, nil // reading it reports the error
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		file := filepath.Join(name, e.Name())
+		ext := filepath.Ext(e.Name())
+		if strings.HasPrefix(e.Name(), ".") || ext != ".yaml" && ext != ".yml" && ext != ".json" {
+			continue
+		}
+		if info, err := os.Stat(file); err != nil || !info.IsDir() { // an error is reported by reading
+			files = append(files, file)
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no .yaml, .yml or .json file; the rules in force are unchanged", name)
+	}
+	return files, nil
+}

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const teamRules = `# Rules of the team.
+version: 1
+rules:
+  # Five guesses.
+  - name: login
+    key: [ip]
+    limits: [{limit: 5, per: 15m}]
+  - name: search
+    key: [user]
+    limits: [{limit: 100, per: 1h}]
+  - {name: tenant, key: [tenant], tiered: true}
+tiers:
+  free: {limits: [{limit: 9, per: 1h}]}
+  gold: {limits: [{limit: 99, per: 1h}]}
+subjects:
+  tenant: {acme: {tier: gold}}
+`
+
+// teamNode is a node with a team's rules, whose commands a test types.
+type teamNode struct {
+	*runningNode
+	t *testing.T
+}
+
+func startTeam(t *testing.T, args ...string) *teamNode {
+	return &teamNode{start(t, t.TempDir(), append([]string{"--name", "n1", "--rules", file(t, "rules.yaml", teamRules)}, args...)...), t}
+}
+
+// run runs a command against the node, and checks its exit code and that its output has all of want.
+func (n *teamNode) run(args, stdin string, code int, want ...string) string {
+	n.t.Helper()
+	got, stdout, stderr := tool(n.t, stdin, append(strings.Fields(args), "--admin", n.admin)...)
+	if got != code {
+		n.t.Errorf("%s: got exit code %d, want %d: %s%s", args, got, code, stdout, stderr)
+	}
+	for _, w := range want {
+		if !strings.Contains(stdout+stderr, w) {
+			n.t.Errorf("%s: got %q, want it to have %q", args, stdout+stderr, w)
+		}
+	}
+	return stdout
+}
+
+// version returns the version in force, its text and what the list says about it.
+func (n *teamNode) version() (v rules.Version, text string) {
+	n.t.Helper()
+	_, text, err := n.call("GET", n.admin+"/v1/rules", "", "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_, list, err := n.call("GET", n.admin+"/v1/rules/versions", "", "")
+	var versions struct{ Versions []rules.Version }
+	if err == nil {
+		err = json.Unmarshal([]byte(list), &versions)
+	}
+	if err != nil || len(versions.Versions) == 0 {
+		n.t.Fatalf("versions: %v: %s", err, list)
+	}
+	return versions.Versions[0], text
+}
+
+// unchanged checks that version want is in force.
+func (n *teamNode) unchanged(want int64) {
+	n.t.Helper()
+	if v, _ := n.version(); v.Number != want {
+		n.t.Errorf("got version %d in force, want %d: %+v", v.Number, want, v)
+	}
+}
+
+// put writes a piece.
+func (n *teamNode) put(method, path, body string) string {
+	n.t.Helper()
+	status, text, err := n.call(method, n.admin+path, "", body)
+	if err != nil || status != 200 {
+		n.t.Fatalf("%s %s: %d, %v, %s", method, path, status, err, text)
+	}
+	return text
+}
+
+// TestMisuse_RulesThatVanish: a mistake by which rules vanish changes nothing, and its message says what to do.
+func TestMisuse_RulesThatVanish(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+
+	// An empty document, or nothing at all, from a pipe.
+	n.run("apply -f -", "version: 1\n", 3, "login", "search", "tenant", "may be in use", "a node has counted for", "--remove login", "--force")
+	n.run("apply -f -", "", 1, "the body is empty")
+	n.run("apply -f -", "# nothing\n", 1, "empty")
+	n.run("apply -f "+file(t, "cut.yaml", "version: 1\nrules:\n  - name: log"), "", 1, "cut.yaml:")
+	n.run("apply -f /nowhere.yaml", "", 1, "/nowhere.yaml")
+	n.run("apply -f "+t.TempDir(), "", 1, "no .yaml, .yml or .json file", "unchanged")
+	n.unchanged(1)
+
+	// A rule is renamed while it is asked.
+	n.check(`{"rule": "login", "key": "198.51.100.7"}`)
+	renamed := file(t, "renamed.yaml", strings.Replace(teamRules, "name: login", "name: sign-in", 1))
+	n.run("apply -f "+renamed, "", 3, "- rule login", "+ rule sign-in", "1 checks used it", "it was named login", "--remove login")
+	n.run("apply -f "+renamed+" --remove search", "", 3, "login would vanish")
+	n.unchanged(1)
+	n.run("diff "+renamed, "", 4, "1 rule removed; login was in use: 1 check in the last hour")
+
+	// Permission for just that name is enough for it alone.
+	less := strings.Replace(strings.Replace(teamRules, "name: login", "name: sign-in", 1), "name: search", "name: find", 1)
+	n.run("apply -f - --remove login", less, 3, "search would vanish", "--remove search")
+	n.run("apply -f - --remove login --remove search -m renamed", less, 0, "version 2 is in force")
+	n.run("versions", "", 0, "renamed", "127.0.0.1, apply")
+	n.run("apply -f - --remove sign-in,find", teamRules, 0, "version 3 is in force")
+
+	// What is the same is no version, and a dry run changes nothing.
+	n.run("apply -f -", teamRules, 0, "no change")
+	n.run("apply -f - --dry-run", "version: 1\n", 4, "- rule login")
+	n.run("apply -f - --dry-run", teamRules, 0, "no change")
+	n.run("rollback 2 --dry-run", "", 4, "+ rule sign-in")
+	n.unchanged(3)
+	n.run("rollback 99", "", 1, "404")
+	n.run("rollback 0", "", 2, "begin with 1")
+	n.run("rollback 1", "", 0, "no change")
+	n.run("rollback 2", "", 3, "login would vanish", "--remove login")
+	n.run("rollback 2 --force", "", 0, "version 4 is in force")
+	if v, text := n.version(); v.Message != "back to version 2" || v.Via != rules.ViaRollback || text != less {
+		t.Errorf("got %+v with\n%s", v, text)
+	}
+	n.run("diff 1 2", "", 4, "- rule search", "+ rule find")
+	n.run("diff 1 3", "", 0, "no change")
+	n.run("diff 1 two", "", 2, "want two versions")
+	n.run("diff 1", "", 2, "want a file, or two versions")
+	n.stop()
+}
+
+// TestMisuse_WritesBetween: a deploy from Git does not silently undo what was written by pieces or the dashboard.
+func TestMisuse_WritesBetween(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	deploy := file(t, "deploy.yaml", strings.Replace(teamRules, "limit: 100", "limit: 200", 1))
+
+	// A piece, written in an incident.
+	written := n.put("PUT", "/v1/rules/login?message=incident", `{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)
+	if !strings.Contains(written, "counts begin anew: the window changed from 15m to 1h") {
+		t.Errorf("got %s, want it to say that counts begin anew", written)
+	}
+	if _, text := n.version(); !strings.Contains(text, "# Five guesses.") || !strings.Contains(text, "# Rules of the team.") {
+		t.Errorf("the comments are gone:\n%s", text)
+	}
+	n.run("apply -f "+deploy, "", 3, "version 2 by 127.0.0.1 (rule login) is not in", "--force", "rlnode rules")
+	n.run("apply -f "+deploy+" --remove login", "", 3, "version 2")
+	n.unchanged(2)
+
+	// Once the file has it, nobody is asked.
+	both := strings.NewReplacer("limit: 100", "limit: 200", "limit: 5, per: 15m", "limit: 2, per: 1h").Replace(teamRules)
+	n.run("apply -f -", both, 0, "version 3 is in force")
+
+	// The dashboard writes whole documents, which no file has.
+	n.put("PUT", "/v1/rules?via=dashboard", strings.Replace(both, "limit: 200", "limit: 300", 1))
+	n.run("apply -f -", both, 3, "version 4 by 127.0.0.1, dashboard (document) is not in")
+	n.run("apply -f - --force", both, 0, "version 5 is in force")
+	n.run("apply -f - --if-match 4", teamRules, 1, "412")
+	n.run("apply -f -", teamRules, 0, "version 6 is in force", "counts begin anew")
+
+	// A piece that was deleted, and comes back: nothing in use vanishes, but somebody deleted it.
+	n.put("DELETE", "/v1/rules/search", "")
+	n.run("apply -f "+deploy, "", 3, "delete rule search")
+	// A new piece that the file lacks: --remove says that just this may go.
+	n.run("apply -f "+deploy+" --force", "", 0, "version 8")
+	n.put("PUT", "/v1/rules/new", `{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)
+	n.run("apply -f "+deploy, "", 3, "rule new")
+	n.run("apply -f "+deploy+" --remove new", "", 0, "version 10")
+
+	// A tier is deleted, and a rollback brings it back with the subjects that had it.
+	n.run("apply -f -", strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1), "  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1), 0, "- tier gold", "version 11")
+	n.run("rollback 10", "", 0, "+ tier gold", "version 12 is in force")
+	if _, text := n.version(); !strings.Contains(text, "acme: {tier: gold}") {
+		t.Errorf("got\n%s\nwant acme to have its tier again", text)
+	}
+
+	// Fifty single writes later, what one would roll back to is still there.
+	for i := range 35 {
+		n.put("PUT", "/v1/tiers/free", fmt.Sprintf(`{"limits": [{"limit": %d, "per": "1h"}]}`, i+10))
+	}
+	n.run("rollback 12 --force", "", 0, "version 48 is in force")
+
+	// Messages and ways that are none.
+	for _, query := range []string{"message=" + strings.Repeat("x", 1025), "message=%ff", "via=seed", "via=x", "version=0"} {
+		if status, text, _ := n.call("PUT", n.admin+"/v1/rules?"+query, "", teamRules); status != 400 {
+			t.Errorf("%s: got %d %s, want 400", query[:9], status, text)
+		}
+	}
+	for _, query := range []string{"", "?from=x", "?to=-1", "?from=0"} {
+		if status, text, _ := n.call("POST", n.admin+"/v1/rules/diff"+query, "", ""); status != 400 {
+			t.Errorf("diff%s: got %d %s, want 400", query, status, text)
+		}
+	}
+	if status, text, _ := n.call("POST", n.admin+"/v1/rules/diff?to=1", "", teamRules); status != 400 {
+		t.Errorf("diff of a document and a version: got %d %s, want 400", status, text)
+	}
+	n.stop()
+}
+
+// TestMisuse_Files: several files are one document, as Kubernetes mounts them, and a name stands once.
+func TestMisuse_Files(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head, tail, _ := strings.Cut(teamRules, "tiers:\n")
+	write("..2026_11_27/rules.yaml", head)
+	write("..2026_11_27/tiers.yml", "tiers:\n"+tail)
+	if err := os.Symlink("..2026_11_27", filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"rules.yaml", "tiers.yml"} {
+		if err := os.Symlink("..data/"+name, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("README.md", "no rules")
+	write(".hidden.yaml", "rulez: []")
+	write("more/rules.yaml", "rulez: []")
+	n.run("diff "+dir, "", 4, "only comments and layout differ")
+	n.run("apply -f "+dir, "", 0, "version 2 is in force")
+	n.run("apply -f "+dir, "", 0, "no change")
+
+	write("zz.json", `{"rules": [{"name": "login", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
+	n.run("apply -f "+dir, "", 1, `rule "login" is in `+dir+"/rules.yaml:5 and in "+dir+"/zz.json:1", "unchanged")
+	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 0, "per": "1m"}]}]}`)
+	n.run("apply -f "+dir, "", 1, dir+"/zz.json:1:")
+	n.unchanged(2)
+	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
+	n.run("apply -f "+dir+"/rules.yaml "+dir+"/tiers.yml -f "+dir+"/zz.json", "", 0, "+ rule more", "version 3 is in force")
+	n.stop()
+}
+
+// TestMisuse_Tokens: a token that may only read sees what would change, and writes nothing.
+func TestMisuse_Tokens(t *testing.T) {
+	t.Parallel()
+	reader, readerLine := newToken(t, "reader", "--scope", "read")
+	ann, annLine := newToken(t, "ann", "--scope", "admin")
+	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+readerLine+annLine))
+	n.run("diff - --token "+reader, "version: 1\n", 4, "- rule login")
+	n.run("apply -f - --token "+reader, "version: 1\n", 3, "--remove login")
+	n.run("apply -f - --force --token "+reader, "version: 1\n", 1, "403", "forbidden", "scope")
+	n.run("rollback 1 --force --token "+reader, "", 0, "no change")
+	n.run("diff -", teamRules, 1, "401", "RLNODE_ADMIN_TOKEN")
+	n.run("apply -f - --force", "version: 1\n", 1, "401")
+	n.run("apply -f - --token "+ann, strings.Replace(teamRules, "limit: 100", "limit: 200", 1), 0, "version 2 is in force")
+	n.run("versions --token "+reader, "", 0, "ann (127.0.0.1), apply")
+	n.stop()
+}
+
+// TestApply_AsksOnATerminal: a person is asked once, and anything but yes changes nothing.
+func TestApply_AsksOnATerminal(t *testing.T) {
+	t.Parallel()
+	written := 0
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodPost:
+			fmt.Fprint(w, `{"from":7,"changed":true,"summary":["1 rule removed"],"changes":[{"kind":"rule","name":"login","change":"removed","in_use":true,"checks_last_hour":1204}]}`)
+		case http.MethodPut:
+			written++
+			if got := r.Header.Get("If-Match"); got != `"7"` || r.URL.Query().Get("via") != "apply" || r.URL.Query().Get("message") != "why" {
+				t.Errorf("got If-Match %s and %s", got, r.URL.RawQuery)
+			}
+			fmt.Fprint(w, `{"version":8}`)
+		}
+	}))
+	defer node.Close()
+	rulesFile := file(t, "rules.yaml", "version: 1\n")
+	for _, test := range []struct {
+		answer  string
+		code    int
+		written int
+	}{{"y\n", 0, 1}, {"yes\n", 0, 1}, {"\n", 3, 0}, {"n\n", 3, 0}, {"", 3, 0}, {"yess\n", 3, 0}} {
+		written = 0
+		var out bytes.Buffer
+		c := &applyCmd{File: []string{rulesFile}, Message: "why"}
+		c.Admin, c.Timeout = node.URL, 10*time.Second
+		env := &environment{ctx: t.Context(), stdin: strings.NewReader(test.answer), stdout: &out, stderr: io.Discard, terminal: true}
+		if code := printError(io.Discard, c.Run(env)); code != test.code || written != test.written {
+			t.Errorf("%q: got exit code %d and %d writes, want %d and %d", test.answer, code, written, test.code, test.written)
+		}
+		if !strings.Contains(out.String(), "1204 checks used it") || !strings.HasSuffix(strings.Split(out.String(), "[y/N]")[0], "Go on? ") {
+			t.Errorf("%q: got %q", test.answer, out.String())
+		}
+	}
+}
