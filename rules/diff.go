@@ -300,11 +300,8 @@ func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string
 	if wasKey != isKey {
 		return fmt.Sprintf("the key changed from %s to %s", wasKey, isKey)
 	}
-	hasAddress := slices.ContainsFunc(is.Key, holdsAddresses)
-	a := cmp.Or(was.IPv6Prefix, before.Defaults.IPv6Prefix, defaultIPv6Prefix)
-	b := cmp.Or(is.IPv6Prefix, after.Defaults.IPv6Prefix, defaultIPv6Prefix)
-	if hasAddress && a != b {
-		return fmt.Sprintf("IPv6 addresses are grouped by /%d instead of /%d", b, a)
+	if why := valuesAnew(before, was, after, is); why != "" {
+		return why
 	}
 	now := after.limitLists(is)
 	for _, old := range before.limitLists(was) {
@@ -322,6 +319,32 @@ func anew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string
 		}
 	}
 	return ""
+}
+
+// valuesAnew returns why values of the key count as others than before, or "" if they don't.
+func valuesAnew(before *Document, was *RuleSpec, after *Document, is *RuleSpec) string {
+	grouped := func(d *Document, r *RuleSpec) string {
+		return fmt.Sprintf("/%d and /%d", cmp.Or(r.IPv4Prefix, d.Defaults.IPv4Prefix, defaultGrouping.ipv4),
+			cmp.Or(r.IPv6Prefix, d.Defaults.IPv6Prefix, defaultGrouping.ipv6))
+	}
+	for _, name := range slices.Concat(is.Key...) {
+		a, b := grouped(before, was), grouped(after, is)
+		if holdsAddresses(name) && a != b {
+			return fmt.Sprintf("addresses, of IPv4 and IPv6, are grouped by %s instead of %s", b, a)
+		}
+		if before.foldingOf(name) != after.foldingOf(name) {
+			return fmt.Sprintf("other spellings of %s are the same", name)
+		}
+	}
+	return ""
+}
+
+// foldingOf returns which spellings of an attribute's values are the same.
+func (d *Document) foldingOf(attribute string) folding {
+	if a := d.declared[attribute]; a != nil {
+		return a.folding
+	}
+	return folding{}
 }
 
 // limitList is a list of limits that may apply to a subject of a rule.

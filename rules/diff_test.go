@@ -55,7 +55,10 @@ func TestDiff(t *testing.T) {
 		{"a limit less", ", {limit: 10, per: 1s}", "", "changed rule search: limit: {limit: 10, per: 1s} → (none)"},
 		{"a limit more", "{limit: 10, per: 1s}", "{limit: 10, per: 1s}, {limit: 900, per: day}", "changed rule search: limit: (none) → {limit: 900, per: day}"},
 		{"an IPv6 prefix", "key: [ip], limits", "key: [ip], ipv6_prefix: 48, limits",
-			"changed rule login: ipv6_prefix: (none) → 48; counts begin anew: IPv6 addresses are grouped by /48 instead of /64"},
+			"changed rule login: ipv6_prefix: (none) → 48; counts begin anew: addresses, of IPv4 and IPv6, are grouped by /32 and /48 instead of /32 and /64"},
+		{"a spelling", "version: 1\n", "version: 1\nattributes: {ip: {}, user: {fold: [lower]}, tenant: {}}\n",
+			"added attributes: ip: {}; user: {fold: [lower]}; tenant: {}\n" +
+				"changed rule search: what it takes from elsewhere in the document changed; counts begin anew: other spellings of user are the same"},
 		{"a tier's window", "limit: 9, per: 1h", "limit: 9, per: 2h", "changed tier free: limit: {limit: 9, per: 1h} → {limit: 9, per: 2h}\n" +
 			"changed rule tenant: what it takes from elsewhere in the document changed; counts begin anew: the window changed from 1h to 2h in tier free"},
 		{"a rule less", "  - {name: login, key: [ip], limits: [{limit: 5, per: 15m}]}\n", "", "removed rule login"},
