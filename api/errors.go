@@ -172,6 +172,7 @@ var causes = []struct {
 	{limiter.ErrUnknownReservation, UnknownReservation, "reservation: "},
 	{limiter.ErrTooManyLimits, BadValue, ""},
 	{limiter.ErrKey, BadValue, "key: "},
+	{limiter.ErrMissing, MissingKey, "key: "},
 	{limiter.ErrInline, BadValue, ""},
 	{limiter.ErrNamespace, Forbidden, ""},
 	{limiter.ErrLevelTooLow, NotReady, ""},

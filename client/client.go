@@ -31,6 +31,7 @@ const (
 // Client asks nodes for decisions. Its methods are safe for concurrent use.
 type Client struct {
 	options       Options
+	setup         setup
 	authorization string
 	nodes         []*node
 	transport     *http.Transport
@@ -50,14 +51,14 @@ type Client struct {
 	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
 }
 
-// New returns a client. It contacts no node: an unreachable one shows only in the first call. The caller must Close the
-// client.
+// New returns a client. It waits for no node: an unreachable one shows only in the first call. With a Token or Rules, it asks a
+// node about them in the background. The caller must Close the client.
 func New(options Options) (*Client, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
+	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := parseBaseURL(i, address)
 		if err != nil {
@@ -85,6 +86,9 @@ func New(options Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	c.lifetime, c.cancel = context.WithCancelCause(context.Background())
+	if rules := c.setup.add(o.Rules); len(rules) > 0 || o.Token != "" {
+		c.spawn(func() { c.checkSetup(rules) })
+	}
 	return c, nil
 }
 
@@ -191,15 +195,17 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	switch {
 	case errors.Is(err, ErrQueueFull) && !c.options.OpenWhenFull:
 		d.Reason = "Too many calls wait for the rate limiter."
-	case errors.Is(err, ErrRequest), errors.As(err, &answered) && answered.Status < 500:
+	case errors.As(err, &answered) && answered.isRejection():
+		d.Allowed = c.options.OnRejected == RejectedOpen
+		if !d.Allowed {
+			d.Reason = "The rate limiter rejects this server."
+		}
+	case errors.Is(err, ErrRequest), answered != nil && answered.Status < 500 && !c.isMissingRule(q.Rule, err):
 		d.Reason = "The rate limiter can't decide this."
 	case c.options.OnError == Open:
 		d.Allowed = true
 	case c.options.OnError == Local:
-		if limited, ok := c.local.decide(q, c.options.Local); ok {
-			return limited
-		}
-		d.Allowed = true
+		return c.local.decide(q, c.options.Local)
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
 	}

@@ -7,4 +7,7 @@ func TestFingerprint(t *testing.T) {
 	if have := Fingerprint("k1"); have != "6ab9f1eb8f7d3388f4f9d586f66e99fd" {
 		t.Errorf("have %s", have)
 	}
+	if have := Fingerprint(""); have != "" {
+		t.Errorf("of no secret: have %s", have)
+	}
 }

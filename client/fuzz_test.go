@@ -3,7 +3,9 @@ package client
 import (
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"net/http"
+	"strings"
 	"testing"
 	"unicode/utf8"
 )
@@ -54,4 +56,33 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("have %q, %d", v, have.Cost)
 		}
 	})
+}
+
+// Of many texts, valid or not, each is sent as itself; only one that no node accepts is changed, to one that it does.
+func TestTextsAreSentApart(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := []string{"a", "B", "0", " ", "\x00", "\"", "\\", "é", "\u2028", "\uFFFD", "\U0001F600", "\xff", "\xc3", strings.Repeat("x", 300)}
+	sent := map[string]string{}
+	for range 100_000 {
+		var text strings.Builder
+		for range random.IntN(6) {
+			text.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		value := text.String()
+		body, err := (&Request{Rule: "r", Key: []string{value, "b"}, Attributes: nil}).append(nil, 0)
+		var have struct{ Key []string }
+		if err != nil || json.Unmarshal(body, &have) != nil || len(have.Key) != 2 || have.Key[1] != "b" {
+			t.Fatalf("%q: have %q, %v", value, body, err)
+		}
+		as, fits := have.Key[0], utf8.ValidString(value) && len(value) <= maxValue
+		if !utf8.ValidString(as) || len(as) > maxValue || fits && as != value {
+			t.Fatalf("%q is sent as %q", value, as)
+		}
+		if other, ok := sent[as]; fits && ok && other != value {
+			t.Fatalf("%q and %q are sent as %q", value, other, as)
+		}
+		if fits {
+			sent[as] = value
+		}
+	}
 }

@@ -53,16 +53,12 @@ type localOp struct {
 	fits     bool
 }
 
-// decide decides q as a node would, as far as this process can. The limits are those of q, or fallback if it has none. ok is
-// false if there are no limits at all.
-func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
+// decide decides q as a node would, as far as this process can. The limits are those of q, or fallback if it has none.
+func (l *local) decide(q *Request, fallback []Limit) Decision {
 	subjects, rule := q.Subjects, "inline"
 	if subjects == nil {
 		one := q.subject()
 		if !q.isInline() {
-			if len(fallback) == 0 {
-				return Decision{}, false
-			}
 			rule = cmp.Or(q.Rule, "local")
 			one.Namespace, one.Limits, one.Key = "\x00"+q.Rule, fallback, append(attributesKey(q.Attributes), q.Key...)
 		}
@@ -76,19 +72,19 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 			limit := &s.Limits[j]
 			length, ok := windowLength(limit.Per)
 			if !ok {
-				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}, true
+				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}
 			}
 			ops = append(ops, localOp{
 				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
 			})
 		}
 	}
-	d = l.take(now, ops)
+	d := l.take(now, ops)
 	d.Rule = rule
 	if !d.Allowed {
 		d.fillReason()
 	}
-	return d, true
+	return d
 }
 
 // take takes the cost of all ops, or of none.
@@ -195,7 +191,7 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 // caller could change those to get a new window.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if name != "endpoint" && name != "method" {
+		if name != "endpoint" && name != "method" && attributes[name] != "" {
 			key = append(key, name, attributes[name])
 		}
 	}

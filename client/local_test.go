@@ -13,7 +13,6 @@ func TestLocal(t *testing.T) {
 	dead := newFake(t)
 	dead.Close()
 	c := connect(t, Options{OnError: Local, Local: perMinute(2)}, dead)
-	none := connect(t, Options{OnError: Local}, dead)
 	tokens := Limit{Limit: 100, Per: "1h", Unit: "tokens", Algorithm: "token-bucket", Burst: 150}
 	inline := Request{Key: []string{"a"}, Limits: append(perMinute(3), tokens), Costs: map[string]int64{"tokens": 50}}
 	change := func(f func(*Request)) Request { q := inline; f(&q); return q }
@@ -55,10 +54,9 @@ func TestLocal(t *testing.T) {
 	if d, _ := c.Check(background, Request{Rule: "r", Key: []string{"never"}, Cost: 3}); d.RetryAfter != Never {
 		t.Errorf("have %+v", d)
 	}
-	if d, _ := none.Check(background, byIP("192.0.2.1")); !d.Allowed || d.DecidedBy != ByError {
-		t.Errorf("without limits: have %+v", d)
-	}
-	if d, _ := none.Check(background, Request{Key: []string{"a"}, Limits: []Limit{{Limit: 1, Per: "1 fortnight"}}}); d.Allowed || d.Reason == "" {
+	_, err := New(Options{Nodes: []string{dead.URL}, OnError: Local})
+	wantError(t, err, ErrRequest)
+	if d, _ := c.Check(background, Request{Key: []string{"a"}, Limits: []Limit{{Limit: 1, Per: "1 fortnight"}}}); d.Allowed || d.Reason == "" {
 		t.Errorf("have %+v", d)
 	}
 	for _, bad := range []Limit{{Limit: 1}, {Limit: 0, Per: "1m"}, {Limit: 1, Per: "fortnight"}} {
@@ -73,7 +71,7 @@ func TestLocalWindowsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocal()
 		check := func(key string) Decision {
-			d, _ := l.decide(&Request{Key: []string{key}, Limits: perMinute(1)}, nil)
+			d := l.decide(&Request{Key: []string{key}, Limits: perMinute(1)}, nil)
 			return d
 		}
 		if !check("a").Allowed || check("a").Allowed {

@@ -21,9 +21,13 @@ const (
 type MiddlewareOptions struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies, and Attributes is not called.
-	// Nil: the subject follows from the attributes.
+	// Key returns the subject: a value for each key attribute of Rule, so none, but not nil, if it has no key attributes. Only Rule
+	// then applies, and Attributes is not called. Nil: the subject follows from the attributes.
 	Key func(*http.Request) []string
+	// MissingKey says what happens to a request for which Key returns nil, or an empty value, as for callers without an API
+	// key: MissingRefuse (the default) answers 400 with the code missing-key, MissingError calls OnError and answers 500,
+	// MissingAllow lets it pass without a check. Any other text, such as "anonymous", is used in place of what is missing.
+	MissingKey string
 	// Attributes returns the attributes that rules match. Nil: RequestAttributes with TrustedHops.
 	Attributes func(*http.Request) map[string]string
 	// TrustedHops is the number of proxies between clients and this server; see Address.
@@ -74,6 +78,9 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	if o.OnRefuse == nil {
 		o.OnRefuse = Refuse
 	}
+	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
+		own.ExpectRules(o.Rule)
+	}
 	o.MaxDelay = cmp.Or(o.MaxDelay, DefaultMaxDelay)
 	o.MaxHeld = cmp.Or(o.MaxHeld, DefaultMaxHeld)
 	return func(next http.Handler) http.Handler {
@@ -119,7 +126,16 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	d, err := g.checker.Check(r.Context(), g.request(r))
+	q, err := g.request(r)
+	if err != nil && o.MissingKey == MissingAllow {
+		g.next.ServeHTTP(w, r)
+		return
+	}
+	if err != nil {
+		g.refuseMissingKey(w, r, err)
+		return
+	}
+	d, err := g.checker.Check(r.Context(), q)
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
@@ -138,23 +154,24 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), d)))
 }
 
-func (g *guard) request(r *http.Request) Request {
+// request returns the check of r. The error wraps ErrMissingKey.
+func (g *guard) request(r *http.Request) (q Request, err error) {
 	o := &g.options
 	if o.Request != nil {
-		q := o.Request(r)
+		q = o.Request(r)
 		q.Headers = !o.NoHeaders
-		return q
+		return q, nil
 	}
-	q := Request{Rule: o.Rule, Headers: !o.NoHeaders}
+	q = Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
-		q.Key = o.Key(r)
+		q.Key, err = CompleteKey(o.Key(r), o.MissingKey)
 	} else {
 		q.Attributes = o.Attributes(r)
 	}
 	if o.Cost != nil {
 		q.Costs = o.Cost(r)
 	}
-	return q
+	return q, err
 }
 
 // waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for the whole

@@ -171,8 +171,8 @@ func TestMiddlewareAsks(t *testing.T) {
 			map[string]any{"rule": "r", "attributes": map[string]any{"ip": "198.51.100.7", "endpoint": "/", "method": "GET"}},
 		},
 		{
-			"cost", MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return nil }, Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
-			map[string]any{"rule": "r", "costs": map[string]any{"requests": 5.0}},
+			"cost", MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return []string{} }, Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
+			map[string]any{"rule": "r", "key": []any{}, "costs": map[string]any{"requests": 5.0}},
 		},
 		{
 			"a request", MiddlewareOptions{Rule: "r", Request: func(r *http.Request) Request { return Request{Key: []string{"user-42"}, Limits: perMinute(5)} }},

@@ -37,8 +37,10 @@ type node struct {
 
 	mu        sync.Mutex // guards the rest
 	condition condition
-	failures  int  // consecutive
-	probing   bool // a goroutine probes it until it is healthy
+	failures  int       // consecutive
+	probing   bool      // a goroutine probes it until it is healthy
+	reported  time.Time // when it was last logged that it is skipped
+	announce  bool      // log when it is used again
 }
 
 func (n *node) currentCondition() condition {
@@ -60,14 +62,21 @@ func (c *Client) markFailed(n *node, condition condition, err error) {
 	defer n.mu.Unlock()
 	n.condition = condition
 	n.failures = min(n.failures+1, 16)
-	if n.probing {
+	// Start the watcher under n's lock, so that the next caller sees probing set.
+	if !n.probing && !c.spawn(func() { c.probe(n) }) {
+		return // the client is closed
+	}
+	n.probing = true
+	c.reportFailing(n, err)
+}
+
+// reportFailing logs that n is skipped, at most once a minute. n's lock must be held.
+func (c *Client) reportFailing(n *node, err error) {
+	if !n.reported.IsZero() && time.Since(n.reported) < logPause {
 		return
 	}
-	// Start the watcher under n's lock, so that the next caller sees probing set.
-	if c.spawn(func() { c.probe(n) }) {
-		n.probing = true
-		c.options.Logger.Warn("skipping failing node", "node", n.baseURL, "error", err)
-	}
+	n.reported, n.announce = time.Now(), true
+	c.options.Logger.Warn("skipping failing node", "node", n.baseURL, "error", err)
 }
 
 // probe probes n's readiness, with growing pauses, until it is ready.
@@ -86,12 +95,17 @@ func (c *Client) probe(n *node) {
 			n.mu.Lock()
 			// Keep failures until n answers a call, so that a node that is ready but fails all calls is probed less often.
 			n.condition, n.probing = healthy, false
+			announce := n.announce
+			n.announce = false
 			n.mu.Unlock()
-			c.options.Logger.Info("using node again", "node", n.baseURL)
+			if announce {
+				c.options.Logger.Info("using node again", "node", n.baseURL)
+			}
 			return
 		}
 		n.mu.Lock()
 		n.failures = min(n.failures+1, 16)
+		c.reportFailing(n, errNotReady)
 		n.mu.Unlock()
 	}
 }
@@ -146,13 +160,22 @@ type reply struct {
 	body   []byte
 }
 
-// ask posts body to one node after another until one answers. The error is the context's, or wraps the last failure.
+// errNotReady says why a node that is probed is still skipped.
+var errNotReady = errors.New("it is not ready")
+
+// ask posts body to one node after another until one answers. If a node rejects this client, ask tries one other, which may have
+// a newer list of tokens. The error is the context's, or wraps the last failure.
 func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int64, retry retryPolicy) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error
+	var rejection *reply // the first node's
 	for {
 		at, more := c.chooseNode(tried)
 		if at < 0 {
+			if rejection != nil {
+				c.logRejection(rejection)
+				return rejection, nil
+			}
 			if last == nil {
 				return nil, fmt.Errorf("%w: all nodes have failed recently", ErrUnavailable)
 			}
@@ -170,7 +193,17 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		case err == nil && r.status < 500:
 			n.markHealthy()
 			c.answers.Add(1)
+			if more && rejection == nil && r.isRejection() {
+				rejection = r
+				continue
+			}
+			if r.isRejection() {
+				c.logRejection(r)
+			}
 			return r, nil
+		case rejection != nil: // a node has answered; only one other is tried
+			c.logRejection(rejection)
+			return rejection, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
 			if e.Code == codeTooManyReservations {
@@ -266,8 +299,13 @@ const codeNoOwner = "no-owner"
 // codeTooManyReservations means that the subject's owner has no room for another reservation. Any other node would ask it, too.
 const codeTooManyReservations = "too-many-reservations"
 
-// codeDenied marks a 403 that is a decision. Any other 403 is an error, such as for a token without the scope.
+// codeDenied marks a 403 that is a decision. Any other 403 is an error.
 const codeDenied = "denied"
+
+// codeForbidden means that the token lacks the scope.
+const codeForbidden = "forbidden"
+
+const codeUnknownRule = "unknown-rule"
 
 // decode parses r's JSON body into v. It ignores fields that v does not have.
 func (r *reply) decode(v any) error {

@@ -19,11 +19,20 @@ const (
 	Open OnError = iota
 	// Closed refuses every call.
 	Closed
-	// Local limits within this process: a check with inline limits by those, any other by Options.Local. Each process counts for
-	// itself, and admits up to the whole limit. Without Options.Local, checks without inline limits are allowed. Windows begin
-	// with a subject's first cost, whatever the algorithm. At most 100,000 are kept; further subjects are refused until some
-	// have ended.
+	// Local limits within this process: a check with inline limits by those, any other by Options.Local, which is required. Each
+	// process counts for itself, and admits up to the whole limit. Windows begin with a subject's first cost, whatever the
+	// algorithm. At most 100,000 are kept; further subjects are refused until some have ended.
 	Local
+)
+
+// OnRejected says what to decide if nodes reject this client: they answer 401, or 403 with the code forbidden.
+type OnRejected int
+
+const (
+	// RejectedClosed refuses every call. The default.
+	RejectedClosed OnRejected = iota
+	// RejectedOpen allows every call.
+	RejectedOpen
 )
 
 // The defaults of Options.
@@ -59,9 +68,15 @@ type Options struct {
 	Timeout time.Duration
 	// OnError says what to decide if no node answers. Open never allows a call that fails because of what, or how much, an
 	// untrusted user sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
-	// that a node answers with an Error below 500, such as 400, 401, 404 or 413.
+	// that a node answers with an Error below 500, such as 400, 409 or 413. It also decides if a rule in Rules does not exist.
 	OnError OnError
-	// Local is used if OnError is Local, while no node answers, for checks without inline limits. It has at most 8 limits, which
+	// OnRejected says what to decide if a node, and then another one, rejects the token.
+	OnRejected OnRejected
+	// Rules are names of rules that are constants of this program, not chosen by its callers. If one of them does not exist,
+	// OnError decides; any other unknown rule is refused. The client asks a node about them, and about the token, when it is
+	// made, and logs what is wrong as an error. Middleware adds its own rule.
+	Rules []string
+	// Local is used if OnError is Local, while no node answers, for checks without inline limits. It has 1 to 8 limits, which
 	// apply to each subject: a rule's key, or all attributes except endpoint and method.
 	Local []Limit
 	// OpenWhenFull lets OnError also decide calls that fail with ErrQueueFull. Without it, calls are refused while the
@@ -78,7 +93,8 @@ type Options struct {
 	// ErrQueueFull and are refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
-	// Logger logs when a node is skipped, and when it is used again. Nil: no logging.
+	// Logger logs, each at most once a minute, that a node is skipped, with a warning, and that nodes reject the token or don't
+	// know one of Rules, with an error. It also logs that a node is used again. Nil: slog.Default.
 	Logger *slog.Logger
 }
 
@@ -88,7 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
 	o.MaxQueue = cmp.Or(o.MaxQueue, DefaultMaxQueue)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	for _, bound := range []struct {
 		field           string
 		have, from, top int64
@@ -96,6 +112,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"len(Nodes)", int64(len(o.Nodes)), 1, maxNodes},
 		{"Timeout", int64(o.Timeout), 1, int64(maxTimeout)},
 		{"OnError", int64(o.OnError), int64(Open), int64(Local)},
+		{"OnRejected", int64(o.OnRejected), int64(RejectedClosed), int64(RejectedOpen)},
 		{"len(Local)", int64(len(o.Local)), 0, maxLimits},
 		{"MaxInFlight", int64(o.MaxInFlight), 1, maxInFlight},
 		{"MaxBatch", int64(o.MaxBatch), 1, maxBatch},
@@ -104,6 +121,9 @@ func (o Options) withDefaults() (Options, error) {
 		if bound.have < bound.from || bound.have > bound.top {
 			return o, fmt.Errorf("client: Options.%s is %d; it must be %d to %d", bound.field, bound.have, bound.from, bound.top)
 		}
+	}
+	if o.OnError == Local && len(o.Local) == 0 {
+		return o, fmt.Errorf("%w: Options.Local is empty; with OnError Local it needs the limits of checks that bring none", ErrRequest)
 	}
 	for i := range o.Local {
 		wrong := o.Local[i].mistake()

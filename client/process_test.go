@@ -211,7 +211,7 @@ func TestRealNodeComesBack(t *testing.T) {
 	n := start(t, nodeRules, "--http-port", port)
 	clients := map[client.OnError]*client.Client{}
 	for _, o := range []client.OnError{client.Open, client.Closed, client.Local} {
-		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Timeout: process.Timeout})
+		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Local: []client.Limit{{Limit: 9, Per: "1h"}}, Timeout: process.Timeout})
 	}
 	check := func(o client.OnError) (client.Decision, error) {
 		q := client.Request{Key: []string{fmt.Sprint(o)}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}}

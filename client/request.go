@@ -82,10 +82,12 @@ type Subject struct {
 type Request struct {
 	// Rule is a rule's name.
 	Rule string
-	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule without key attributes.
-	// With Limits, it may have any 1 to 32 values.
+	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule without key attributes. A
+	// value that is empty is missing: the node answers with the Code "missing-key". With Limits, the key may have any 1 to 32
+	// values, of which "" is one.
 	Key []string
-	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32.
+	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32. One whose value is empty is absent, so
+	// that rules with it in their key don't apply.
 	Attributes map[string]string
 
 	// Limits are the inline limits: 1 to 8, all of which must allow the call. Namespace, Key, and a limit's unit, algorithm and
@@ -304,6 +306,9 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 	if r.Attributes != nil {
 		b = append(b, `"attributes":{`...)
 		for name, value := range r.Attributes {
+			if value == "" {
+				continue // absent
+			}
 			b = appendString(b, name)
 			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,7 +33,19 @@ type vectors struct {
 		Name, Call string
 		Request    vectorRequest
 	}
-	Values    []struct{ Have, Sent string }
+	Values []struct {
+		JSON, Text    string
+		For           []string
+		Absent, Wrong bool
+	}
+	Keys []struct {
+		JSON       string
+		Attributes int
+		Limits     bool
+		Text       []string
+		Error      string
+		Invalid    bool
+	}
 	Addresses []struct {
 		Have string
 		Want *string
@@ -252,10 +265,60 @@ func TestInvalidVectors(t *testing.T) {
 	if n := len(f.requests()); n > 0 {
 		t.Errorf("%d requests were sent", n)
 	}
-	for _, one := range v.Values {
-		if have := Fit(one.Have); have != one.Sent {
-			t.Errorf("%.20q…: have %q, want %q", one.Have, have, one.Sent)
+}
+
+// A client in Go knows only text, so that it leaves all other values out.
+func TestValueVectors(t *testing.T) {
+	v, f := readVectors(t), newFake(t)
+	c := connect(t, Options{}, f)
+	sent := func(q Request) map[string]any {
+		if _, err := c.Check(background, q); err != nil {
+			t.Fatalf("%+v: %v", q, err)
 		}
+		all := f.requests()
+		return all[len(all)-1].checks[0]
+	}
+	n := 0
+	for _, one := range v.Values {
+		var value string
+		if len(one.For) > 0 || one.JSON == "" || one.JSON[0] != '"' || json.Unmarshal([]byte(one.JSON), &value) != nil {
+			continue
+		}
+		n++
+		want := map[string]any{"a": one.Text}
+		if one.Absent {
+			want = map[string]any{}
+		}
+		if have := sent(Request{Attributes: map[string]string{"a": value}})["attributes"]; !reflect.DeepEqual(have, want) {
+			t.Errorf("%.40s: sent %.80v, want %.80v", one.JSON, have, want)
+		}
+	}
+	for _, one := range v.Keys {
+		var single string
+		var key []string
+		switch {
+		case one.JSON == "" || one.Invalid || strings.Contains(one.JSON, "null"):
+			continue
+		case json.Unmarshal([]byte(one.JSON), &single) == nil:
+			key = []string{single}
+		case json.Unmarshal([]byte(one.JSON), &key) != nil:
+			continue
+		}
+		n++
+		q := Request{Rule: "r", Key: key}
+		if one.Limits {
+			q = Request{Key: key, Limits: []Limit{{Limit: 1, Per: "1m"}}}
+		}
+		var want any = key[0]
+		if len(key) > 1 {
+			want = []any{key[0], key[1]}
+		}
+		if have := sent(q)["key"]; !reflect.DeepEqual(have, want) {
+			t.Errorf("%s: sent %v, want %v", one.JSON, have, want)
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d vectors are for Go", n)
 	}
 }
 

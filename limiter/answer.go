@@ -170,6 +170,8 @@ var (
 	ErrUnknownRule = errors.New("unknown rule")
 	// ErrKey means that the key does not match the rule's key attributes.
 	ErrKey = rules.ErrKey
+	// ErrMissing means that a value of the key is empty.
+	ErrMissing = rules.ErrMissing
 	// ErrInline means that the limits in the call are invalid.
 	ErrInline = rules.ErrInline
 	// ErrRulesChanged means that new rules came into force after Query.Subjects were matched. The caller must match them again.

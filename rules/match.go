@@ -15,6 +15,10 @@ import (
 // a different descriptor of Envoy's than the one named.
 var ErrKey = errors.New("key does not fit the rule")
 
+// ErrMissing means that a value of the key is empty. An empty value is no value: of attributes it is ignored, and a key needs all
+// of its values.
+var ErrMissing = errors.New("a value is missing")
+
 // Match is the result of matching a check. Reusing one for check after check avoids allocating; it refers to a check's
 // attributes until its next use. The zero Match is ready for use.
 type Match struct {
@@ -99,7 +103,7 @@ type keyAttribute struct {
 }
 
 // Match finds what applies to attrs. If only is not nil, it considers only that rule; a rule of Envoy's never applies to
-// attributes. Of an attribute given twice, the first value counts.
+// attributes. An attribute whose value is empty is absent. Of an attribute given twice, the first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	if m.plain == s && m.only == only && s.replaceValues(attrs, m) {
 		s.matchAgain(m)
@@ -149,7 +153,7 @@ func (s *Set) matchAgain(m *Match) {
 
 // MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
 // conditions, absent and, of a cost table, uses the default; the lists see only the key. The error wraps ErrKey and says how many
-// values the rule needs.
+// values the rule needs, or ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -161,6 +165,9 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	r, key = r.choose(key, m.keyValues)
 	if r.alternatives != nil {
 		m.keyValues = key
+	}
+	if i := slices.Index(key, ""); i >= 0 {
+		return fmt.Errorf("%w: rule %q needs the attribute %s, which is empty", ErrMissing, r.Name, r.Key[i])
 	}
 	if m.plain == s && m.only == r && m.byKey {
 		m.folded = m.folded[:0]
@@ -203,7 +210,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 		if n < 0 && s.attributes.declared != nil && s.attributes.declared[attrs[i].Name] == nil {
 			m.Undeclared++
 		}
-		if n < 0 || m.slots[n] != 0 {
+		if n < 0 || m.slots[n] != 0 || attrs[i].Value == "" {
 			continue
 		}
 		m.add(n, s.foldValue(m, n, attrs[i].Value), s.attributes.named[n].address)
@@ -217,7 +224,7 @@ func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 		return false
 	}
 	for i := range attrs {
-		if attrs[i].Name != s.attributes.named[m.values[i].number].name {
+		if attrs[i].Value == "" || attrs[i].Name != s.attributes.named[m.values[i].number].name {
 			return false
 		}
 	}

@@ -53,7 +53,7 @@ func TestMatch_contractExample(t *testing.T) {
 		{attrs("tenant=acme"), "tenant 10000 200, everything 50000", Unlisted},
 		{attrs("tenant=globex"), "tenant 1000, everything 50000", Unlisted},
 		{attrs("tenant=other"), "tenant 100, everything 50000", Unlisted},
-		{attrs("tenant="), "tenant 100, everything 50000", Unlisted},
+		{attrs("tenant="), "everything 50000", Unlisted},
 		{attrs("tenant=globex", "endpoint=/chat/completions"), "tenant 1000, chat 600, everything 50000", Unlisted},
 		{attrs("tenant=acme", "endpoint=/chat/completions"), "tenant 10000 200, chat 60, everything 50000", Unlisted},
 		{attrs("endpoint=/chat/completions"), "everything 50000", Unlisted},
@@ -195,7 +195,7 @@ rules:
 		text string // of a, as counted
 	}{
 		{"pair", []string{"a:b", "c"}, []string{"a", "b:c"}, false, "a:b c"},
-		{"pair", []string{"ab", ""}, []string{"", "ab"}, false, "ab "},
+		{"pair", []string{"abcdefgh", "i"}, []string{"abcdefg", "hi"}, false, "abcdefgh i"},
 		{"ip", []string{"1.2.3.4"}, []string{"::ffff:1.2.3.4"}, true, "1.2.3.4"},
 		{"ip", []string{"::ffff:1.2.3.4"}, []string{"1.2.3.5"}, false, "1.2.3.4"},
 		{"ip", []string{"2001:db8:0:1::1"}, []string{"2001:db8:0:1:ffff::"}, true, "2001:db8:0:1::"},

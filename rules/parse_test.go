@@ -249,6 +249,24 @@ tiers:
 	})
 }
 
+func TestDocument_Warnings_emptyValues(t *testing.T) {
+	doc := mustParse(t, `rules:
+  - {name: a, key: [ip], match: {tenant: ['', x], plan: '*'}, limits: [{limit: 1, per: 1m}]}
+  - {name: b, key: [tenant], cost: {by: plan, values: {'': 2, y: 3}}, limits: [{limit: 1, per: 1m}]}
+lists:
+  deny: [{tenant: x}, {tenant: ''}]
+  allow: [{user: ['']}]
+subjects: {tenant: {'': {limits: {b: [{limit: 9, per: 1m}]}}, x: {limits: {b: [{limit: 9, per: 1m}]}}}}
+`)
+	checkErrors(t, Errors(doc.Warnings()), []string{
+		`2:26 rules[0].match.tenant|"" never matches`,
+		`3:30 rules[1].cost.values|"" never matches`,
+		`4:1 lists.deny[1].tenant|"" never matches`,
+		`4:1 lists.allow[0].user|"" never matches`,
+		`7:21 subjects.tenant|"" never matches`,
+	})
+}
+
 func TestDocument_Warnings_maxDelay(t *testing.T) {
 	doc := mustParse(t, `defaults: {max_delay: 9s}
 rules:

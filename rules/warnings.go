@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Warnings lists the objections of a review to d, the settings that have no effect, what looks misspelled, and the global
@@ -26,10 +27,47 @@ func (d *Document) Warnings() []Error {
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}
+		warnEmptyConditions(&w, r.position("match"), path+".match", r.Match)
+		if r.Cost != nil {
+			for _, v := range r.Cost.Values {
+				warnEmpty(&w, r.position("cost"), path+".cost.values", v.Value)
+			}
+		}
 	}
+	d.warnEmptyValues(&w)
 	d.warnNames(&w)
 	d.warnNegations(&w)
 	return d.placed(&w)
+}
+
+// warnEmptyValues looks for empty values in lists and subjects.
+func (d *Document) warnEmptyValues(w *collector) {
+	for i, e := range d.Deny {
+		warnEmptyConditions(w, d.positions["lists"], fmt.Sprintf("lists.deny[%d]", i), e.Match)
+	}
+	for i, e := range d.Allow {
+		warnEmptyConditions(w, d.positions["lists"], fmt.Sprintf("lists.allow[%d]", i), e.Match)
+	}
+	for _, g := range d.Subjects {
+		for _, s := range g.Subjects {
+			warnEmpty(w, s.pos, keyPath("subjects", g.Attribute), s.Value)
+		}
+	}
+}
+
+func warnEmptyConditions(w *collector, at yaml.Pos, path string, match []Condition) {
+	for _, c := range match {
+		for _, v := range c.Values {
+			warnEmpty(w, at, keyPath(path, c.Attribute), v)
+		}
+	}
+}
+
+// warnEmpty warns about a value that no check has: an attribute with an empty value is absent.
+func warnEmpty(w *collector, at yaml.Pos, path, value string) {
+	if value == "" {
+		w.add(at, path, `"" never matches: an attribute whose value is empty is absent`)
+	}
 }
 
 // mayBeLeaky reports whether some subject of r has a leaky bucket. It delays checks by itself, and max_delay bounds how long a

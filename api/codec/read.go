@@ -435,11 +435,9 @@ func (r *Request) requireAny(dec *Decoder, any fields, otherwise string) {
 	}
 }
 
-// readKey reads a string or an array of strings.
+// readKey reads a value or an array of values.
 func (r *Request) readKey(dec *Decoder) {
 	switch dec.skipSpace() {
-	case '"':
-		r.Key = append(r.Key, dec.readBounded("", "each value of key", 0, MaxValue))
 	case '[':
 		dec.enter()
 		for n := 0; dec.hasMore(n, ']'); n++ {
@@ -448,18 +446,29 @@ func (r *Request) readKey(dec *Decoder) {
 				dec.skip()
 				continue
 			}
-			r.Key = append(r.Key, dec.readBounded("", "each value of key", 0, MaxValue))
+			r.readKeyValue(dec, "each value of key")
 		}
-	default:
+	case '{', 't', 'f':
 		dec.skip()
-		dec.failValue(api.BadValue, "key must be a string or an array of strings")
+		dec.failValue(api.BadValue, "%s must be a string, a whole number, or an array of these", r.path("key"))
+	default:
+		r.readKeyValue(dec, r.path("key"))
 	}
+}
+
+// readKeyValue reads one value of a key.
+func (r *Request) readKeyValue(dec *Decoder, name string) {
+	value, present := dec.readValue("", name)
+	if !present {
+		dec.failValue(api.MissingKey, "%s is missing: it is null", r.path("key"))
+	}
+	r.Key = append(r.Key, value)
 }
 
 func (r *Request) readAttributes(dec *Decoder) {
 	if dec.skipSpace() != '{' {
 		dec.skip()
-		dec.failValue(api.BadValue, "attributes must be an object of strings")
+		dec.failValue(api.BadValue, "attributes must be an object of values by name")
 		return
 	}
 	dec.enter()
@@ -482,7 +491,8 @@ func (r *Request) readAttributes(dec *Decoder) {
 			dec.skip()
 			continue
 		}
-		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: dec.readBounded("attributes", name, 0, MaxValue)})
+		value, _ := dec.readValue("attributes", name) // null is "", and so absent
+		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: value})
 	}
 }
 
@@ -519,7 +529,7 @@ func (r *Request) readCosts(dec *Decoder, minimum int64) {
 	}
 }
 
-// ParseKey parses a key given as a JSON array of strings, as strictly as the key of a check.
+// ParseKey parses a key given as a JSON array, as strictly as the key of a check.
 func ParseKey(text string) ([]string, *api.Error) {
 	var dec Decoder
 	var q Request

@@ -3,6 +3,7 @@ package codec
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,6 +107,25 @@ func referenceAmount(raw []byte, least int64) (int64, bool) {
 	return v, err == nil && v >= least && v <= algorithms.MaxAmount
 }
 
+// referenceValue decodes a value of a key or of an attribute. The code is empty if it is one; MissingKey: it is null.
+func referenceValue(raw []byte) (string, api.Code) {
+	text, ok := referenceText(raw)
+	switch {
+	case string(raw) == "null":
+		return "", api.MissingKey
+	case wholeNumber.Match(raw) && string(raw) != "-0":
+		text = string(raw)
+	case !ok:
+		return "", api.BadValue
+	}
+	if len(text) > MaxValue {
+		return text, api.BadValue
+	}
+	return text, ""
+}
+
+var wholeNumber = regexp.MustCompile(`^-?[0-9]+$`)
+
 // referenceCheck parses a check in a slow and plain way. The code is empty if the check is valid.
 func referenceCheck(t testing.TB, body []byte) (*Request, api.Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
@@ -179,8 +199,8 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 		}
 		note(len(values) <= rules.MaxAttributes, api.BadValue)
 		for _, raw := range values[:min(len(values), rules.MaxAttributes)] {
-			v, ok := referenceText(raw)
-			note(ok && len(v) <= MaxValue, api.BadValue)
+			v, code := referenceValue(raw)
+			note(code == "", code)
 			r.Key = append(r.Key, v)
 		}
 	case "attributes", "costs":
@@ -228,8 +248,8 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 		twice = twice || a.Name == m.name
 	}
 	if note(i < rules.MaxAttributes, api.BadValue); i < rules.MaxAttributes {
-		v, ok := referenceText(m.value)
-		note(ok && len(v) <= MaxValue, api.BadValue)
+		v, code := referenceValue(m.value)
+		note(code == "" || code == api.MissingKey, code)
 		r.Attributes = append(r.Attributes, rules.Attribute{Name: m.name, Value: v})
 	}
 	return twice

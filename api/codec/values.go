@@ -3,6 +3,7 @@ package codec
 import (
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
@@ -25,6 +26,28 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 		dec.failValue(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), minLen, maxLen)
 	}
 	return v
+}
+
+// readValue reads a value of a key or of an attribute: text, or a whole number in plain digits, which counts as the text of these.
+// present is false for null.
+func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
+	switch c := dec.skipSpace(); {
+	case c == '"':
+		return dec.readBounded(outer, field, 0, MaxValue), true
+	case c == 'n':
+		dec.readLiteral("null")
+		return "", false
+	case c == '-' || '0' <= c && c <= '9':
+		text = dec.readNumber()
+		if dec.syntaxErr == nil && (len(text) > MaxValue || text == "-0" || strings.ContainsAny(text, ".eE")) {
+			break
+		}
+		return text, true
+	default:
+		dec.skip()
+	}
+	dec.failValue(api.BadValue, "%s must be a string, or a whole number in plain digits, of at most %d bytes", pathOf(outer, field), MaxValue)
+	return "", true
 }
 
 // pathOf returns the path of a field for messages.

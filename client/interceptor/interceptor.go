@@ -38,6 +38,10 @@ type Options struct {
 	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies. Nil: the subject follows from the
 	// attributes.
 	Key func(ctx context.Context, method string) []string
+	// MissingKey says what happens to a call for which Key returns nil, or an empty value. client.MissingRefuse (the default)
+	// ends it with InvalidArgument, client.MissingError calls OnError and ends it with Internal, and client.MissingAllow lets it
+	// pass without a check. Any other text is used in place of what is missing.
+	MissingKey string
 	// Attributes returns the attributes that rules match. Nil: ip (see TrustedHops) and endpoint, which is the method, such as
 	// /shop.Orders/Place.
 	Attributes func(ctx context.Context, method string) map[string]string
@@ -79,6 +83,9 @@ func newGuard(c client.Checker, o Options) *guard {
 	}
 	if o.Attributes == nil {
 		o.Attributes = attributes(o.TrustedHops)
+	}
+	if own, ok := c.(interface{ ExpectRules(names ...string) }); ok {
+		own.ExpectRules(o.Rule)
 	}
 	o.MaxDelay = cmp.Or(o.MaxDelay, client.DefaultMaxDelay)
 	o.MaxHeld = cmp.Or(o.MaxHeld, client.DefaultMaxHeld)
@@ -137,7 +144,14 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 	if o.Skip != nil && o.Skip(ctx, method) {
 		return ctx, nil
 	}
-	d, err := g.checker.Check(ctx, g.request(ctx, method))
+	q, err := g.request(ctx, method)
+	if err != nil && o.MissingKey == client.MissingAllow {
+		return ctx, nil
+	}
+	if err != nil {
+		return nil, g.missingKey(ctx, err)
+	}
+	d, err := g.checker.Check(ctx, q)
 	if err != nil && o.OnError != nil {
 		o.OnError(ctx, err)
 	}
@@ -161,23 +175,35 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 	return client.NewContext(ctx, d), nil
 }
 
-func (g *guard) request(ctx context.Context, method string) client.Request {
+// missingKey returns the status for a call whose key is missing.
+func (g *guard) missingKey(ctx context.Context, err error) error {
+	if g.options.MissingKey != client.MissingError {
+		return status.Error(codes.InvalidArgument, "This call does not say whose it is.")
+	}
+	if g.options.OnError != nil {
+		g.options.OnError(ctx, err)
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// request returns the check of a call. The error wraps client.ErrMissingKey.
+func (g *guard) request(ctx context.Context, method string) (q client.Request, err error) {
 	o := &g.options
 	if o.Request != nil {
-		q := o.Request(ctx, method)
+		q = o.Request(ctx, method)
 		q.Headers = !o.NoHeaders
-		return q
+		return q, nil
 	}
-	q := client.Request{Rule: o.Rule, Headers: !o.NoHeaders}
+	q = client.Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
-		q.Key = o.Key(ctx, method)
+		q.Key, err = client.CompleteKey(o.Key(ctx, method), o.MissingKey)
 	} else {
 		q.Attributes = o.Attributes(ctx, method)
 	}
 	if o.Cost != nil {
 		q.Costs = o.Cost(ctx, method)
 	}
-	return q
+	return q, err
 }
 
 // waitDelay waits for d's delay, or turns d into a refusal if the delay is too long.

@@ -235,3 +235,28 @@ func TestRealNode(t *testing.T) {
 		}
 	}
 }
+
+func TestMissingKey(t *testing.T) {
+	for _, test := range []struct {
+		missing, key string
+		code         codes.Code
+		asked        []string
+	}{
+		{"", "a", codes.OK, []string{"a"}}, {"", "", codes.InvalidArgument, nil}, {client.MissingRefuse, "", codes.InvalidArgument, nil},
+		{client.MissingError, "", codes.Internal, nil}, {client.MissingAllow, "", codes.OK, nil}, {"anonymous", "", codes.OK, []string{"anonymous"}},
+	} {
+		c := &checker{answer: `{"allowed":true,` + figures + `}`}
+		var told error
+		o := Options{
+			Rule: "r", MissingKey: test.missing, Key: func(context.Context, string) []string { return []string{test.key} },
+			OnError: func(_ context.Context, err error) { told = err },
+		}
+		_, _, err := call(t, c, o, false)
+		if status.Code(err) != test.code || errors.Is(told, client.ErrMissingKey) != (test.code == codes.Internal) {
+			t.Errorf("%q: have %v, told %v", test.missing, err, told)
+		}
+		if len(c.asked) > 0 != (test.asked != nil) || test.asked != nil && !slices.Equal(c.asked[0].Key, test.asked) {
+			t.Errorf("%q: asked %+v", test.missing, c.asked)
+		}
+	}
+}

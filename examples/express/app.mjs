@@ -15,7 +15,8 @@ import { RlnodeStore } from "rlnode/express-rate-limit";
 const client = new RlnodeClient({
   nodes: (process.env.RLNODE_NODES ?? "http://127.0.0.1:8080").split(","),
   token: process.env.RLNODE_API_TOKEN,
-  onError: "local", // without a node, each process limits by itself
+  onError: "local", // without a node, each process limits by itself:
+  local: { limit: 100, per: "1m" }, // each address, where the nodes' rules would decide; the search by its own limit
 });
 
 const app = express();

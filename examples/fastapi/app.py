@@ -16,7 +16,8 @@ from rlnode.asgi import RateLimitMiddleware
 from rlnode.fastapi import limit
 
 nodes = os.environ.get("RLNODE_NODES", "http://127.0.0.1:8080").split(",")
-client = AsyncClient(nodes, token=os.environ.get("RLNODE_API_TOKEN"), on_error="local")
+# Without a node, each process limits by itself: each address to this, where the rules would decide, and reports to their own limit.
+client = AsyncClient(nodes, token=os.environ.get("RLNODE_API_TOKEN"), on_error="local", local_limits=[{"limit": 100, "per": "1m"}])
 
 app = FastAPI(on_shutdown=[client.close])
 app.add_middleware(RateLimitMiddleware, client=client)

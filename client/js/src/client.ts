@@ -1,11 +1,15 @@
 import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
-import { RlnodeError } from "./errors.js";
+import { RequestError, RlnodeError } from "./errors.js";
+import { Journal, type Log } from "./journal.js";
 import { Local } from "./local.js";
-import { Nodes, parse, problem, type Reply } from "./nodes.js";
+import { Nodes, parse, problem, rejects, type Reply } from "./nodes.js";
 import { checkBody, settleBody, targetBody, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
 
 /** What a check is answered if no node decides it: "open" allows, "closed" refuses, "local" counts in this process. */
 export type OnError = "open" | "closed" | "local";
+
+/** What a check is answered if nodes reject this client, by 401, or by 403 with the code "forbidden". */
+export type OnRejected = "closed" | "open";
 
 export interface ClientOptions {
   /** Addresses of nodes, the preferred one first, such as "http://10.0.0.1:8080". */
@@ -14,10 +18,14 @@ export interface ClientOptions {
   token?: string | undefined;
   /** "open" unless said. Failures that a stranger could cause are refused whatever it says. */
   onError?: OnError | undefined;
+  /** "closed" unless said. One other node is tried before. */
+  onRejected?: OnRejected | undefined;
   /**
-   * With onError "local": the limits of each subject (a rule's key, or all attributes but endpoint and method) whose check brings none.
-   * Without them such checks pass.
+   * Names of rules that are constants of this program, not chosen by its callers. If one of them does not exist, `onError` decides; any
+   * other unknown rule is refused. The client asks a node about them, and about the token, when it is made, and logs what is wrong.
    */
+  rules?: string | readonly string[] | undefined;
+  /** With onError "local": the limits of each subject (a rule's key, or all attributes but endpoint and method) whose check brings none. */
   local?: Limit | readonly Limit[] | undefined;
   /** The time from sending a call to its answer, over all nodes that are tried; 1,000 unless said. It waits as long again for its turn. */
   timeoutMs?: number | undefined;
@@ -29,8 +37,11 @@ export interface ClientOptions {
   maxQueue?: number | undefined;
   /** In place of the global fetch. */
   fetch?: typeof fetch | undefined;
-  /** Told when a node is passed over and when it is asked again. */
-  log?: ((message: string) => void) | undefined;
+  /**
+   * Told, each at most once a minute, that a node is passed over ("warn"), and that nodes reject the token or don't know one of `rules`
+   * ("error"); and that a node is asked again ("info"). The console unless said.
+   */
+  log?: Log | undefined;
 }
 
 export interface CallOptions {
@@ -40,6 +51,8 @@ export interface CallOptions {
 
 const maxAlone = 64; // requests in flight that carry one call only
 const maxBatchBytes = 4 << 20;
+const setupDelay = 100; // ms before nodes are asked about the token and the rules: first comes what the program asks
+const setupPause = 5000; // ms before that is tried again
 const ownerPause = 50; // ms before a call is repeated whose owner can't be reached
 
 /** tick runs f once all that happens now has happened: checks of that time share a request. */
@@ -52,6 +65,9 @@ const tick: (f: () => void) => void = typeof setImmediate === "function" ? setIm
 const apart = globalThis.navigator?.userAgent === "Cloudflare-Workers";
 
 const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+
+/** nap sleeps without keeping the process alive. */
+const nap = (ms: number) => new Promise<void>((resolve) => (setTimeout(resolve, ms) as { unref?: () => void }).unref?.());
 
 /** Call is a call in progress. */
 interface Call extends Built {
@@ -84,6 +100,8 @@ export class RlnodeClient {
   /** The option's value; stores that are given this client follow it. */
   readonly onError: OnError | undefined;
   readonly #options: ClientOptions;
+  readonly #journal: Journal;
+  readonly #rules: Set<string>; // constants of this program
   readonly #nodes: Nodes;
   readonly #local: Local | undefined;
   readonly #timeoutMs: number;
@@ -94,19 +112,63 @@ export class RlnodeClient {
   #closed = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(options: ClientOptions) {
-    const { nodes, token, onError, local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000, log = () => {} } = options;
+  /** @param parent whose call this client makes: it has the parent's rules and log. */
+  constructor(options: ClientOptions, parent?: RlnodeClient) {
+    const { nodes, token, onError, onRejected, rules = [], local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000 } = options;
     for (const [name, value, top] of [["timeoutMs", timeoutMs, 3.6e6], ["maxInFlight", maxInFlight, 256], ["maxBatch", maxBatch, 1e4], ["maxQueue", maxQueue, 1e6]] as const) // prettier-ignore
       if (!(value >= 1 && value <= top)) throw new TypeError(`rlnode: ${name} is ${value}; 1 to ${top} is wanted`);
     if (!["open", "closed", "local", undefined].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
+    if (!["open", "closed", undefined].includes(onRejected)) throw new TypeError(`rlnode: onRejected is ${onRejected}; open or closed is wanted`);
     this.onError = onError;
     this.#options = options;
-    if (onError === "local") this.#local = new Local([local ?? []].flat());
+    this.#journal = parent ? parent.#journal : new Journal(options.log);
+    this.#rules = parent ? parent.#rules : new Set();
+    if (onError === "local") {
+      const limits = [local ?? []].flat();
+      if (!limits[0]) throw new RequestError('local: onError "local" needs the limits of checks that bring none');
+      this.#local = parent ? parent.#local : new Local(limits);
+    }
     this.#timeoutMs = timeoutMs;
     this.#maxQueue = maxQueue;
     this.#together = { queue: [], inFlight: 0, maxInFlight, maxBatch };
     this.#alone = { queue: [], inFlight: 0, maxInFlight: maxAlone, maxBatch: 1 };
-    this.#nodes = new Nodes([nodes].flat(), token, timeoutMs, options.fetch ?? ((...args) => fetch(...args)), log);
+    this.#nodes = new Nodes([nodes].flat(), token, timeoutMs, options.fetch ?? ((...args) => fetch(...args)), this.#journal);
+    if (!parent && token) void this.#checkSetup([]);
+    if (!parent) this.expectRules(...[rules].flat());
+  }
+
+  /** Adds to the option `rules`. Middlewares call it for theirs. */
+  expectRules(...names: readonly string[]): void {
+    const added = names.filter((name) => !this.#rules.has(name));
+    for (const name of added) this.#rules.add(name);
+    if (added[0]) void this.#checkSetup(added);
+  }
+
+  /** checkSetup asks nodes, until one answers, whether they accept the token and know these rules. */
+  async #checkSetup(rules: readonly string[]): Promise<void> {
+    if (apart) return; // nothing may be asked there before there is a request
+    await nap(setupDelay);
+    // A key of no values fits only a rule without key attributes, and a peek takes nothing from that, either.
+    const body = JSON.stringify({ checks: rules.map((rule) => ({ rule, key: [], peek: true })) });
+    for (let asked = false; !asked && !this.#closed; ) {
+      try {
+        const r = await this.#nodes.ask("/v1/check/batch", body, Date.now() + this.#timeoutMs, true);
+        const { results } = (parse(r.text) ?? {}) as { results?: { error?: { code: string } }[] };
+        for (const [i, rule] of rules.entries()) if (results?.[i]?.error?.code === "unknown-rule") this.#unknownRule(rule, r.node);
+        asked = true;
+      } catch {
+        await nap(setupPause);
+      }
+    }
+  }
+
+  #unknownRule(rule: string, node: string): void {
+    this.#journal.say("error", "rule " + rule, `the rule ${JSON.stringify(rule)} of this program does not exist at ${node}`);
+  }
+
+  /** Logs why a request is refused that could not be decided; for middlewares. */
+  complain(error: RlnodeError): void {
+    this.#journal.say("error", "refused", `requests are refused, since their checks can't be decided: ${error.message}`);
   }
 
   /**
@@ -174,12 +236,24 @@ export class RlnodeClient {
       d = read(await this.#call(path, built, options), request, built.counts);
       if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
     } catch (e) {
-      if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
-      const full = e.code === "queue-full";
-      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.onError !== "closed", error: e });
+      if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
+      d = this.#undecided(e, built, request.rule);
     }
     if (request.wait && d.allowed && d.delayMs) await sleep(d.delayMs);
     return d;
+  }
+
+  /** undecided returns the decision of a check that no node made, or throws the error. */
+  #undecided(e: RlnodeError, { fields }: Built, rule: string | undefined): Decision {
+    if (rejects(e.httpStatus, () => e.code)) {
+      if (this.#options.onRejected === "open") return decide({ allowed: true, error: e });
+      throw e;
+    }
+    const mine = e.httpStatus === 404 && e.code === "unknown-rule" && this.#rules.has(rule!);
+    if (mine) this.#unknownRule(rule!, e.node);
+    else if (e.httpStatus > 0 && e.httpStatus < 500) throw e;
+    const full = e.code === "queue-full";
+    return (!full && this.#local?.decide(fields, e)) || decide({ allowed: !full && this.onError !== "closed", error: e });
   }
 
   /** tell makes a call that is no check. */
@@ -193,7 +267,7 @@ export class RlnodeClient {
   /** call makes a call. It ends with its answer, its time, its signal, or the client. */
   async #call(path: string, built: Built, options: CallOptions | undefined, repeat = true): Promise<Answer> {
     if (this.#closed) throw failure("closed", "the client is closed");
-    const by = apart ? new RlnodeClient(this.#options) : this;
+    const by = apart ? new RlnodeClient(this.#options, this) : this;
     return by.#enqueue(built.alone || path !== "check" ? by.#alone : by.#together, path, built, options, repeat);
   }
 

@@ -10,6 +10,11 @@ export function clientOf(o: Connection): { client: RlnodeClient; own: boolean } 
   return o.client ? { client: o.client, own: false } : { client: new RlnodeClient(o as ClientOptions), own: true };
 }
 
+/** storeClientOf is clientOf for a store. Its calls bring their limits, so that onError "local" needs no others. */
+export function storeClientOf(o: Connection): { client: RlnodeClient; own: boolean } {
+  return clientOf(o?.client ? o : ({ local: first(1, 1000), ...o } as Connection));
+}
+
 /**
  * answered throws if no node answered, so that the library's own option for that decides, unless onError is set: the store's, or that of
  * the client that it was given.

@@ -4,7 +4,7 @@
  * since frameworks would answer their own callers with that.)
  */
 export class RlnodeError extends Error {
-  override readonly name = "RlnodeError";
+  override readonly name: string = "RlnodeError";
   constructor(
     readonly httpStatus: number,
     readonly code: string,
@@ -15,5 +15,13 @@ export class RlnodeError extends Error {
     cause?: unknown,
   ) {
     super(`rlnode: ${node} ${httpStatus || ""} ${code}: ${detail}`.replace(/ +/g, " "), { cause });
+  }
+}
+
+/** A call that no node could decide, so that nothing is sent. The message names the field. The code is "invalid" or "missing-key". */
+export class RequestError extends RlnodeError {
+  override readonly name = "RequestError";
+  constructor(detail: string, code = "invalid") {
+    super(0, code, detail);
   }
 }

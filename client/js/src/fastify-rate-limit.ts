@@ -1,4 +1,4 @@
-import { clientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
+import { storeClientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
 import type { Usage } from "./decision.js";
 
 export type StoreOptions = Connection & { namespace?: string; prefix?: string };
@@ -24,7 +24,7 @@ type Callback = (error: Error | null, result?: Result) => void;
 export class RlnodeStore {
   /** Returns a store to which these options belong. */
   static with(options: StoreOptions): new (plugin?: object) => RlnodeStore {
-    const given = { ...options, client: clientOf(options).client } as StoreOptions;
+    const given = { ...options, client: storeClientOf(options).client } as StoreOptions;
     return class extends RlnodeStore {
       constructor(plugin?: object) {
         super({ ...plugin, ...given });
@@ -37,7 +37,7 @@ export class RlnodeStore {
   constructor(options: StoreOptions & PluginOptions) {
     for (const name of ["continueExceeding", "exponentialBackoff"] as const)
       if (options[name]) throw new TypeError(`rlnode: ${name} is not supported: a window ends when its first hit said`);
-    this.#options = { ...options, client: clientOf(options).client } as StoreOptions;
+    this.#options = { ...options, client: storeClientOf(options).client } as StoreOptions;
   }
 
   incr(key: string, done: Callback, timeWindow: number, max: number): void {

@@ -2,16 +2,23 @@ import { addressOf } from "./address.js";
 import type { RlnodeClient } from "./client.js";
 import { clientOf, type Connection } from "./connect.js";
 import { decide, type Decision } from "./decision.js";
-import type { Costs, CheckRequest } from "./request.js";
+import { RequestError, RlnodeError } from "./errors.js";
+import type { Costs, CheckRequest, Value } from "./request.js";
 
 /** Options of a middleware. By default every rule is asked that matches the attributes ip, endpoint and method. */
 export type GuardOptions<R> = Connection & {
   /** Ask only this rule. */
   rule?: string;
   /** The subject: a value for each key attribute of `rule`. Attributes are not looked at then. */
-  key?: (request: R) => string | readonly string[];
-  /** The attributes that rules match by, in place of ip, endpoint and method. */
-  attributes?: (request: R) => Record<string, string>;
+  key?: (request: R) => Value | readonly Value[];
+  /**
+   * What happens to a request whose `key`, or a part of it, is absent (undefined, null or ""), as for callers without an API key:
+   * "refuse" (unless said) answers 400 with the code "missing-key", "error" lets the framework's handler of errors answer, "allow" lets
+   * it pass without a check. Any other text, such as "anonymous", is used in place of what is absent.
+   */
+  missingKey?: "refuse" | "error" | "allow" | (string & {});
+  /** The attributes that rules match by, in place of ip, endpoint and method. What is undefined, null or "" is absent. */
+  attributes?: (request: R) => Record<string, Value>;
   /** The caller's address, in place of the framework's. */
   ip?: (request: R) => string;
   /** What the request costs, in requests or by unit; else what the rules say, or 1. */
@@ -42,6 +49,28 @@ export interface Verdict {
 
 const pass: Verdict = { decision: undefined, headers: {} };
 
+const problemHeaders = { "Content-Type": "application/problem+json", "Cache-Control": "no-store" };
+
+/** missing answers a request that has no key. */
+const missing: Verdict = {
+  decision: undefined, headers: problemHeaders,
+  refusal: {
+    status: 400,
+    body: JSON.stringify({ type: "about:blank", title: "A required field is missing", status: 400, code: "missing-key", detail: "This request does not say whose it is." }),
+  },
+}; // prettier-ignore
+
+/** complete returns a key that lacks nothing, or what to do with a request whose key does. */
+function complete(key: Value | readonly Value[], instead = "refuse"): { values: Value | readonly Value[] } | "refuse" | "allow" {
+  const absent = (value: Value | readonly Value[]) => value === undefined || value === null || value === "";
+  const list = Array.isArray(key) ? Array.from(key as readonly Value[]) : undefined;
+  const at = list ? list.findIndex(absent) : -1;
+  if (list ? at < 0 : !absent(key)) return { values: key };
+  if (instead === "refuse" || instead === "allow") return instead;
+  if (instead === "error") throw new RequestError(`key${list ? `[${at}]` : ""} is missing`, "missing-key");
+  return { values: list ? list.map((value) => (absent(value) ? instead : value)) : instead };
+}
+
 /** Guard decides requests by the server's rules. */
 export class Guard<R> {
   readonly client: RlnodeClient;
@@ -50,6 +79,7 @@ export class Guard<R> {
   constructor(private readonly o: GuardOptions<R>) {
     if (o?.key && !o.rule) throw new TypeError("rlnode: key needs rule");
     this.client = clientOf(o).client;
+    if (o.rule) this.client.expectRules(o.rule);
   }
 
   async decide(request: R, see: (request: R) => Seen): Promise<Verdict> {
@@ -57,12 +87,27 @@ export class Guard<R> {
     if (await o.skip?.(request)) return pass;
     const q: CheckRequest = { headers: o.headers !== false };
     if (o.rule) q.rule = o.rule;
-    if (o.key) q.key = o.key(request);
-    else q.attributes = o.attributes?.(request) ?? this.#attributes(request, see);
+    if (o.key) {
+      const key = complete(o.key(request), o.missingKey);
+      if (key === "allow") return pass;
+      if (key === "refuse") return missing;
+      q.key = key.values;
+    } else q.attributes = o.attributes?.(request) ?? this.#attributes(request, see);
     const cost = o.cost?.(request);
     if (typeof cost === "number") q.cost = cost;
     else if (cost) q.costs = cost;
-    return this.#verdict(await this.client.check(q));
+    return this.#verdict(await this.#check(q));
+  }
+
+  /** check refuses what nodes, or the client, can't decide. What was thrown by the user's functions is not caught. */
+  async #check(q: CheckRequest): Promise<Decision> {
+    try {
+      return await this.client.check(q);
+    } catch (e) {
+      if (!(e instanceof RlnodeError)) throw e;
+      this.client.complain(e);
+      return decide({ allowed: false, reason: "The rate limiter can't decide this.", error: e });
+    }
   }
 
   #attributes(request: R, see: (request: R) => Seen): Record<string, string> {
@@ -95,7 +140,7 @@ function refuse(d: Decision): Verdict {
     status: 429, detail: d.reason, "violated-policies": d.violated,
   }; // prettier-ignore
   let status = 429;
-  const headers: Record<string, string> = { ...d.headers, "Content-Type": "application/problem+json", "Cache-Control": "no-store" };
+  const headers: Record<string, string> = { ...d.headers, ...problemHeaders };
   if (d.denied) p = { type: "about:blank", title: "The rules deny this", status: (status = 403), code: "denied", detail: d.reason };
   else if (d.error && !d.rule) {
     p = { type: "about:blank", title: "Service Unavailable", status: (status = 503), detail: d.reason };

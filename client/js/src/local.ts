@@ -1,6 +1,6 @@
 import { decide, type Decision } from "./decision.js";
-import { RlnodeError } from "./errors.js";
-import { limitOf, type CheckRequest, type Fields, type Limit, type Mode } from "./request.js";
+import { RequestError, type RlnodeError } from "./errors.js";
+import { limitOf, type Fields, type Limit } from "./request.js";
 
 const day = 86_400_000;
 const units: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: day, minute: 60_000, hour: 3_600_000, day, week: 7 * day, month: 31 * day, year: 366 * day }; // prettier-ignore
@@ -12,40 +12,46 @@ export function millis(per: string | number): number {
   return Number(rest || 0) === sum || !rest ? sum : NaN;
 }
 
+/** windowOf returns the window of a limit as nodes spell it. */
+const windowOf = ({ per, per_ms: ms }: Fields): number => millis(ms ?? per);
+
 const maxWindows = 100_000;
 
 /** who returns the attributes that say who asks. Endpoint and method say what for: whoever asks could vary them. */
-const who = (attributes: Readonly<Record<string, string>> = {}) =>
+const who = (attributes: Fields = {}) =>
   Object.entries(attributes).filter(([name]) => name !== "endpoint" && name !== "method").sort(); // prettier-ignore
 
 /**
  * Local limits in this process while no node answers. Whatever a limit's algorithm, it admits what a window admits that begins with a
- * subject's first hit. A check that brings its limits is decided by those, any other by `given`.
+ * subject's first hit. A check that brings its limits is decided by those, any other by those given here.
  */
 export class Local {
   readonly #windows = new Map<string, { used: number; ends: number }>();
+  readonly #given: Fields[];
   #swept = 0;
 
-  constructor(private readonly given: readonly Limit[]) {
-    for (const l of given) if (!(millis(limitOf(l) && l.per) > 0)) throw new TypeError(`rlnode: local: ${l.per} is no window`);
+  constructor(given: readonly Limit[]) {
+    this.#given = given.map(limitOf);
+    for (const l of this.#given) if (!(windowOf(l) > 0)) throw new RequestError(`local: ${l.per} is no window`);
   }
 
-  /** decide decides as a node would; undefined if there are no limits to decide by. */
-  decide(request: CheckRequest, mode: Mode | undefined, error: RlnodeError): Decision | undefined {
-    const { rule, key, attributes, limits, subjects } = request;
+  /** decide decides the fields of a check as a node would. */
+  decide(fields: Fields, error: RlnodeError): Decision {
+    const { rule, key, attributes, limits, subjects } = fields;
     const now = Date.now();
     const own = subjects ?? limits;
     const name = own ? "inline" : (rule ?? "local");
-    const asked = own ? subjects ?? [request] : [{ ...request, limits: this.given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
+    const asked = own ? subjects ?? [fields] : [{ ...fields, limits: this.#given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
     let refused = false;
     const looks = asked.flatMap((s: Fields) =>
-      s.limits.map(({ unit = "requests", per, limit, burst, algorithm }: Limit) => {
-        const id = JSON.stringify([s.namespace, s.key, unit, per, algorithm]);
-        const as = mode ?? s.mode;
+      s.limits.map((l: Fields) => {
+        const { unit = "requests", per, limit, burst, algorithm } = l;
+        const windowMs = windowOf(l);
+        const id = JSON.stringify([s.namespace, s.key, unit, windowMs, algorithm]);
+        const as = fields.peek ? "peek" : s.mode;
         const cost: number = s.costs?.[unit] ?? (unit === "requests" ? (s.cost ?? 1) : 0);
         const most = (/bucket/.test(algorithm!) && burst) || limit;
-        const windowMs = millis(per);
-        if (!(windowMs > 0)) throw new RlnodeError(0, "invalid", `per: ${per} is no window`);
+        if (!(windowMs > 0)) throw new RequestError(`per: ${per} is no window`);
         let w = this.#windows.get(id);
         if (!w || w.ends <= now) w = { used: 0, ends: now + windowMs };
         const used = w.used + cost;
@@ -54,7 +60,6 @@ export class Local {
         return { id, unit, limit: most, windowMs, ends: w.ends, used: w.used, after: used, allowed, cost, takes: as !== "peek" };
       }),
     );
-    if (!looks[0]) return undefined;
     // Known windows go on when there is room for no more of them.
     const more = looks.filter((l: Fields) => l.takes && !this.#windows.has(l.id)).length;
     const full = () => more && this.#windows.size + more > maxWindows;

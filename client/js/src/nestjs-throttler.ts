@@ -1,5 +1,5 @@
 import type { RlnodeClient } from "./client.js";
-import { answered, clientOf, first, windowOf, type Connection } from "./connect.js";
+import { answered, storeClientOf, first, windowOf, type Connection } from "./connect.js";
 import { seconds } from "./decision.js";
 
 export type StorageOptions = Connection & { namespace?: string; prefix?: string };
@@ -18,7 +18,7 @@ export class RlnodeStorage {
   readonly #own: boolean;
 
   constructor(private readonly options: StorageOptions) {
-    ({ client: this.#client, own: this.#own } = clientOf(options));
+    ({ client: this.#client, own: this.#own } = storeClientOf(options));
   }
 
   /**

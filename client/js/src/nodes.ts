@@ -1,4 +1,5 @@
 import { RlnodeError } from "./errors.js";
+import type { Journal } from "./journal.js";
 
 const firstPause = 250; // ms for which a node is passed over after its first failure; doubled with each, up to
 const lastPause = 5000;
@@ -41,6 +42,9 @@ export function problem(r: Reply): RlnodeError {
   return new RlnodeError(r.status, code, detail, r.node);
 }
 
+/** rejects: this says that the node rejects the client: its token is wrong, or lacks the scope. */
+export const rejects = (status: number, code: () => string): boolean => status === 401 || (status === 403 && code() === "forbidden");
+
 /** textOf reads an answer of at most `bound` bytes. */
 async function textOf(r: Response, bound: number, node: string): Promise<string> {
   const reader = r.body?.getReader();
@@ -72,7 +76,7 @@ export class Nodes {
     token: string | undefined,
     private readonly timeoutMs: number,
     private readonly fetch: typeof globalThis.fetch,
-    private readonly log: (message: string) => void,
+    private readonly journal: Journal,
   ) {
     if (!addresses[0] || addresses.length > 64) throw new TypeError("rlnode: nodes: 1 to 64 addresses are wanted");
     this.#nodes = addresses.map((address) => {
@@ -88,25 +92,35 @@ export class Nodes {
     for (const c of this.#live) c.abort();
   }
 
-  /** ask posts a body; `repeat` says that it may be carried out twice. It throws a RlnodeError. */
+  /**
+   * ask posts a body; `repeat` says that it may be carried out twice. If a node rejects this client, one other is tried, which may have
+   * a newer list of tokens. It throws a RlnodeError.
+   */
   async ask(path: string, body: string, deadline: number, repeat: boolean): Promise<Reply> {
     const tried = new Set<Node>();
+    let rejection: Reply | undefined;
     for (let last = new RlnodeError(0, "unavailable", "no node has answered lately"); ; ) {
       const [n, more] = this.#choose(tried);
       const began = Date.now();
-      if (!n || began >= deadline) throw last;
+      if (!n || began >= deadline) {
+        if (rejection) return this.#rejected(rejection);
+        throw last;
+      }
       tried.add(n);
       try {
         const r = await this.#send(n, path, body, Math.min(deadline - began, more ? this.timeoutMs / 2 : Infinity));
         if (r.status >= 500) throw problem(r);
         this.#well(n);
-        return r;
+        if (!rejects(r.status, () => problem(r).code)) return r;
+        if (rejection || !more) return this.#rejected(rejection ?? r);
+        rejection = r;
       } catch (e) {
         last = e as RlnodeError;
         // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
         if (/^(overloaded|no-owner|too-many-reservations)$/.test(last.code)) this.#well(n);
         else if (last.code !== "timeout") this.#mark(n, failing, last);
         else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, last);
+        if (rejection) return this.#rejected(rejection);
         // Any other node would ask the same owner for room.
         if (last.code === "too-many-reservations" || (!repeat && !untouched(last))) throw last;
       } finally {
@@ -115,13 +129,19 @@ export class Nodes {
     }
   }
 
+  #rejected(r: Reply): Reply {
+    this.journal.say("error", "rejection", `nodes reject this client: ${problem(r).message}`);
+    return r;
+  }
+
   #well(n: Node): void {
     n.failures = 0;
     this.#mark(n, 0);
   }
 
   #mark(n: Node, bad: number, why?: Error): void {
-    if (!bad !== !n.bad) this.log(`rlnode: ${n.base} is ${why ? "passed over: " + why.message : "asked again"}`);
+    if (bad) this.journal.say("warn", n.base, `${n.base} is passed over: ${why?.message}`);
+    else if (n.bad) this.journal.unsay(n.base, n.base + " is asked again");
     n.bad = bad;
     if (bad) n.again = Date.now() + Math.min(firstPause * 2 ** n.failures++, lastPause);
   }

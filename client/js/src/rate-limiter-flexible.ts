@@ -3,7 +3,7 @@ import { RateLimiterRes } from "rate-limiter-flexible";
 // @ts-expect-error The package has no types for this file, and does not export the class from its index.
 import Abstract from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
 import type { RlnodeClient } from "./client.js";
-import { clientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
+import { storeClientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
 import type { LimitUsage, Usage } from "./decision.js";
 import type { Limit } from "./request.js";
 
@@ -40,7 +40,7 @@ export class RateLimiterRlnode extends Base {
     super(options as never);
     const given = (options as { storeClient?: RlnodeClient }).storeClient;
     this.#options = given ? ({ ...options, client: given } as LimiterOptions) : options;
-    ({ client: this.#client, own: this.#own } = clientOf(this.#options));
+    ({ client: this.#client, own: this.#own } = storeClientOf(this.#options));
     for (const name of ["duration", "blockDuration", "inMemoryBlockDuration"] as const)
       if (options[name]) windowOf(name, options[name] * 1000);
   }

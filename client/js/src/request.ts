@@ -1,4 +1,4 @@
-import { RlnodeError } from "./errors.js";
+import { RequestError } from "./errors.js";
 
 /** Costs per unit, such as `{ tokens: 900 }`. */
 export type Costs = Record<string, number>;
@@ -22,19 +22,26 @@ export interface Limit {
   from?: "clock" | "first";
 }
 
+/**
+ * A value of an attribute or of a key: text, or an integer, which counts as its digits (7 and "7" are one subject). Beyond 2^53 - 1 an
+ * integer has to be a bigint. undefined, null and "" are absent: rules with such an attribute in their key don't apply, and nodes refuse
+ * a key that lacks a value with the code "missing-key".
+ */
+export type Value = string | number | bigint | null | undefined;
+
 /** One subject: a rule's, by rule and key, or one that brings its limits, by namespace and key. */
 export interface Target {
   rule?: string;
   namespace?: string;
-  /** A value for each key attribute of the rule; any 1 to 32 values with `limits`. */
-  key?: string | readonly string[];
+  /** A value for each key attribute of the rule; any 1 to 32 values with `limits`, of which "" is one. */
+  key?: Value | readonly Value[];
   limits?: readonly Limit[];
 }
 
 /** A subject that brings its limits. */
 export interface Subject {
   namespace?: string;
-  key: string | readonly string[];
+  key: Value | readonly Value[];
   limits: readonly Limit[];
   /** "exact" asks the subject's owner each time; else nodes spend leases. */
   consistency?: "exact" | "hybrid";
@@ -47,7 +54,7 @@ export interface Subject {
 
 /** A check: by rule and key, by attributes, by key and limits, or of up to 16 subjects that bring their limits. */
 export interface CheckRequest extends Target {
-  attributes?: Readonly<Record<string, string>>;
+  attributes?: Readonly<Record<string, Value>>;
   subjects?: readonly Subject[];
   consistency?: "exact" | "hybrid";
   shadow?: boolean;
@@ -91,15 +98,43 @@ const utf8 = new TextEncoder();
 
 /** need throws if no node could decide the call. */
 function need(ok: unknown, what: string): void {
-  if (!ok) throw new RlnodeError(0, "invalid", what);
+  if (!ok) throw new RequestError(what);
+}
+
+/** textOf returns what a value of a key or an attribute counts as; undefined if it is absent. */
+function textOf(value: unknown, what: string): string | undefined {
+  if (value === undefined || value === null) return undefined;
+  if (typeof value === "string") return fit(value);
+  if (typeof value === "bigint" || (Number.isSafeInteger(value) && !Object.is(value, -0))) return fit(String(value));
+  const shown = typeof value === "number" ? (Object.is(value, -0) ? "-0" : value) : Array.isArray(value) ? "an array" : "of the type " + typeof value;
+  throw new RequestError(`${what} is ${shown}; text is wanted, or an integer, beyond 2^53 - 1 as a bigint`);
+}
+
+/** keyOf returns a key as nodes expect it. What is absent is for the node to refuse, since only it knows the rule. */
+function keyOf(key: unknown, inline: boolean): unknown {
+  const one = (value: unknown, what: string) => {
+    const text = textOf(value, what);
+    need(text !== undefined || !inline, what + " is missing");
+    return text ?? null;
+  };
+  if (!Array.isArray(key)) return one(key, "key");
+  return key.length === 1 ? one(key[0], "key[0]") : Array.from(key, (value, i) => one(value, `key[${i}]`));
+}
+
+/** attributesOf returns the attributes that are there. */
+function attributesOf(attributes: unknown): Record<string, string> {
+  const plain = typeof attributes === "object" && !Array.isArray(attributes) && !(attributes instanceof Map);
+  need(plain, "attributes: an object of values by name is wanted");
+  const named = Object.entries(attributes as Fields).map(([name, value]) => [name.toWellFormed(), textOf(value, "attributes." + name)]);
+  return Object.fromEntries(named.filter(([, text]) => text)); // "" is absent, too
 }
 
 /**
  * fit turns a value into one that a node accepts: of one over 1,024 bytes the first and the last 512 are kept, since rules match by
  * either.
  */
-export function fit(value: unknown): string {
-  const text = String(value).toWellFormed();
+export function fit(value: string): string {
+  const text = value.toWellFormed();
   if (text.length * 3 <= maxValue) return text;
   const bytes = utf8.encode(text);
   if (bytes.length <= maxValue) return text;
@@ -114,13 +149,14 @@ export function fit(value: unknown): string {
 
 /** whole returns an amount, at most the largest. */
 function whole(value: unknown, least: number, what: string): number {
-  const n = Math.min(value as number, most);
+  const n = typeof value === "number" ? Math.min(value, most) : NaN;
   need(Number.isInteger(n) && n >= least, `${what}: ${String(value)} is no whole number of at least ${least}`);
   return n;
 }
 
 /** costsOf returns the costs of an adjustment if they may be below 0. */
 function costsOf(costs: Costs, least: number): Costs {
+  need(typeof costs === "object" && !Array.isArray(costs), "costs: an object of amounts by unit is wanted");
   const out: Costs = {};
   for (const unit in costs) {
     out[unit] = whole(costs[unit], least, "costs." + unit);
@@ -130,7 +166,9 @@ function costsOf(costs: Costs, least: number): Costs {
 }
 
 /** limitOf returns a limit as nodes spell it. */
-export function limitOf({ per, ...limit }: Fields): Fields {
+export function limitOf(given: Fields): Fields {
+  need(typeof given === "object" && given, "limits: an object such as { limit: 5, per: '1m' } is wanted");
+  const { per, ...limit } = given;
   whole(limit.limit, 1, "limit");
   need(limit.limit <= most, "limit: too large");
   need(per || limit.per_ms, "per: a limit needs its window");
@@ -142,13 +180,16 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
   const { requestId, ttlMs, headers: _, wait: __, ...out } = q;
   const { key, limits, attributes, namespace } = out;
   if (limits) {
-    need(limits.length > 0 && limits.length < 9, "limits: 1 to 8 are wanted");
-    need(key !== undefined, "limits need a key");
+    need(Array.isArray(limits) && limits.length > 0 && limits.length < 9, "limits: 1 to 8 are wanted");
+    need(key !== undefined && key !== null, "limits need a key");
     out.limits = limits.map(limitOf);
   }
-  if (namespace !== undefined) out.namespace = fit(namespace);
-  if (key !== undefined) out.key = !Array.isArray(key) ? fit(key) : key.length === 1 ? fit(key[0]) : key.map(fit);
-  if (attributes) out.attributes = Object.fromEntries(Object.entries(attributes).map(([name, value]) => [name, fit(value)]));
+  need(typeof (out.rule ?? "") === "string", "rule: text is wanted");
+  need(typeof (namespace ?? "") === "string", "namespace: text is wanted");
+  if (namespace) out.namespace = fit(namespace);
+  if (key !== undefined && key !== null) out.key = keyOf(key, !!(limits || namespace));
+  else delete out.key;
+  if (attributes) out.attributes = attributesOf(attributes);
   if (out.cost !== undefined) out.cost = costsOf({ requests: out.cost }, least).requests;
   if (out.costs) out.costs = costsOf(out.costs, least);
   if (mode) out.mode = mode;
@@ -159,7 +200,7 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
     out.peek = true; // nodes of older releases know that
   }
   if (requestId != null) {
-    need(requestId && utf8.encode(requestId).length <= 64, "requestId: 1 to 64 bytes are wanted");
+    need(typeof requestId === "string" && requestId && utf8.encode(requestId).length <= 64, "requestId: 1 to 64 bytes are wanted");
     out.request_id = requestId;
   }
   if (ttlMs !== undefined) out.ttl_ms = whole(ttlMs, 1, "ttlMs");
@@ -169,6 +210,8 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
 /** Built is the body of a call, with what its answer is read by. */
 export interface Built {
   body: string;
+  /** What the body has. */
+  fields: Fields;
   /** Some of it is counted even if the answer is no. */
   counts?: boolean;
   /** No batch may carry it: the answer would not tell what was taken, or lack its headers. */
@@ -178,12 +221,14 @@ export interface Built {
 /** checkBody returns the body of a check, and throws if no node could decide it. */
 export function checkBody(request: CheckRequest & { ttlMs?: number }, mode?: Mode): Built {
   const q: Fields = request;
+  need(typeof q === "object" && q, "a check is an object");
   const { subjects, limits, rule, attributes } = q;
   const inline = limits || q.namespace || q.consistency || q.shadow;
   let out = fieldsOf(q, subjects ? undefined : mode);
   if (subjects) {
     need(!(inline || rule || attributes || q.key || q.mode || q.cost || q.costs), "subjects exclude rule, key, attributes, limits, mode and costs");
-    need(subjects.length > 0 && subjects.length < 17, "subjects: 1 to 16 are wanted");
+    need(Array.isArray(subjects) && subjects.length > 0 && subjects.length < 17, "subjects: 1 to 16 are wanted");
+    need(subjects.every((s: unknown) => typeof s === "object" && s), "subjects: objects are wanted");
     out = { ...out, subjects: subjects.map((s: Fields) => fieldsOf({ ...s, limits: s.limits ?? [] }, mode)) };
   } else {
     need(limits || !inline, "namespace, consistency and shadow need limits");
@@ -192,7 +237,7 @@ export function checkBody(request: CheckRequest & { ttlMs?: number }, mode?: Mod
   }
   const modes: unknown[] = (out.subjects ?? [out]).map((s: Fields) => s.mode);
   const counts = modes.includes("count");
-  return { body: bounded(out), counts, alone: q.headers || (counts && modes.some((m) => m !== "count")) };
+  return { ...bounded(out), counts, alone: q.headers || (counts && modes.some((m) => m !== "count")) };
 }
 
 /** targetBody returns the body of a call about one subject that is no check; `changes`: it needs a cost. */
@@ -201,14 +246,20 @@ export function targetBody(request: AdjustRequest, id?: string, changes?: boolea
   need(!rule === !!(limits || namespace), "either a rule, or a namespace or limits, are wanted");
   need(rule || key !== undefined, "key is missing");
   need(!changes || cost !== undefined || Object.keys(costs ?? {})[0], "a cost, or costs, are wanted");
-  return { body: bounded(fieldsOf({ requestId: id, ...request }, undefined, -most)) };
+  return bounded(fieldsOf({ requestId: id, ...request }, undefined, -most));
 }
 
 /** settleBody returns the body of a settlement. */
-export const settleBody = (reservation: string, costs: Costs): Built => ({ body: bounded({ reservation, costs: costsOf(costs, 0) }) });
+export const settleBody = (reservation: string, costs: Costs): Built => bounded({ reservation, costs: costsOf(costs, 0) });
 
-function bounded(fields: Fields): string {
-  const body = JSON.stringify(fields);
+/** bounded returns a body with these fields. */
+function bounded(fields: Fields): Built {
+  let body: string;
+  try {
+    body = JSON.stringify(fields);
+  } catch (e) {
+    throw new RequestError((e as Error).message); // a bigint, or a circle, where a node expects neither
+  }
   need(body.length * 3 <= maxBody || utf8.encode(body).length <= maxBody, `the call has over ${maxBody} bytes`);
-  return body;
+  return { body, fields };
 }

@@ -1,5 +1,5 @@
 import type { RlnodeClient } from "./client.js";
-import { clientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
+import { storeClientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
 import type { RlnodeError } from "./errors.js";
 
 export type StoreOptions = Connection & {
@@ -32,7 +32,7 @@ export class Store {
     private readonly options: StoreOptions,
     private readonly namespace: string,
   ) {
-    ({ client: this.#client, own: this.#own } = clientOf(options));
+    ({ client: this.#client, own: this.#own } = storeClientOf(options));
     this.prefix = options.prefix ?? "";
   }
 
@@ -60,7 +60,7 @@ export class Store {
     } catch (e) {
       const { httpStatus } = e as RlnodeError;
       if (httpStatus > 0 && httpStatus < 500) throw e;
-      this.options.log?.(`rlnode: a hit stays counted: ${(e as Error).message}`);
+      this.options.log?.(`rlnode: a hit stays counted: ${(e as Error).message}`, "warn");
     }
   }
 

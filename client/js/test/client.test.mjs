@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 import { Local } from "../dist/esm/local.js";
-import { RlnodeClient, RlnodeError } from "rlnode";
+import { RequestError, RlnodeClient, RlnodeError } from "rlnode";
 import { eventually } from "./node.mjs";
 
 const dead = "http://127.255.1.2:4444"; // nothing listens there
@@ -180,7 +180,7 @@ test("onError: open, closed and local", async () => {
 });
 
 test("local: limits that come with the call", async () => {
-  const c = new RlnodeClient({ nodes: dead, onError: "local" });
+  const c = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 9, per: "1h" } });
   const own = { key: "k", limits: [{ limit: 2, per: "1m" }, { limit: 5, per: 3_600_000, unit: "tokens" }] };
   assert.deepEqual([(await c.check({ ...own, costs: { tokens: 3 } })).allowed, (await c.check({ ...own, costs: { tokens: 3 } })).allowed], [true, false]);
   const d = await c.check(own);
@@ -211,13 +211,12 @@ test("local: checks that bring no limits have the given ones", async () => {
   assert.equal(await allowed({ ...q, rule: "other" }), true);
   assert.deepEqual([await allowed(at("192.0.2.1")), await allowed(at("192.0.2.1", "/b")), await allowed(at("192.0.2.1", "/c"))], [true, true, false]);
   assert.equal(await allowed(at("192.0.2.2")), true);
-  const none = new RlnodeClient({ nodes: dead, onError: "local" });
-  for (let i = 0; i < 5; i++) assert.equal((await none.check(q)).allowed, true);
+  for (const local of [undefined, []]) assert.throws(() => new RlnodeClient({ nodes: dead, onError: "local", local }), RequestError);
   for (const per of ["", "1 fortnight", -1]) assert.throws(() => new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per } }));
 });
 
 test("local: a window that is none is refused", async () => {
-  const c = new RlnodeClient({ nodes: dead, onError: "local" });
+  const c = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 9, per: "1h" } });
   await assert.rejects(c.check({ key: "k", limits: [{ limit: 1, per: "1 fortnight" }] }), { code: "invalid" });
 });
 
@@ -230,7 +229,7 @@ test("local: memory is bounded", () => {
   assert.equal(of(0).allowed, false); // who is known goes on: by its limit, and another one by its own
   const known = { key: "k1", limits: [{ limit: 2, per: "1h" }] };
   assert.deepEqual([local.decide(known).allowed, local.decide(known).allowed], [true, false]);
-  assert.equal(local.decide({ key: "unknown", limits: known.limits }, "peek").allowed, true); // takes no place
+  assert.equal(local.decide({ key: "unknown", limits: known.limits, mode: "peek" }).allowed, true); // takes no place
 });
 
 test("what strangers could cause is refused, also with open", async (t) => {
@@ -309,4 +308,87 @@ test("an answer without end is not read to its end", async (t) => {
   for (const d of await Promise.all([c.check(q), c.check(q)])) assert.deepEqual([d.allowed, d.error.code], [false, "bad-answer"]);
   assert.ok(sent > 64 << 20 && sent < 128 << 20, `${sent} bytes`);
   assert.equal((await new RlnodeClient({ nodes: [url, good.url], timeoutMs: 60_000 }).check(q)).decidedBy, "owner");
+});
+
+const unauthorized = problem(401, "unauthorized");
+const forbidden = problem(403, "forbidden");
+const unknownRule = problem(404, "unknown-rule");
+
+/** journal keeps what a client logs. */
+function journal() {
+  const lines = [];
+  const log = (message, level) => lines.push(`${level} ${message}`);
+  return { log, lines, count: (...parts) => lines.filter((line) => parts.every((part) => line.includes(part))).length };
+}
+
+test("a client that a node rejects asks one other", async (t) => {
+  for (const answer of [unauthorized, forbidden]) {
+    const { status, body } = answer;
+    const [one, two, three, good] = [await fake(t, () => answer), await fake(t, () => answer), await fake(t, () => answer), await fake(t)];
+    const { log, count } = journal();
+    assert.equal((await new RlnodeClient({ nodes: [one.url, good.url], log }).check(q)).allowed, true);
+    assert.deepEqual([one.requests.length, good.requests.length, count("error")], [1, 1, 0]);
+    const nodes = [one.url, two.url, three.url];
+    const shut = new RlnodeClient({ nodes, log });
+    for (let i = 0; i < 5; i++) await assert.rejects(shut.check(q), { httpStatus: status, code: body.code });
+    assert.equal(count("error", "reject", body.code), 1); // once a minute
+    const open = await new RlnodeClient({ nodes, log, onRejected: "open", onError: "closed" }).check(q);
+    assert.deepEqual([open.allowed, open.decidedBy, open.error.httpStatus], [true, "error", status]);
+    assert.equal(three.requests.length, 0);
+    await assert.rejects(new RlnodeClient({ nodes: [one.url, dead], log }).check(q), { httpStatus: status });
+  }
+  assert.throws(() => new RlnodeClient({ nodes: dead, onRejected: "local" }), /onRejected/);
+});
+
+test("an unknown rule whose name is the program's is left to onError, and any other is refused", async (t) => {
+  const s = await fake(t, (path) => (path === "/v1/check" ? unknownRule : { body: { results: [] } }));
+  const { log, count } = journal();
+  const mine = { rule: "mine", key: "k" };
+  for (const [onError, allowed] of [["open", true], ["closed", false]]) {
+    const c = new RlnodeClient({ nodes: s.url, onError, rules: "mine", log });
+    assert.deepEqual([(await c.check(mine)).allowed, (await c.check(mine)).error.code], [allowed, "unknown-rule"]);
+    await assert.rejects(c.check({ rule: "other", key: "k" }), { code: "unknown-rule" });
+  }
+  assert.equal(count("error", '"mine"'), 2); // once by each client
+  const local = new RlnodeClient({ nodes: s.url, onError: "local", local: { limit: 1, per: "1m" }, rules: ["mine"], log });
+  assert.deepEqual([(await local.check(mine)).allowed, (await local.check(mine)).allowed], [true, false]);
+});
+
+test("the token and the rules are checked at the start", async (t) => {
+  const about = (code) => fake(t, () => ({ body: { error: problem(0, code).body } }));
+  const [known, unknown, rejecting] = [await about("bad-value"), await about("unknown-rule"), await fake(t, () => unauthorized)];
+  const { log, lines, count } = journal();
+  const c = new RlnodeClient({ nodes: known.url, rules: "known", log });
+  new RlnodeClient({ nodes: unknown.url, rules: ["misspelt"], log });
+  new RlnodeClient({ nodes: rejecting.url, token: "wrong", log });
+  await eventually("all is logged", () => count("error", '"misspelt"') === 1 && count("error", "reject") === 1 && known.requests[0]);
+  assert.equal(lines.length, 2);
+  assert.deepEqual(known.requests[0].body, { checks: [{ rule: "known", key: [], peek: true }] });
+  c.expectRules("known");
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  assert.equal(known.requests.length, 1); // it has been asked about
+});
+
+test("a lost node is logged by default, once a minute", async (t) => {
+  const warned = t.mock.method(console, "warn", () => {});
+  const c = new RlnodeClient({ nodes: dead });
+  for (let i = 0; i < 20; i++) await c.check(q);
+  assert.equal(warned.mock.callCount(), 1);
+  assert.match(warned.mock.calls[0].arguments[0], /^rlnode: http:\/\/127\.255\.1\.2:4444 is passed over: /);
+  const now = Date.now();
+  t.mock.method(Date, "now", () => now + 61_000);
+  for (let i = 0; i < 5; i++) await c.check(q);
+  assert.equal(warned.mock.callCount(), 2);
+});
+
+test("whatever is asked, an error is a RequestError", async () => {
+  const c = new RlnodeClient({ nodes: dead, log: () => {} });
+  const circle = {};
+  circle.circle = circle;
+  for (const request of [
+    undefined, null, 7, "r", { rule: 7, key: "k" }, { rule: {}, key: "k" }, { rule: "r", attributes: [] }, { attributes: "ip" }, { attributes: new Map([["a", "b"]]) },
+    { key: "k", limits: "ab" }, { key: "k", limits: [null] }, { key: "k", limits: [7] }, { subjects: "a" }, { subjects: [null] }, { rule: "r", key: "k", cost: 1n },
+    { rule: "r", key: "k", cost: "1" }, { rule: "r", key: "k", costs: 5 }, { rule: "r", key: "k", costs: { a: "1" } }, { rule: "r", key: "k", requestId: {} },
+    { rule: "r", key: "k", detail: 1n }, { rule: "r", key: "k", other: circle }, { key: "k", namespace: 7, limits: [{ limit: 1, per: "1m" }] },
+  ]) await assert.rejects(c.check(request), RequestError, String(request?.rule)); // prettier-ignore
 });

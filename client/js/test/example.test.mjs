@@ -6,19 +6,29 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { closing, root, scratch, start } from "./node.mjs";
 
-test("the Express example", async (t) => {
-  const dir = join(scratch, "express");
+let runs = 0;
+
+/** run runs the example with nodes. It returns its address, and what it has written. */
+async function run(t, nodes) {
+  const dir = join(scratch, "express-" + ++runs);
   mkdirSync(join(dir, "node_modules"), { recursive: true });
   cpSync(join(root, "examples/express/app.mjs"), join(dir, "app.mjs"));
   for (const name of ["express", "express-rate-limit"]) symlinkSync(join(root, "client/js/node_modules", name), join(dir, "node_modules", name));
   symlinkSync(join(root, "client/js"), join(dir, "node_modules/rlnode"));
-  const node = closing(t, await start());
-  const app = spawn(process.execPath, ["app.mjs"], { cwd: dir, env: { ...process.env, RLNODE_NODES: node.url, PORT: "0" }, stdio: ["ignore", "pipe", "inherit"] });
+  const app = spawn(process.execPath, ["app.mjs"], { cwd: dir, env: { ...process.env, RLNODE_NODES: nodes, PORT: "0" }, stdio: "pipe" });
   t.after(() => app.kill());
+  let errors = "";
+  app.stderr.on("data", (text) => (errors += text));
   const url = await new Promise((resolve, reject) => {
     app.stdout.on("data", (text) => resolve(/http:\S+(?=\. )/.exec(String(text))[0]));
-    app.on("exit", () => reject(new Error("the example ended")));
+    app.on("exit", () => reject(new Error("the example ended:\n" + errors)));
   });
+  return { url, log: () => errors };
+}
+
+test("the Express example", async (t) => {
+  const node = closing(t, await start());
+  const { url } = await run(t, node.url);
   const page = await fetch(url);
   assert.match(await page.text(), /^Hello\. Rule per-ip has 99 left \(decided by owner\)/);
   assert.ok(page.headers.get("ratelimit"));
@@ -26,9 +36,25 @@ test("the Express example", async (t) => {
   for (let i = 0; i < 6; i++) statuses.push((await fetch(url + "/search")).status);
   assert.deepEqual(statuses, [200, 200, 200, 200, 200, 429]);
   await node.stop();
-  const alone = await fetch(url);
-  assert.deepEqual([alone.status, /decided by (error|local)/.test(await alone.text())], [200, true]);
-  assert.equal((await fetch(url + "/search")).status, 200); // the store limits in the process, too
+  await limitsByItself(url);
+});
+
+/** limitsByItself: without a node the example has the limits that its comments name. */
+async function limitsByItself(url) {
+  const searches = [];
+  for (let i = 0; i < 6; i++) searches.push((await fetch(url + "/search")).status);
+  assert.deepEqual(searches, [200, 200, 200, 200, 200, 429]);
+  const pages = [];
+  for (let i = 0; i < 130; i++) pages.push((await fetch(url)).status);
+  assert.equal(pages.filter((status) => status === 200).length, 94); // 100, of which the searches took six
+  assert.ok(pages.slice(94).every((status) => status === 429));
+}
+
+test("the Express example without a node", async (t) => {
+  const { url, log } = await run(t, "http://127.255.1.2:4444");
+  assert.match(await (await fetch(url)).text(), /decided by local/);
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  assert.match(log(), /rlnode: http:\/\/127\.255\.1\.2:4444 is passed over/);
 });
 
 test("the README's lines", async (t) => {

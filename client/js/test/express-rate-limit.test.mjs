@@ -138,7 +138,7 @@ test("without a node: the library's option, or the store's", async (t) => {
 test("without a node: what the client says that a store is given", async () => {
   const { RlnodeClient } = await import("rlnode");
   const hits = async (onError, own) => {
-    const s = new RlnodeStore({ client: new RlnodeClient({ nodes: "http://127.255.1.2:4444", onError }), onError: own });
+    const s = new RlnodeStore({ client: new RlnodeClient({ nodes: "http://127.255.1.2:4444", onError, local: { limit: 9, per: "1h" } }), onError: own });
     s.init({ windowMs: 60_000, limit: 5 });
     await s.increment("k");
     return (await s.increment("k")).totalHits;

@@ -154,7 +154,30 @@ for (const [name, serve] of Object.entries(apps)) {
     assert.equal((await local("/", "192.0.2.1")).status, 200);
     const second = await local("/", "192.0.2.1");
     assert.deepEqual([second.status, second.headers.get("retry-after")], [429, "60"]);
-    assert.equal((await (await run(t, { rule: "nonsense" }))("/", "192.0.2.1")).status, 500);
+    const nonsense = { rule: "nonsense", log: () => {} };
+    assert.equal((await (await run(t, nonsense))("/", "192.0.2.1")).status, 200); // as onError says: the operator's mistake
+    assert.equal((await (await run(t, { ...nonsense, onError: "closed" }))("/", "192.0.2.1")).status, 503);
+    const wrong = await (await run(t, { rule: "user", key: () => ({}), log: () => {} }))("/", "192.0.2.1");
+    assert.equal(wrong.status, 503);
+    assert.match(wrong.headers.get("content-type"), /^application\/problem\+json/);
+  });
+
+  test(`${name}: a key that is missing`, async (t) => {
+    const ask = async (missingKey, key) => {
+      const r = await (await run(t, { rule: "user", key: () => key, missingKey }))("/", "192.0.2.1");
+      return [r.status, r.status === 400 ? (await r.json()).code : (await r.text(), r.headers.get("ratelimit") !== null)];
+    };
+    for (const absent of [undefined, null, "", [null], [""]]) {
+      assert.deepEqual(await ask(undefined, absent), [400, "missing-key"]);
+      assert.deepEqual(await ask("refuse", absent), [400, "missing-key"]);
+      assert.deepEqual(await ask("allow", absent), [200, false]);
+      assert.deepEqual(await ask("error", absent), [500, false]);
+    }
+    assert.deepEqual(await ask("anonymous-" + name, undefined), [200, true]);
+    const statuses = [];
+    for (let i = 0; i < 3; i++) statuses.push((await ask(undefined, "anonymous-" + name))[0]);
+    assert.deepEqual(statuses, [200, 200, 429]); // of three, one was used
+    assert.equal((await ask("refuse", 70 + name.length))[0], 200);
   });
 }
 

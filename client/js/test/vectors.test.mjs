@@ -3,11 +3,11 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { test } from "node:test";
-import { RlnodeClient } from "rlnode";
+import { RequestError, RlnodeClient } from "rlnode";
 import { rateLimit as forExpress } from "rlnode/express";
 import { rateLimit as forHono } from "rlnode/hono";
 
-const { addresses, calls, invalid, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
+const { addresses, calls, invalid, keys, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
 
 const camelName = (name) => name.replace(/_(.)/g, (_, c) => c.toUpperCase());
 
@@ -75,17 +75,94 @@ for (const one of calls)
 test("invalid calls are not sent", async (t) => {
   const server = await fake(t);
   const client = new RlnodeClient({ nodes: [server.url] });
-  for (const { name, call, request } of invalid) await assert.rejects(make(client, call, request), { name: "RlnodeError", code: "invalid" }, name);
+  for (const { name, call, request } of invalid) await assert.rejects(make(client, call, request), { name: "RequestError", code: "invalid" }, name);
   assert.equal(server.requests.length, 0);
 });
 
-test("values are made to fit", async (t) => {
+/** valueOf returns the value of a vector; JSON has integers that are bigints here. */
+const valueOf = ({ json, javascript }) => {
+  if (javascript) return Function(`return (${javascript})`)();
+  return /^-?\d+$/.test(json) && !Number.isSafeInteger(Number(json)) ? BigInt(json) : JSON.parse(json);
+};
+const isOurs = (v) => (v.javascript ?? v.json) && (!v.for || v.for.includes("javascript"));
+
+test("values", async (t) => {
   const server = await fake(t);
+  server.answer.body = JSON.stringify({ allowed: true, decided_by: "none" });
   const client = new RlnodeClient({ nodes: [server.url] });
-  for (const { have, sent } of values) {
+  for (const v of values.filter(isOurs)) {
     server.requests = [];
-    await client.check({ attributes: { a: have } });
-    assert.equal(server.requests[0].body.attributes.a, sent);
+    const call = client.check({ attributes: { a: valueOf(v) } });
+    if (v.wrong) {
+      await assert.rejects(call, (e) => e instanceof RequestError && e.code === "invalid" && e.message.includes("attributes.a"), v.javascript ?? v.json);
+      assert.equal(server.requests.length, 0);
+    } else {
+      await call;
+      assert.deepEqual(server.requests[0].body.attributes, v.absent ? {} : { a: v.text }, v.javascript ?? v.json);
+    }
+  }
+});
+
+test("keys", async (t) => {
+  const server = await fake(t);
+  server.answer.body = JSON.stringify({ allowed: true, decided_by: "owner", rule: "r" });
+  const client = new RlnodeClient({ nodes: [server.url] });
+  for (const v of keys.filter(isOurs)) {
+    server.requests = [];
+    const name = v.javascript ?? v.json;
+    const call = client.check({ key: valueOf(v), ...(v.limits ? { limits: [{ limit: 1, per: "1m" }] } : { rule: "r" }) });
+    if (v.invalid) {
+      await assert.rejects(call, (e) => e instanceof RequestError && e.message.includes("key"), name);
+      assert.equal(server.requests.length, 0);
+      continue;
+    }
+    await call;
+    const { key } = server.requests[0].body;
+    if (v.text) assert.deepEqual([key].flat(), v.text, name);
+    else if (v.error === "missing-key") assert.ok(key === undefined || [key].flat().some((one) => one === null || one === ""), name);
+  }
+});
+
+// Of many values, each is sent as itself or refused. What is sent of two different ones is different.
+test("values are kept apart", async (t) => {
+  const seen = new Map();
+  let sent;
+  const client = new RlnodeClient({
+    nodes: "http://127.0.0.1:1",
+    maxBatch: 1,
+    fetch: (_, { body }) => {
+      sent = JSON.parse(body).key[0];
+      return Promise.resolve(new Response(JSON.stringify({ allowed: true, decided_by: "none" })));
+    },
+  });
+  let seed = 1;
+  const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
+  const texts = ["", "a", "B", "7", "07", "-0", " ", "\0", "é", "\ud800", "\udfff", "😀", "null", "undefined", "[object Object]", "NaN", "true", "x".repeat(300)];
+  const text = () => Array.from({ length: random(5) }, () => texts[random(texts.length)]).join("");
+  const others = [
+    () => random(2 ** 31) - 2 ** 30, () => random(2 ** 31) * 2 ** random(40), () => BigInt(random(2 ** 31)) ** BigInt(random(9)), () => random(1000) / 10,
+    () => [undefined, null, NaN, Infinity, -0, true, false][random(7)], () => [[], ["a"], {}, { a: 1 }, new Date(), () => 1, Symbol("s"), new String("a"), Object.create(null)][random(9)],
+  ]; // prettier-ignore
+  for (let i = 0; i < 100_000; i++) {
+    const value = random(2) ? text() : others[random(others.length)]();
+    const whole = typeof value === "bigint" || (Number.isSafeInteger(value) && !Object.is(value, -0));
+    sent = undefined;
+    let error;
+    try {
+      await client.check({ rule: "r", key: [value, "b"] });
+    } catch (e) {
+      error = e;
+    }
+    if (typeof value === "string" || whole) {
+      const as = String(value).toWellFormed();
+      assert.equal(error, undefined);
+      if (Buffer.byteLength(as) > 1024) assert.ok(Buffer.byteLength(sent) <= 1024);
+      else assert.equal(sent, as);
+      const other = seen.get(sent) ?? as;
+      assert.ok(other === as || Buffer.byteLength(as) > 1024, "two values are sent as " + sent);
+      seen.set(sent, as);
+    } else if (value == null) assert.deepEqual([sent, error], [null, undefined]);
+    else assert.ok(error instanceof RequestError && sent === undefined, String(typeof value));
   }
 });
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -24,6 +25,7 @@ from rlnode import (
     DeadlineError,
     NodeError,
     QueueFullError,
+    RequestError,
     RlnodeError,
     UnavailableError,
     fingerprint,
@@ -191,7 +193,9 @@ def test_on_error(connect: Connect) -> None:
 
 def test_on_error_local(connect: Connect) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
-    client = connect(nobody, on_error="local")
+    with pytest.raises(RequestError, match="local_limits"):
+        connect(nobody, on_error="local")
+    client = connect(nobody, on_error="local", local_limits=[{"limit": 9, "per": "1h"}])
     seen = [client.check(key="k", limits=LIMIT) for _ in range(4)]
     assert [d.allowed for d in seen] == [True, True, True, False]
     assert [d.remaining for d in seen] == [2, 1, 0, 0]
@@ -210,8 +214,6 @@ def test_on_error_local(connect: Connect) -> None:
     assert not client.check(subjects=[{"key": "a", "limits": tokens, "costs": {"tokens": 9}}, {"key": "k", "limits": LIMIT}])
     assert client.check(key="a", limits=tokens, costs={"tokens": 10})
     assert client.check(key="k", limits=LIMIT, shadow=True)
-    # By rules: their limits are not known here.
-    assert all(client.check("r", "k") for _ in range(10))
     ruled = connect(nobody, on_error="local", local_limits=[{"limit": 2, "per": "1m"}])
     assert [ruled.check("r", "k").allowed for _ in range(3)] == [True, True, False]
     assert ruled.check("r", "l")
@@ -219,7 +221,7 @@ def test_on_error_local(connect: Connect) -> None:
 
 
 def test_local_memory_is_bounded() -> None:
-    client = Client(f"http://127.0.0.1:{free_port()}", on_error="local")
+    client = Client(f"http://127.0.0.1:{free_port()}", on_error="local", local_limits=LIMIT)
     client._core.nodes[0].condition = 2  # as after a failure
     local = client._core.local
     for i in range(100_000):
@@ -235,11 +237,80 @@ def test_local_memory_is_bounded() -> None:
 
 def test_what_a_node_rejects_never_passes(connect: Connect, fake: MakeFake) -> None:
     for status, code in ((400, "bad-value"), (401, "unauthorized"), (403, "forbidden"), (404, "unknown-rule"), (413, "too-large")):
-        for options in ({}, {"on_error": "local"}):
+        for options in ({}, {"on_error": "local", "local_limits": LIMIT}):
             node = fake(lambda path, body, status=status, code=code: problem(status, code))
             with pytest.raises(NodeError, match=code):
                 connect(node.url, **dict(options)).check("r", "k")
             assert len(node.requests) == 1
+
+
+def test_rejected_calls_try_one_other_node(connect: Connect, fake: MakeFake, caplog: pytest.LogCaptureFixture) -> None:
+    for status, code in ((401, "unauthorized"), (403, "forbidden")):
+        rejecting = [fake(lambda path, body, status=status, code=code: problem(status, code)) for _ in range(3)]
+        good = fake(decide)
+        assert connect([rejecting[0].url, good.url]).check("r", "k")
+        assert (len(rejecting[0].requests), len(good.requests)) == (1, 1)
+        assert not caplog.records
+        urls = [one.url for one in rejecting]
+        client = connect(urls)
+        for _ in range(5):
+            with pytest.raises(NodeError, match=code):
+                client.check("r", "k")
+        assert [r.levelname for r in caplog.records if "reject" in r.getMessage()] == ["ERROR"]  # once a minute
+        opened = connect(urls, on_rejected="open", on_error="closed").check("r", "k")
+        assert (opened.allowed, opened.decided_by) == (True, "error")
+        assert isinstance(opened.error, NodeError)
+        assert not rejecting[2].requests
+        with pytest.raises(NodeError, match=code):
+            connect([urls[0], f"http://127.0.0.1:{free_port()}"]).check("r", "k")
+        caplog.clear()
+    with pytest.raises(ValueError, match="on_rejected"):
+        connect("http://127.0.0.1:1", on_rejected="local")
+
+
+def test_unknown_rules_of_the_program(connect: Connect, fake: MakeFake) -> None:
+    """A constant of the program that is wrong is the operator's mistake. Any other may come from a stranger."""
+    url = fake(lambda path, body: problem(404, "unknown-rule")).url
+    for on_error, passes in (("open", True), ("closed", False)):
+        client = connect(url, on_error=on_error, rules="mine")
+        assert client.check("mine", "k").allowed is passes
+        with pytest.raises(NodeError, match="unknown-rule"):
+            client.check("other", "k")
+    local = connect(url, on_error="local", local_limits=[{"limit": 1, "per": "1m"}], rules=["mine"])
+    assert [local.check("mine", "k").allowed for _ in range(2)] == [True, False]
+
+
+def test_setup_is_checked(fake: MakeFake, caplog: pytest.LogCaptureFixture) -> None:
+    def about(code: str) -> Fake:
+        return fake(lambda path, body: as_answer(200, {"results": [{"error": {"status": 400, "code": code}} for _ in body["checks"]]}))
+
+    def logged(text: str) -> bool:
+        return any(r.levelno == logging.ERROR and text in r.getMessage() for r in caplog.records)
+
+    known, unknown, rejecting = about("bad-value"), about("unknown-rule"), fake(lambda path, body: problem(401, "unauthorized"))
+    clients = [Client(known.url, rules=["known"]), Client(unknown.url, rules=["misspelt"]), Client(rejecting.url, token="wrong")]
+    eventually("all is logged", lambda: logged("'misspelt'") and logged("reject") and known.requests)
+    assert len(caplog.records) == 2
+    assert known.requests[0][2] == {"checks": [{"rule": "known", "key": [], "peek": True}]}
+    for client in clients:
+        client.close()
+    caplog.clear()
+    again = Driven(unknown.url, rules=["misspelt"])
+    assert again._core  # which the first call makes
+    eventually("it is logged", lambda: logged("'misspelt'"))
+    again.close()
+
+
+def test_lost_nodes_are_logged(connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = connect(f"http://127.0.0.1:{free_port()}")
+    for _ in range(20):
+        client.check("r", "k")
+    warned = [r for r in caplog.records if "passed over" in r.getMessage()]
+    assert [r.levelname for r in warned] == ["WARNING"]
+    later = time.monotonic() + 61
+    monkeypatch.setattr("rlnode._setup.time.monotonic", lambda: later)
+    client._core.options.setup.log(logging.WARNING, client._core.nodes[0].address.base, "node is passed over")
+    assert len([r for r in caplog.records if "passed over" in r.getMessage()]) == 2
 
 
 def test_checks_share_requests(connect: Connect, fake: MakeFake) -> None:
@@ -567,4 +638,5 @@ def test_fork(fake: MakeFake) -> None:
 
 def test_small_things() -> None:
     assert [span(s) for s in (0.001, 1.5, 59, 60, 90, 3600, 5400, 86400)] == ["0.001s", "1.5s", "59s", "1m", "1m30s", "1h", "1h30m", "24h"]
+    assert fingerprint("") == ""
     assert fingerprint("secret") == "2bb80d537b1da3e38bd30361aa855686"

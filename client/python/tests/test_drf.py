@@ -126,8 +126,8 @@ def test_no_node(use: Callable[..., Browser], fake: Callable[..., Fake]) -> None
     nobody = f"http://127.0.0.1:{free_port()}"
     assert use(nobody).get("/").status_code == 200
     assert use(nobody, on_error="closed").get("/").status_code == 503
-    assert [use(nobody, on_error="local").get("/own").status_code for _ in range(2)] == [200, 200]
-    browser = use(nobody, on_error="local")
+    assert [use(nobody, on_error="local", local_limits=[{"limit": 9, "per": "1h"}]).get("/own").status_code for _ in range(2)] == [200, 200]
+    browser = use(nobody, on_error="local", local_limits=[{"limit": 9, "per": "1h"}])
     assert [browser.get("/own").status_code for _ in range(3)] == [200, 200, 429]
     stranger = fake(lambda path, body: as_answer(401, {"status": 401, "code": "unauthorized", "title": "x", "detail": "x"}))
     assert use(stranger.url).get("/").status_code == 503

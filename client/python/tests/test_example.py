@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -23,20 +25,39 @@ def get(url: str) -> tuple[int, str, str]:
         return 0, "", ""
 
 
-def test_fastapi(node: Node, tmp_path: Path) -> None:
+@contextmanager
+def serving(nodes: str, log: Path) -> Iterator[str]:
+    """Runs the FastAPI example with nodes, and returns its address."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(ROOT / "examples" / "fastapi"), "--port", str(port), "app:app"]
     path = str(ROOT / "client" / "python" / "src")
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "RLNODE_NODES": node.url, "PYTHONPATH": path})
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "RLNODE_NODES": nodes, "PYTHONPATH": path})
     try:
         here = f"http://127.0.0.1:{port}"
-        status, body, header = eventually("the example serves", lambda: (found := get(here + "/"))[0] and found)
+        eventually("the example serves", lambda: get(here + "/nothing")[0])
+        yield here
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def test_fastapi(node: Node, tmp_path: Path) -> None:
+    with serving(node.url, tmp_path / "log") as here:
+        status, body, header = get(here + "/")
         assert (status, '"decided_by":"owner"' in body) == (200, True), body
         assert header.startswith('"address"')
         found = [get(here + "/report") for _ in range(4)]
         assert [status for status, _, _ in found] == [200, 200, 200, 429], found
         assert found[0][1] == '{"report":"all is well"}'
-    finally:
-        server.terminate()
-        server.wait(20)
+
+
+def test_fastapi_without_a_node(tmp_path: Path) -> None:
+    """It then limits by itself, as its comments say, and logs that."""
+    with serving(f"http://127.0.0.1:{free_port()}", tmp_path / "log") as here:
+        found = [get(here + "/report")[0] for _ in range(4)]
+        assert found == [200, 200, 200, 429]
+        pages = [get(here + "/")[0] for _ in range(130)]
+        assert pages.count(200) == 95, pages  # 100, of which the start and the reports took five
+        assert set(pages[95:]) == {429}
+    assert "is passed over" in (tmp_path / "log").read_text()

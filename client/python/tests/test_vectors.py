@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from nodes import ROOT, Answer, Fake
 from rlnode import Decision, NodeError, RequestError, Settlement, Usage
-from rlnode._requests import fit
+from rlnode._requests import question, scrub
 from rlnode._web import Seen, address_of
 
 VECTORS = json.loads((ROOT / "client" / "vectors.json").read_text())
@@ -115,7 +116,99 @@ def test_addresses() -> None:
         assert address_of(Seen("GET", "/", peer, [address["have"]]), 1) == (address["want"] or peer), address
 
 
-def test_values() -> None:
-    for value in VECTORS["values"]:
-        assert fit(value["have"]) == value["sent"]
-    assert fit("a\udcffb") == "a\ufffdb"
+def value_of(vector: dict[str, Any]) -> Any:
+    return eval(vector["python"]) if "python" in vector else json.loads(vector["json"])
+
+
+def ours(vectors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [v for v in vectors if ("python" in v or "json" in v) and "python" in v.get("for", ["python"])]
+
+
+def test_values(connect: Callable[..., Any], fake: Callable[..., Fake]) -> None:
+    node = fake(lambda path, body: None)
+    client = connect([node.url])
+    for vector in ours(VECTORS["values"]):
+        node.requests.clear()
+        value = value_of(vector)
+        if vector.get("wrong"):
+            with pytest.raises(RequestError, match=r"attributes\['a'\]"):
+                client.check(attributes={"a": value})
+            assert not node.requests
+            continue
+        client.check(attributes={"a": value})
+        assert node.requests[0][2]["attributes"] == ({} if vector.get("absent") else {"a": vector["text"]}), vector
+
+
+def test_keys(connect: Callable[..., Any], fake: Callable[..., Fake]) -> None:
+    node = fake(lambda path, body: None)
+    client = connect([node.url])
+    for vector in ours(VECTORS["keys"]):
+        node.requests.clear()
+        more: dict[str, Any] = {"limits": [{"limit": 1, "per": "1m"}]} if vector.get("limits") else {"rule": "r"}
+        if vector.get("invalid"):
+            with pytest.raises(RequestError, match="key"):
+                client.check(key=value_of(vector), **more)
+            assert not node.requests
+            continue
+        client.check(key=value_of(vector), **more)
+        sent = node.requests[0][2].get("key")
+        values = sent if isinstance(sent, list) else [sent]
+        if "text" in vector:
+            assert values == vector["text"], vector
+        elif vector["error"] == "missing-key":
+            assert None in values or "" in values, vector
+
+
+def test_values_are_kept_apart() -> None:
+    """Of many values, each is sent as itself or refused. What is sent of two different ones is different."""
+    random = Random(1)
+    pieces = ["a", "B", "7", "07", " ", "\0", "é", "\ud800", "\udfff", "\U0001f600", "None", "nan", "True", "x" * 300]
+    odd = [True, False, 1.0, math.nan, math.inf, 1j, b"a", [], ["a"], {}, {"a": 1}, {1}, ("a",), object(), Random, 10**5000]
+    seen: dict[str, str] = {}
+    for _ in range(100_000):
+        value: Any = random.choice(
+            [
+                "".join(random.choices(pieces, k=random.randrange(5))),
+                random.randrange(-(10 ** random.randrange(1, 30)), 10**9),
+                random.choice(odd),
+                None,
+            ]
+        )
+        try:
+            body = question("r", [value, "b"]).body()
+        except RequestError:
+            assert any(value is one for one in odd), value
+            continue
+        sent = json.loads(body)["key"][0]
+        if value is None:
+            assert sent is None
+            continue
+        assert type(value) in (str, int), value
+        text = str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if len(text.encode()) > 1024:
+            assert len(sent.encode()) <= 1024
+            continue
+        assert scrub(str(value)) == sent
+        assert seen.setdefault(sent, scrub(str(value))) == scrub(str(value))
+
+
+def test_other_mistakes(connect: Callable[..., Any]) -> None:
+    client = connect("http://127.0.0.1:1")
+    limits = [{"limit": 1, "per": "1m"}]
+    calls: list[dict[str, Any]] = [
+        {"rule": 7, "key": "k"},
+        {"rule": "r", "attributes": "ip"},
+        {"rule": "r", "attributes": {7: "a"}},
+        {"key": "k", "limits": 7},
+        {"key": "k", "limits": [7]},
+        {"key": "k", "limits": limits, "namespace": 7},
+        {"subjects": 7},
+        {"subjects": [7]},
+        {"rule": "r", "key": "k", "costs": 7},
+        {"rule": "r", "key": "k", "costs": {7: 1, "a": 1}},
+        {"rule": "r", "key": "k", "cost": "1"},
+        {"rule": "r", "key": "k", "request_id": 7},
+    ]
+    for call in calls:
+        with pytest.raises(RequestError):
+            client.check(**call)

@@ -20,8 +20,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
-from nodes import Fake, Node, allowed, as_answer, eventually, free_port
-from rlnode import AsyncClient
+from nodes import Fake, Node, allowed, as_answer, decide, eventually, free_port
+from rlnode import AsyncClient, MissingKeyError
 from rlnode._web import Seen, address_of
 from rlnode.asgi import RateLimitMiddleware as ASGI
 from rlnode.fastapi import limit
@@ -259,3 +259,41 @@ def test_a_node_that_comes_back(serve: Callable[..., Ask]) -> None:
         eventually("the node refuses", lambda: get("/").status_code == 429)
     finally:
         node.close()
+
+
+def test_missing_key(serve: Callable[..., Ask], fake: Callable[..., Fake]) -> None:
+    node = fake(decide)
+
+    def ask(missing_key: str | None, key: Any, **more: Any) -> tuple[int, Any, Any]:
+        node.requests.clear()
+        option = {} if missing_key is None else {"missing_key": missing_key}
+        answer = serve(nodes=[node.url], rule=None if more else "llm", key=lambda _: key, **option, **more)("/")
+        sent = [body["key"] for path, _, body in node.requests if "key" in body]
+        return answer.status_code, json_of(answer)["code"] if answer.status_code == 400 else None, sent
+
+    for absent in (None, "", [None], [""], ["a", ""]):
+        for option in (None, "refuse"):
+            assert ask(option, absent) == (400, "missing-key", [])
+        assert ask("allow", absent) == (200, None, [])
+        with pytest.raises(MissingKeyError, match="key"):
+            ask("error", absent)
+    assert ask("anonymous", None) == (200, None, ["anonymous"])
+    assert ask("anonymous", ["a", ""]) == (200, None, [["a", "anonymous"]])
+    assert ask(None, 7) == (200, None, ["7"])
+    limits = {"limits": [{"limit": 1, "per": "1m"}]}
+    assert ask(None, "", **limits) == (200, None, [""])
+    assert ask(None, None, **limits) == (400, "missing-key", [])
+
+
+def test_wrong_keys_are_refused(serve: Callable[..., Ask], fake: Callable[..., Fake], caplog: pytest.LogCaptureFixture) -> None:
+    node = fake(decide)
+    get = serve(nodes=[node.url], rule="llm", key=lambda _: {"a": 1})
+    assert [get("/").status_code for _ in range(3)] == [503, 503, 503]
+    assert [r.levelname for r in caplog.records if "refused" in r.getMessage()] == ["ERROR"]  # once a minute
+
+
+def test_unknown_rule_of_a_middleware(serve: Callable[..., Ask], start: Callable[..., Node]) -> None:
+    """It is the operator's mistake, so on_error decides."""
+    url = start().url
+    assert serve(nodes=[url], rule="nonsense")("/").status_code == 200
+    assert serve(nodes=[url], rule="nonsense", on_error="closed")("/").status_code == 503

@@ -18,7 +18,7 @@ from ._answers import Decision, Reservation, Settlement, Usage
 from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
 from ._local import LocalLimiter
-from ._options import Address, OnError, Options, options_of
+from ._options import Address, OnError, OnRejected, Options, options_of
 from ._requests import Check, Key, Limit, Target, changes_of, question, target
 from .errors import ClosedError, DeadlineError, QueueFullError
 
@@ -183,7 +183,7 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
 
 
 class AsyncClient:
-    """Asks nodes for decisions. Its options are those of Client.
+    """Asks nodes for decisions. Its options are those of Client; token and rules are checked from the first call on.
 
     Checks that are made in the same turn of the event loop share a request. Each loop has connections of its own.
     """
@@ -201,8 +201,14 @@ class AsyncClient:
         open_when_full: bool = False,
         local_limits: Sequence[Limit] = (),
         tls: ssl.SSLContext | None = None,
+        on_rejected: OnRejected = "closed",
+        rules: Sequence[str] | str = (),
     ) -> None:
-        self._options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
+        self._options = options_of(
+            nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls, on_rejected, rules
+        )
+        self._unchecked = self._options.setup.rules.copy()  # rules about which no node has been asked; there is no loop yet
+        self._token_unchecked = bool(token)
         self._local = LocalLimiter(self._options.local_limits)
         self._lock = threading.Lock()  # guards what follows
         self._closed = False
@@ -219,7 +225,14 @@ class AsyncClient:
                 state.core.closed = self._closed
                 self._states = {(loop, pid): s for (loop, pid), s in self._states.items() if pid == at[1] and not loop.is_closed()}
                 self._states[at] = state
+        if self._unchecked or self._token_unchecked:
+            rules, self._unchecked, self._token_unchecked = self._unchecked, set(), False
+            state.core.expect(tuple(rules))
         return state.core
+
+    def expect_rules(self, *names: str) -> None:
+        """See Client.expect_rules. A node is asked about them from the next call on."""
+        self._unchecked |= set(self._options.setup.add(names))
 
     async def close(self) -> None:
         """Ends all calls with ClosedError, and closes all connections. It may be called twice."""

@@ -6,6 +6,8 @@ runtime that never suspends one.
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 import time
 from collections import deque
@@ -18,7 +20,7 @@ from . import _answers as answers
 from ._answers import Decision, Reply, Reservation, Settlement, Usage
 from ._http import ResponseReader, request
 from ._local import LocalLimiter
-from ._options import LOGGER, Address, Options
+from ._options import Address, Options
 from ._requests import DEFAULT_TTL, Question, costs_of, encode, ttl_ms, with_id
 from .errors import (
     BadAnswerError,
@@ -36,6 +38,9 @@ SPARE = 64  # requests in flight that are not checks, on top of max_in_flight
 IDLE = 90.0  # seconds; a node closes an idle connection after three minutes
 OWNER_PAUSE = 0.05  # before a call is repeated that failed because the subject's owner can't be reached
 FIRST_PAUSE, LAST_PAUSE = 0.25, 5.0  # how long a node that fails is passed over before it is probed
+
+SETUP_DELAY = 0.1  # before a node is asked about the token and the rules: first comes what the program asks
+SETUP_PAUSE = 5.0  # before that is tried again
 
 MAX_ANSWER = 1 << 20
 MAX_BATCH_ANSWER = 64 << 20
@@ -152,6 +157,38 @@ class Core:
         for stream in streams:
             stream.close()
 
+    # The setup
+
+    def expect(self, rules: tuple[str, ...]) -> None:
+        """Asks a node, beside all else, whether it accepts the token and knows these rules."""
+        if not self.closed and (rules or self.options.authorization):
+            self.runtime.spawn(lambda: self._check_setup(rules))
+
+    async def _check_setup(self, rules: tuple[str, ...]) -> None:
+        # A key of no values fits only a rule without key attributes, and a peek takes nothing from that, either.
+        body = json.dumps({"checks": [{"rule": rule, "key": [], "peek": True} for rule in rules]}).encode()
+        pause = SETUP_DELAY
+        while await self.runtime.pause(pause) and not self.closed:
+            pause = SETUP_PAUSE
+            try:
+                budget = self.options.timeout
+                reply = await self._ask("/v1/check/batch", body, MAX_BATCH_ANSWER, True, time.monotonic() + budget, budget)
+                results = reply.json().get("results") if reply.status == 200 else None
+            except RlnodeError:
+                continue
+            if isinstance(results, list):
+                for rule, found in zip(rules, results):
+                    if isinstance(found, dict) and (found.get("error") or {}).get("code") == "unknown-rule":
+                        self._unknown(rule, reply.node)
+            return
+
+    def _unknown(self, rule: str, node: str) -> None:
+        self.options.setup.log(logging.ERROR, f"rule {rule}", "the rule %r of this program does not exist at %s", rule, node)
+
+    def _rejected(self, reply: Reply) -> Reply:
+        self.options.setup.log(logging.ERROR, "rejection", "nodes reject this client: %s", reply.problem())
+        return reply
+
     # The calls
 
     async def check(self, question: Question) -> Decision:
@@ -184,15 +221,21 @@ class Core:
 
         Only a node's own trouble may let a check pass. A stranger could cause everything else, and so switch the limits off.
         """
-        if isinstance(error, (RequestError, ClosedError)) or (isinstance(error, NodeError) and error.status < 500):
-            raise error
         refused = Decision(allowed=False, decided_by="error", error=error)
+        if isinstance(error, NodeError) and error.rejects and self.options.on_rejected == "open":
+            return replace(refused, allowed=True)
+        rule = question.fields.get("rule")
+        if isinstance(error, NodeError) and error.code == "unknown-rule" and rule in self.options.setup.rules:
+            self._unknown(rule, error.node)  # the operator's mistake, which no stranger can make
+        elif isinstance(error, (RequestError, ClosedError)) or (isinstance(error, NodeError) and error.status < 500):
+            raise error
         if isinstance(error, QueueFullError) and not self.options.open_when_full:
             return replace(refused, reason="Too many calls wait for the rate limiter.")
         if self.options.on_error == "closed":
             return replace(refused, reason="Nothing passes while the rate limiter does not answer.")
-        local = self.local.decide(question, error) if self.options.on_error == "local" else None
-        return replace(refused, allowed=True) if local is None else local  # a refusal is false
+        if self.options.on_error == "local":
+            return self.local.decide(question, error)
+        return replace(refused, allowed=True)
 
     async def _hold(self, question: Question, decision: Decision) -> None:
         if question.wait and decision.allowed and decision.delay > 0 and not await self.runtime.pause(decision.delay):
@@ -371,12 +414,18 @@ class Core:
         return self.nodes[at], False
 
     async def _ask(self, path: str, body: bytes, bound: int, repeat: bool, deadline: float, budget: float) -> Reply:
-        """Posts body to one node after another until one answers."""
+        """Posts body to one node after another until one answers.
+
+        If a node rejects this client, one other is tried, which may have a newer list of tokens.
+        """
         tried: set[int] = set()
+        rejection: Reply | None = None
         last: RlnodeError | None = None
         while True:
             with self.lock:
                 node, more = self._choose(tried)
+            if rejection is not None and (node is None or time.monotonic() >= deadline):
+                return self._rejected(rejection)
             if node is None:
                 raise last or UnavailableError("no node has answered lately")
             began = time.monotonic()
@@ -386,7 +435,12 @@ class Core:
                     with self.lock:
                         node.condition, node.failures = WELL, 0
                         self.answers += 1
-                    return reply
+                    if reply.status not in (401, 403) or not reply.problem().rejects:
+                        return reply
+                    if rejection is not None or not more:
+                        return self._rejected(rejection or reply)
+                    rejection = reply
+                    continue
                 # The call was not, or not fully, carried out.
                 problem = reply.problem()
                 if problem.code in ("overloaded", "no-owner", "too-many-reservations"):
@@ -407,6 +461,8 @@ class Core:
                 last = e
             if self.closed:
                 raise ClosedError("the client is closed")
+            if rejection is not None:
+                return self._rejected(rejection)
             untouched = last.status == 503 if isinstance(last, NodeError) else isinstance(last, ConnectError)
             if (not repeat and not untouched) or time.monotonic() >= deadline:
                 raise last
@@ -486,11 +542,13 @@ class Core:
         with self.lock:
             node.condition = how
             node.failures = min(node.failures + 1, 16)
-            if node.watched:
-                return
-            node.watched = True
-        LOGGER.warning("node %s is passed over: %s", node.address.base, error)
-        self.runtime.spawn(lambda: self._watch(node))
+            watched, node.watched = node.watched, True
+        self._passed_over(node, error)
+        if not watched:
+            self.runtime.spawn(lambda: self._watch(node))
+
+    def _passed_over(self, node: Node, why: object) -> None:
+        self.options.setup.log(logging.WARNING, node.address.base, "node %s is passed over: %s", node.address.base, why)
 
     async def _watch(self, node: Node) -> None:
         """Probes a node's readiness, with growing pauses, until it is ready."""
@@ -503,10 +561,11 @@ class Core:
                 with self.lock:
                     # Its failures count until it answers a check: one that is ready but decides nothing is probed less often.
                     node.condition, node.watched = WELL, False
-                LOGGER.info("node %s is asked again", node.address.base)
+                self.options.setup.log_end(node.address.base, "node %s is asked again", node.address.base)
                 return
             with self.lock:
                 node.failures = min(node.failures + 1, 16)
+            self._passed_over(node, "it is not ready")
 
     async def _ready(self, node: Node) -> bool:
         try:

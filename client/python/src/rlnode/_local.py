@@ -59,18 +59,16 @@ class LocalLimiter:
     def __len__(self) -> int:
         return len(self._counters)
 
-    def decide(self, question: Question, error: Exception) -> Decision | None:
-        """Decides a check by its own limits, or by those of this limiter. None: there are none."""
+    def decide(self, question: Question, error: Exception) -> Decision:
+        """Decides a check by its own limits, or by those of this limiter."""
         fields = question.fields
         if "subjects" in fields:
             subjects = fields["subjects"]
         elif "limits" in fields:
             subjects = [fields]
-        elif self._limits:
+        else:
             mode = "peek" if fields.get("peek") else fields.get("mode", "check")
             subjects = [{**fields, "limits": self._limits, "mode": mode}]
-        else:
-            return None
         with self._lock:
             return self._decide(subjects, error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,12 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from ._requests import Limit, limits_of
+from ._setup import Setup
 from .errors import RequestError
 
 OnError = Literal["open", "closed", "local"]
 
-LOGGER = logging.getLogger("rlnode")
+OnRejected = Literal["closed", "open"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Options:
     nodes: tuple[Address, ...]
     authorization: str
     on_error: OnError
+    on_rejected: OnRejected
+    setup: Setup
     timeout: float
     max_in_flight: int
     max_batch: int
@@ -56,6 +58,8 @@ def options_of(
     open_when_full: bool,
     local_limits: Sequence[Limit],
     tls: ssl.SSLContext | None,
+    on_rejected: str = "closed",
+    rules: Sequence[str] | str = (),
 ) -> Options:
     """Checks options. A mistake is a ValueError that names the option."""
     if isinstance(nodes, str):
@@ -63,6 +67,10 @@ def options_of(
     addresses = tuple(_address(i, node) for i, node in enumerate(nodes))
     if on_error not in ("open", "closed", "local"):
         raise ValueError(f"on_error is {on_error!r}; open, closed or local is wanted")
+    if on_rejected not in ("open", "closed"):
+        raise ValueError(f"on_rejected is {on_rejected!r}; open or closed is wanted")
+    if on_error == "local" and not local_limits:
+        raise RequestError('local_limits are not given: on_error="local" needs the limits of checks that bring none')
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout is {timeout!r}; it must be above 0 and at most 3600 seconds")
     for name, have, most in (
@@ -87,6 +95,8 @@ def options_of(
         nodes=addresses,
         authorization=f"Bearer {token}" if token else "",
         on_error=on_error,  # type: ignore[arg-type]  # compared above
+        on_rejected=on_rejected,  # type: ignore[arg-type]  # compared above
+        setup=Setup([rules] if isinstance(rules, str) else rules),
         timeout=timeout,
         max_in_flight=max_in_flight,
         max_batch=max_batch,

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
-from typing import Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
-from .errors import RequestError
+from .errors import MissingKeyError, RequestError
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 MAX_VALUE = 1024  # bytes of a key or attribute value
 MAX_AMOUNT = (1 << 53) - 1
@@ -20,7 +23,10 @@ MAX_LIMITS = 8
 MAX_SUBJECTS = 16
 DEFAULT_TTL = 60.0
 
-Key = Union[str, Sequence[str]]
+#: Text, or an integer, which counts as its digits: 7 and "7" are one subject. None and "" are absent: rules with such an attribute
+#: in their key don't apply, and nodes refuse a key that lacks a value with the code missing-key. With limits, "" is a value of a key.
+Value = Union[str, int, None]
+Key = Union[str, int, Sequence[Value]]
 Mode = Literal["check", "peek", "count"]
 
 Limit = TypedDict(
@@ -79,7 +85,7 @@ class Check(Target, total=False):
     """
 
     #: describe the request, such as ip, tenant, api_key, endpoint; every rule that matches is asked
-    attributes: Mapping[str, str]
+    attributes: Mapping[str, Value]
     #: ``exact`` asks the subject's owner each time; else nodes lease quota, which is faster. With limits.
     consistency: Literal["exact", "hybrid"]
     #: count and report, but never refuse. With limits.
@@ -132,7 +138,7 @@ def question(
     key: Key | None = None,
     *,
     mode: Mode | None = None,
-    attributes: Mapping[str, str] | None = None,
+    attributes: Mapping[str, Value] | None = None,
     namespace: str | None = None,
     limits: Sequence[Limit] | None = None,
     consistency: str | None = None,
@@ -154,6 +160,8 @@ def question(
         given = inline or rule or key is not None or attributes is not None or cost is not None or costs is not None
         if given:
             raise RequestError("subjects exclude rule, key, attributes, limits, namespace, consistency, shadow, cost and costs")
+        if not isinstance(subjects, (list, tuple)):
+            raise RequestError(f"subjects are {subjects!r:.80}; a list is wanted")
         if not 1 <= len(subjects) <= MAX_SUBJECTS:
             raise RequestError(f"there are {len(subjects)} subjects; 1 to {MAX_SUBJECTS} are wanted")
         several = [_subject_of(s, i, mode) for i, s in enumerate(subjects)]
@@ -185,7 +193,7 @@ def question(
 
 
 def _of_rules(
-    rule: str | None, key: Key | None, attributes: Mapping[str, str] | None, mode: Mode | None, cost: int | None, costs: Mapping[str, int] | None
+    rule: str | None, key: Key | None, attributes: Mapping[str, Value] | None, mode: Mode | None, cost: int | None, costs: Mapping[str, int] | None
 ) -> dict[str, Any]:
     if not rule and attributes is None:
         raise RequestError("neither rule nor attributes are given, nor limits")
@@ -197,7 +205,7 @@ def _of_rules(
     if key is not None:
         fields["key"] = key_of(key)
     if attributes is not None:
-        fields["attributes"] = {fit(_text(name, "attributes")): fit(_text(value, "attributes")) for name, value in attributes.items()}
+        fields["attributes"] = _attributes_of(attributes)
     _put_cost(fields, cost, costs, "")
     if mode == "peek":
         fields["peek"] = True  # nodes of older releases know that
@@ -208,6 +216,8 @@ def _of_rules(
 
 def _subject_of(subject: Subject, i: int, mode: Mode | None) -> dict[str, Any]:
     where = f"subjects[{i}]."
+    if not isinstance(subject, Mapping):
+        raise RequestError(f"subjects[{i}] is {subject!r:.80}; a dictionary is wanted")
     unknown = set(subject) - set(Subject.__annotations__)
     if unknown:
         raise RequestError(f"{where}{min(unknown)} is not known")
@@ -240,7 +250,7 @@ def _subject(
     fields: dict[str, Any] = {}
     if namespace:
         fields["namespace"] = fit(_text(namespace, f"{where}namespace"))
-    fields["key"] = key_of(key)
+    fields["key"] = key_of(key, f"{where}key", inline=True)
     fields["limits"] = limits_of(limits or (), f"{where}limits")
     if consistency not in (None, "exact", "hybrid"):
         raise RequestError(f"{where}consistency is {consistency!r:.80}; exact or hybrid is wanted")
@@ -275,7 +285,7 @@ def target(
     if namespace:
         fields["namespace"] = fit(_text(namespace, "namespace"))
     if key is not None:
-        fields["key"] = key_of(key)
+        fields["key"] = key_of(key, inline=inline)
     if limits is not None:
         fields["limits"] = limits_of(limits, "limits")
     return fields, timeout
@@ -283,6 +293,8 @@ def target(
 
 def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
     """Checks limits, as far as that does not depend on the node."""
+    if not isinstance(limits, (list, tuple)):
+        raise RequestError(f"{where} is {limits!r:.80}; a list is wanted")
     out = []
     for i, limit in enumerate(limits):
         at = f"{where}[{i}]"
@@ -321,20 +333,22 @@ def _put_cost(fields: dict[str, Any], cost: int | None, costs: Mapping[str, int]
 
 def costs_of(costs: Mapping[str, int], where: str = "") -> dict[str, int]:
     """Checks costs by unit, which are not negative."""
-    return {_text(unit, "a unit"): _amount(costs[unit], f"{where}costs[{unit!r:.80}]") for unit in sorted(costs)}
+    if not isinstance(costs, Mapping):
+        raise RequestError(f"{where}costs is {costs!r:.80}; a dictionary of amounts by unit is wanted")
+    return {unit: _amount(costs[unit], f"{where}costs[{unit!r:.80}]") for unit in sorted(_text(unit, f"{where}costs") for unit in costs)}
 
 
 def changes_of(costs: Mapping[str, int]) -> dict[str, int]:
     """Checks what is to be added to usage, which may be negative."""
-    if not costs:
-        raise RequestError("costs are empty")
+    if not isinstance(costs, Mapping) or not costs:
+        raise RequestError("costs are empty, or no dictionary")
     for unit, n in costs.items():
         if not _whole(n) or n == 0 or abs(n) > MAX_AMOUNT:
             raise RequestError(f"costs[{unit!r:.80}] is {n!r:.80}; it must be a whole number, not 0, and within ±{MAX_AMOUNT}")
     return dict(costs)
 
 
-def _whole(n: object) -> bool:
+def _whole(n: object) -> TypeGuard[int]:
     return isinstance(n, int) and not isinstance(n, bool)
 
 
@@ -368,12 +382,35 @@ def ttl_ms(ttl: float) -> int:
     return ceil(round(ttl * 1000, 6))
 
 
-def key_of(key: Key) -> str | list[str]:
-    """Returns a key in a node's form: a string if there is one value, else a list."""
-    if isinstance(key, str):
-        return fit(key)
-    values = [fit(_text(v, "key")) for v in key]
+def value_of(value: object, where: str) -> str | None:
+    """Returns what a value of a key or an attribute counts as; None if it is absent."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return fit(str.__str__(value))
+    if _whole(value):
+        try:
+            return fit(int.__repr__(value))
+        except ValueError:
+            raise RequestError(f"{where} has too many digits") from None
+    raise RequestError(f"{where} is of the type {type(value).__name__}; text or an integer is wanted")
+
+
+def key_of(key: object, where: str = "key", inline: bool = False) -> str | list[str | None] | None:
+    """Returns a key in a node's form: one value, or a list. What is absent is for the node to refuse: only it knows the rule."""
+    several = isinstance(key, (list, tuple))
+    values = [value_of(v, f"{where}[{i}]") for i, v in enumerate(key)] if isinstance(key, (list, tuple)) else [value_of(key, where)]
+    if inline and None in values:
+        raise MissingKeyError(f"{where}[{values.index(None)}] is missing" if several else f"{where} is missing")
     return values[0] if len(values) == 1 else values
+
+
+def _attributes_of(attributes: object) -> dict[str, str]:
+    """Returns the attributes that are there."""
+    if not isinstance(attributes, Mapping):
+        raise RequestError(f"attributes are of the type {type(attributes).__name__}; a dictionary of values by name is wanted")
+    named = {fit(_text(name, "attributes")): value_of(value, f"attributes[{name!r:.80}]") for name, value in attributes.items()}
+    return {name: value for name, value in named.items() if value}  # an empty one is absent, too
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -403,6 +440,8 @@ def fingerprint(secret: str) -> str:
     """Returns a stand-in for a secret, such as an API key, to use in keys and attributes.
 
     Subjects are visible in rlnode's lists, logs, bills and dashboard. It is the first half of the SHA-256 in hexadecimal, as
-    a profile's ``fingerprint:`` makes it of a header.
+    a profile's ``fingerprint:`` makes it of a header. Of an empty secret it is empty: a caller without one is nobody.
     """
+    if not secret:
+        return ""
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -18,8 +18,9 @@ from ._answers import Decision, Reservation, Settlement, Usage
 from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
 from ._local import LocalLimiter
-from ._options import LOGGER, Address, OnError, Options, options_of
+from ._options import Address, OnError, OnRejected, Options, options_of
 from ._requests import Check, Key, Limit, Target, changes_of, question, target
+from ._setup import LOGGER
 from .errors import ClosedError, DeadlineError, QueueFullError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _left(deadline: float) -> float:
 
 
 class Threads:
-    """The runtime of threads. It has a thread of its own only for a node that is passed over."""
+    """The runtime of threads. It has one of its own only for a node that is passed over, and at first to check the setup."""
 
     def __init__(self) -> None:
         self.core: Core
@@ -204,8 +205,9 @@ class Client:
         nodes: Addresses of nodes, such as ``http://10.0.0.1:8080``, 1 to 64 of them, the preferred one first.
         token: Is sent as a bearer token. It needs the scope check and, for adjust and reset, adjust.
         on_error: What a check is if no node answers: ``open`` (the default) allows it, ``closed`` refuses it, and ``local``
-            decides it by limits in this process: those of the call, else ``local_limits``; without either it is allowed.
-            It never lets pass what a node rejects, or what goes beyond ``max_queue``.
+            decides it by limits in this process: those of the call, else ``local_limits``, which are required. It never lets
+            pass what a node answers with an error below 500, but for an unknown rule of ``rules``, or what goes beyond
+            ``max_queue``.
         timeout: Seconds from start to answer, over all nodes. A node gets half of it while another is left to ask.
         max_in_flight: Requests with checks that are under way at once. Further checks wait, and share the next requests.
         max_batch: Checks that share a request.
@@ -213,6 +215,10 @@ class Client:
         open_when_full: Lets ``on_error`` also decide what is beyond ``max_queue``. A stranger can bring that about.
         local_limits: With ``on_error="local"``, the limits of a subject whose check brings none.
         tls: For nodes with https addresses; the system's roots if left out.
+        on_rejected: What a check is if a node, and then another one, rejects the token: ``closed`` (the default) or ``open``.
+        rules: Names of rules that are constants of this program, not chosen by its callers. If one of them does not exist,
+            ``on_error`` decides; any other unknown rule is an error. A node is asked about them, and about the token, when the
+            client is made, and what is wrong is logged as an error.
     """
 
     def __init__(
@@ -228,11 +234,21 @@ class Client:
         open_when_full: bool = False,
         local_limits: Sequence[Limit] = (),
         tls: ssl.SSLContext | None = None,
+        on_rejected: OnRejected = "closed",
+        rules: Sequence[str] | str = (),
     ) -> None:
-        options = self._options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
+        options = self._options = options_of(
+            nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls, on_rejected, rules
+        )
         self._threads = Threads()
         self._core = self._threads.core = Core(options, self._threads, LocalLimiter(options.local_limits))
         _clients.add(self)
+        self._core.expect(tuple(options.setup.rules))
+
+    def expect_rules(self, *names: str) -> None:
+        """Adds to the argument ``rules``. Middlewares call it for theirs."""
+        if added := self._options.setup.add(names):
+            self._core.expect(added)
 
     def close(self) -> None:
         """Ends all calls with ClosedError, and closes all connections. It may be called twice."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, Generic, TypeVar
 
 from ._answers import NEVER, Decision, span
-from ._options import LOGGER
-from ._requests import Key, Limit, Question, question
-from .errors import RlnodeError
+from ._requests import Key, Limit, Question, Value, question
+from ._setup import Setup
+from .errors import MissingKeyError, RlnodeError
 
 R = TypeVar("R")  # a request, as the server's interface has it
 
@@ -90,8 +90,8 @@ class Guard(Generic[R]):
 
     see: Callable[[R], Seen]
     rule: str | None = None
-    key: Callable[[R], Key] | None = None
-    attributes: Callable[[R], Mapping[str, str]] | None = None
+    key: Callable[[R], Key | None] | None = None
+    attributes: Callable[[R], Mapping[str, Value]] | None = None
     limits: Sequence[Limit] | None = None
     namespace: str | None = None
     trusted_hops: int = 0
@@ -100,6 +100,7 @@ class Guard(Generic[R]):
     ignore_delay: bool = False
     max_delay: float = 30.0
     max_held: int = 10_000
+    missing_key: str = "refuse"
     held: int = 0  # requests that wait for their turn
 
     def __post_init__(self) -> None:
@@ -107,26 +108,27 @@ class Guard(Generic[R]):
             raise ValueError("key needs rule or limits")
         if self.attributes is not None and (self.key is not None or self.limits is not None):
             raise ValueError("attributes exclude key and limits")
-        self.logged = 0.0
+        self.setup = Setup(())
 
-    def question(self, request: R) -> Question:
-        """Makes the check of a request."""
+    def question(self, request: R) -> Question | Decision:
+        """Makes the check of a request, or the decision if its key is missing."""
         costs = self.costs(request) if self.costs is not None else None
         more: dict[str, Any] = {"headers": self.headers, "costs": costs}
         if self.limits is not None:
-            key = self.key(request) if self.key is not None else address_of(self.see(request), self.trusted_hops)
-            return question(key=key, limits=self.limits, namespace=self.namespace, **more)
+            key: Key | None = self.key(request) if self.key is not None else address_of(self.see(request), self.trusted_hops)
+            found_key = complete(key, self.missing_key, True)
+            if isinstance(found_key, Decision):
+                return found_key
+            return question(key=found_key, limits=self.limits, namespace=self.namespace, **more)
         if self.key is not None:
-            return question(self.rule, self.key(request), **more)
+            found_key = complete(self.key(request), self.missing_key)
+            return found_key if isinstance(found_key, Decision) else question(self.rule, found_key, **more)
         found = self.attributes(request) if self.attributes is not None else attributes_of(self.see(request), self.trusted_hops)
         return question(self.rule, attributes=found, **more)
 
     def failed(self, error: RlnodeError) -> Decision:
         """Returns the refusal of a check that could not be decided because of what the caller, or the configuration, got wrong."""
-        now = time.monotonic()
-        if now - self.logged >= 1:  # one a second, whatever strangers send
-            self.logged = now
-            LOGGER.error("a request is refused, since its check can't be decided: %s", error)
+        self.setup.log(logging.ERROR, "refused", "requests are refused, since their checks can't be decided: %s", error)
         return Decision(allowed=False, decided_by="error", reason="The rate limiter can't decide this.", error=error)
 
     def too_late(self, decision: Decision) -> Decision | None:
@@ -138,6 +140,36 @@ class Guard(Generic[R]):
         return with_retry(refused)
 
 
+def own_limits(on_error: str, limits: Sequence[Limit] | None) -> Sequence[Limit]:
+    """Returns the local limits of a client whose checks all bring these."""
+    return limits if limits is not None and on_error == "local" else ()
+
+
+def complete(key: Key | None, missing_key: str, inline: bool = False) -> Key | Decision:
+    """Returns a key that lacks nothing; or, if it does, what missing_key says: a decision, or an error.
+
+    Of limits that come with the call, an empty text is a value.
+    """
+
+    def absent(value: object) -> bool:
+        return value is None or (value == "" and isinstance(value, str) and not inline)
+
+    several = isinstance(key, (list, tuple))
+    values: list[Any] = list(key) if isinstance(key, (list, tuple)) else [key]
+    lacking = [i for i, value in enumerate(values) if absent(value)]
+    if not lacking:
+        return key  # type: ignore[return-value]  # it is not None
+    if missing_key not in ("refuse", "error", "allow"):
+        filled = [missing_key if absent(value) else value for value in values]
+        return filled if several else filled[0]
+    error = MissingKeyError(f"key[{lacking[0]}] is missing" if several else "key is missing")
+    if missing_key == "error":
+        raise error
+    if missing_key == "allow":
+        return Decision(allowed=True, decided_by="none")
+    return Decision(allowed=False, decided_by="error", reason="This request does not say whose it is.", error=error)
+
+
 def with_retry(decision: Decision) -> Decision:
     """Returns a refusal with Retry-After where waiting helps."""
     if not 0 < decision.retry_after < NEVER:
@@ -146,12 +178,19 @@ def with_retry(decision: Decision) -> Decision:
 
 
 def refusal(decision: Decision) -> tuple[int, dict[str, str], bytes]:
-    """Returns status, headers and body of what a refused request gets: 429, 403 if it is denied, 503 if no node decided."""
+    """Returns status, headers and body of what a refused request gets.
+
+    They are 429, 403 if it is denied, 400 if its key is missing, and 503 if no node decided.
+    """
     body: dict[str, Any]
     headers = dict(decision.headers)
     if decision.denied:
         status = 403
         body = {"type": "about:blank", "title": "The rules deny this", "status": status, "code": "denied", "detail": decision.reason}
+    elif isinstance(decision.error, MissingKeyError):
+        status = 400
+        title = "A required field is missing"
+        body = {"type": "about:blank", "title": title, "status": status, "code": "missing-key", "detail": decision.reason}
     elif decision.decided_by == "error" and not decision.limit:
         status = 503
         body = {"type": "about:blank", "title": "Service Unavailable", "status": status, "detail": decision.reason}

@@ -12,9 +12,9 @@ from typing import Any
 from ._aio import AsyncClient
 from ._answers import Decision
 from ._options import OnError
-from ._requests import Key, Limit
-from ._web import Guard, Seen, refusal
-from .errors import RlnodeError
+from ._requests import Key, Limit, Value
+from ._web import Guard, Seen, own_limits, refusal
+from .errors import MissingKeyError, RlnodeError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,6 +55,10 @@ class RateLimitMiddleware:
         ignore_delay: Passes delayed requests on at once.
         max_delay: Seconds that a request is held at most. Beyond it is refused.
         max_held: Requests that are held at once.
+        missing_key: What happens if key, or a part of what it returns, is missing (None or empty), as of callers without an API
+            key: ``refuse`` (the default) answers 400, ``error`` raises MissingKeyError, ``allow`` lets the request pass without
+            a check. Any other text, such as ``anonymous``, is used in place of what is missing.
+        local_limits: See Client; limits if left out.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class RateLimitMiddleware:
         token: str | None = None,
         on_error: OnError = "open",
         rule: str | None = None,
-        key: Callable[[Scope], Key] | None = None,
-        attributes: Callable[[Scope], Mapping[str, str]] | None = None,
+        key: Callable[[Scope], Key | None] | None = None,
+        attributes: Callable[[Scope], Mapping[str, Value]] | None = None,
         limits: Sequence[Limit] | None = None,
         namespace: str | None = None,
         trusted_hops: int = 0,
@@ -78,19 +82,24 @@ class RateLimitMiddleware:
         ignore_delay: bool = False,
         max_delay: float = 30.0,
         max_held: int = 10_000,
+        missing_key: str = "refuse",
+        local_limits: Sequence[Limit] = (),
     ) -> None:
         self.app = app
         self.own = client is None
-        self.client = client or AsyncClient(nodes, token=token, on_error=on_error)
+        self.client = client or AsyncClient(nodes, token=token, on_error=on_error, local_limits=local_limits or own_limits(on_error, limits))
+        if rule is not None:
+            self.client.expect_rules(rule)
         self.skip, self.on_refuse = skip, on_refuse
         self.guard: Guard[Scope] = Guard(
-            see, rule, key, attributes, limits, namespace, trusted_hops, costs, headers, ignore_delay, max_delay, max_held
+            see, rule, key, attributes, limits, namespace, trusted_hops, costs, headers, ignore_delay, max_delay, max_held, missing_key
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
-        if scope["type"] == "lifespan" and self.own:
-            await self.app(scope, receive, self._closing(send))
+        if scope["type"] == "lifespan":
+            self.client._attach()  # which checks the token and the rules
+            await self.app(scope, receive, self._closing(send) if self.own else send)
         elif scope["type"] not in ("http", "websocket") or (self.skip is not None and self.skip(scope)):
             await self.app(scope, receive, send)
         else:
@@ -120,7 +129,12 @@ class RateLimitMiddleware:
 async def decide(client: AsyncClient, guard: Guard[Any], request: Any) -> Decision:
     """Decides a request, and waits for its turn."""
     try:
-        decision = await client._attach().check(guard.question(request))
+        asked = guard.question(request)
+        if isinstance(asked, Decision):
+            return asked
+        decision = await client._attach().check(asked)
+    except MissingKeyError:
+        raise  # as the option says
     except RlnodeError as e:
         return guard.failed(e)
     if decision.allowed and decision.delay > 0 and not guard.ignore_delay:

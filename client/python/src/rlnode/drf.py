@@ -17,10 +17,10 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from ._answers import NEVER, Decision
-from ._requests import Key, Limit, Question, question
+from ._requests import Key, Limit, Question, Value, question
 from ._sync import Client, run
-from ._web import Guard, Seen, address_of
-from .errors import RlnodeError
+from ._web import Guard, Seen, address_of, complete
+from .errors import MissingKeyError, RlnodeError
 
 _lock = threading.Lock()  # guards _made
 _made: list[Client] = []
@@ -41,17 +41,26 @@ class Unavailable(APIException):  # type: ignore[misc]
     default_code = "unavailable"
 
 
+class MissingKey(APIException):  # type: ignore[misc]
+    """The request does not say whose it is."""
+
+    status_code = 400
+    default_code = "missing-key"
+
+
 class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
     """Asks the server's rules once for each request, however many throttles ask the same.
 
     By default every rule that matches the attributes ip, user, endpoint and method is asked. A subclass may set ``rule``, or
-    ``limits``, and override the methods. What the rules deny is a PermissionDenied.
+    ``limits``, and override the methods. What the rules deny is a PermissionDenied. ``missing_key`` says what happens if a part of
+    the key is missing; see asgi.RateLimitMiddleware.
     """
 
     rule: str | None = None
     limits: Sequence[Limit] | None = None
     namespace: str | None = None
     client: Client | None = None
+    missing_key: str = "refuse"
 
     _guard: Guard[Any] = Guard(lambda request: Seen("", "", "", ()))
     decision: Decision | None = None
@@ -62,9 +71,9 @@ class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
         seen = Seen(request.method, request.path, request.META.get("REMOTE_ADDR", ""), [forwarded] if forwarded else [])
         return address_of(seen, api_settings.NUM_PROXIES or 0)
 
-    def get_attributes(self, request: Any, view: Any) -> Mapping[str, str]:
+    def get_attributes(self, request: Any, view: Any) -> Mapping[str, Value]:
         """Returns the attributes that rules match by."""
-        found = {"ip": self.get_ident(request), "endpoint": request.path, "method": request.method}
+        found: dict[str, Value] = {"ip": self.get_ident(request), "endpoint": request.path, "method": request.method}
         if request.user and request.user.is_authenticated:
             found["user"] = str(request.user.pk)
         return found
@@ -77,14 +86,18 @@ class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
         """Returns the costs by unit. None: what the rules say, or 1 request."""
         return None
 
-    def get_question(self, request: Any, view: Any) -> Question:
-        """Makes the check of a request."""
+    def get_question(self, request: Any, view: Any) -> Question | Decision:
+        """Makes the check of a request, or the decision if its key is missing."""
         key, costs = self.get_key(request, view), self.get_costs(request, view)
         if self.limits is not None:
             key = self.get_ident(request) if key is None else key
-            return question(key=key, limits=self.limits, namespace=self.namespace, costs=costs, headers=True)
-        if key is not None:
-            return question(self.rule, key, costs=costs, headers=True)
+        found = key if key is None else complete(key, self.missing_key, self.limits is not None)
+        if isinstance(found, Decision):
+            return found
+        if self.limits is not None:
+            return question(key=found, limits=self.limits, namespace=self.namespace, costs=costs, headers=True)
+        if found is not None:
+            return question(self.rule, found, costs=costs, headers=True)
         return question(self.rule, attributes=self.get_attributes(request, view), costs=costs, headers=True)
 
     def allow_request(self, request: Any, view: Any) -> bool:
@@ -93,12 +106,22 @@ class RlnodeThrottle(BaseThrottle):  # type: ignore[misc]
         decisions: dict[str, Decision] = plain.__dict__.setdefault("_rlnode", {})
         try:
             asked = self.get_question(request, view)
-            name = repr(asked.fields)
-            if name not in decisions:
-                decisions[name] = run((self.client or client_of_settings())._core.check(asked))
-            self.decision = decisions[name]
+            if isinstance(asked, Decision):
+                self.decision = asked
+            else:
+                client = self.client or client_of_settings()
+                if self.rule is not None:
+                    client.expect_rules(self.rule)
+                name = repr(asked.fields)
+                if name not in decisions:
+                    decisions[name] = run(client._core.check(asked))
+                self.decision = decisions[name]
+        except MissingKeyError:
+            raise  # as missing_key says
         except RlnodeError as e:
             self.decision = self._guard.failed(e)
+        if isinstance(self.decision.error, MissingKeyError):
+            raise MissingKey(self.decision.reason)
         if self.decision.denied:
             raise PermissionDenied(self.decision.reason)
         if not self.decision.allowed and self.decision.decided_by == "error" and not self.decision.limit:

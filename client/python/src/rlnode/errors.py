@@ -11,6 +11,10 @@ class RequestError(RlnodeError, ValueError):
     """No node could decide this call, so nothing is sent."""
 
 
+class MissingKeyError(RequestError):
+    """The key, or a part of it, is missing, so that nobody knows whose the call is."""
+
+
 class ClosedError(RlnodeError):
     """The client is closed."""
 
@@ -48,6 +52,11 @@ class NodeError(RlnodeError):
         self.detail = detail
         #: the address of the node
         self.node = node
+
+    @property
+    def rejects(self) -> bool:
+        """Whether the node rejects this client: its token is wrong, or lacks the scope."""
+        return self.status == 401 or (self.status == 403 and self.code == "forbidden")
 
     def __str__(self) -> str:
         return f"{self.node} answers {self.status} {self.code}: {self.detail}"

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ._aio import AsyncClient
 from ._answers import Decision
-from ._requests import Key, Limit
+from ._requests import Key, Limit, Value
 from ._web import Guard, refusal
 from .asgi import decide, see
 
@@ -22,22 +22,35 @@ def limit(
     client: AsyncClient,
     rule: str | None = None,
     *,
-    key: Callable[[Request], Key] | None = None,
-    attributes: Callable[[Request], Mapping[str, str]] | None = None,
+    key: Callable[[Request], Key | None] | None = None,
+    attributes: Callable[[Request], Mapping[str, Value]] | None = None,
     limits: Sequence[Limit] | None = None,
     namespace: str | None = None,
     trusted_hops: int = 0,
     costs: Callable[[Request], Mapping[str, int] | None] | None = None,
+    missing_key: str = "refuse",
 ) -> Callable[[Request, Response], Awaitable[Decision]]:
     """Returns a dependency whose value is the decision. The arguments are those of asgi.RateLimitMiddleware.
 
-    What is refused gets an HTTPException: 429, 403 if it is denied, 503 if no node decided.
+    What is refused gets an HTTPException: 429, 403 if it is denied, 400 if its key is missing, 503 if no node decided.
     """
 
     def see_request(request: HTTPConnection) -> object:
         return see(request.scope)
 
-    guard: Guard[Request] = Guard(see_request, rule, key, attributes, limits, namespace, trusted_hops, costs)  # type: ignore[arg-type]
+    guard: Guard[Request] = Guard(
+        see_request,  # type: ignore[arg-type]
+        rule,
+        key,
+        attributes,
+        limits,
+        namespace,
+        trusted_hops,
+        costs,
+        missing_key=missing_key,
+    )
+    if rule is not None:
+        client.expect_rules(rule)
 
     async def limited(request: Request, response: Response) -> Decision:
         decision = await decide(client, guard, request)

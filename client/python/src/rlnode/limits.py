@@ -58,6 +58,8 @@ def _options(uri: str | None, options: dict[str, Any]) -> tuple[dict[str, Any], 
             raise ConfigurationError(f"rlnode: tls is {tls!r}; true or false is wanted")
         tls = tls.lower() in ("true", "1")
     client: dict[str, Any] = {"on_error": "closed" if on_error == "raise" else on_error}
+    if on_error == "local":  # all calls bring their limits, so that these are for none
+        client["local_limits"] = [Limit(limit=1, per="1s")]
     if tls not in (True, False, None):
         client["tls"] = tls  # an ssl.SSLContext
     if "token" in given:

@@ -20,8 +20,10 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from ._aio import AsyncClient
 from ._answers import NEVER, Reservation
-from ._options import LOGGER, OnError
+from ._options import OnError
 from ._requests import Key, Limit
+from ._setup import LOGGER
+from ._web import own_limits
 from .errors import RlnodeError
 
 MAX_OPEN = 100_000  # calls under way
@@ -75,7 +77,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         super().__init__()
         if limits is not None and rule is not None:
             raise ValueError("limits exclude rule")
-        self.client = client or AsyncClient(nodes, token=token, on_error=on_error)
+        self.client = client or AsyncClient(nodes, token=token, on_error=on_error, local_limits=own_limits(on_error, limits))
         self.rule, self.key, self.attributes, self.limits, self.namespace = rule, key, attributes, limits, namespace
         self.unit, self.ttl, self.default_max_tokens = unit, ttl, default_max_tokens
         self.estimate = estimate or self._estimate

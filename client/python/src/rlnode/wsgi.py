@@ -12,10 +12,10 @@ from typing import Any
 
 from ._answers import Decision
 from ._options import OnError
-from ._requests import Key, Limit
+from ._requests import Key, Limit, Value
 from ._sync import Client, run
-from ._web import Guard, Seen, refusal
-from .errors import RlnodeError
+from ._web import Guard, Seen, own_limits, refusal
+from .errors import MissingKeyError, RlnodeError
 
 Environ = dict[str, Any]
 App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -45,8 +45,8 @@ class RateLimitMiddleware:
         token: str | None = None,
         on_error: OnError = "open",
         rule: str | None = None,
-        key: Callable[[Environ], Key] | None = None,
-        attributes: Callable[[Environ], Mapping[str, str]] | None = None,
+        key: Callable[[Environ], Key | None] | None = None,
+        attributes: Callable[[Environ], Mapping[str, Value]] | None = None,
         limits: Sequence[Limit] | None = None,
         namespace: str | None = None,
         trusted_hops: int = 0,
@@ -57,12 +57,16 @@ class RateLimitMiddleware:
         ignore_delay: bool = False,
         max_delay: float = 30.0,
         max_held: int = 16,
+        missing_key: str = "refuse",
+        local_limits: Sequence[Limit] = (),
     ) -> None:
         self.app = app
-        self.client = client or Client(nodes, token=token, on_error=on_error)
+        self.client = client or Client(nodes, token=token, on_error=on_error, local_limits=local_limits or own_limits(on_error, limits))
+        if rule is not None:
+            self.client.expect_rules(rule)
         self.skip, self.on_refuse = skip, on_refuse
         self.guard: Guard[Environ] = Guard(
-            see, rule, key, attributes, limits, namespace, trusted_hops, costs, headers, ignore_delay, max_delay, max_held
+            see, rule, key, attributes, limits, namespace, trusted_hops, costs, headers, ignore_delay, max_delay, max_held, missing_key
         )
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -85,7 +89,12 @@ class RateLimitMiddleware:
     def _decide(self, environ: Environ) -> Decision:
         guard = self.guard
         try:
-            decision = run(self.client._core.check(guard.question(environ)))
+            asked = guard.question(environ)
+            if isinstance(asked, Decision):
+                return asked
+            decision = run(self.client._core.check(asked))
+        except MissingKeyError:
+            raise  # as the option says
         except RlnodeError as e:
             return guard.failed(e)
         if decision.allowed and decision.delay > 0 and not guard.ignore_delay:
