@@ -53,6 +53,9 @@ type Config struct {
 	Health func() ClusterHealth
 	// CheckReady returns why the node is not ready, once Ready has been called; nil if it is ready.
 	CheckReady func() error
+	// CheckMember returns why the node is no working member of the cluster, such as because it has left; nil if it is one. It is
+	// called for each check of callers that can ask another node. Nil: it always is one.
+	CheckMember func() error
 
 	Logger *slog.Logger // nil: slog.Default
 

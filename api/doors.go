@@ -28,7 +28,8 @@ func Open(config Config) (*Doors, error) {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 	d := &Doors{Config: config}
-	d.Readiness.checkReady, d.Readiness.drain = config.CheckReady, make(chan struct{})
+	d.Readiness.checkReady, d.Readiness.checkMember = config.CheckReady, config.CheckMember
+	d.Readiness.drain = make(chan struct{})
 	d.Logger = cmp.Or(d.Logger, slog.Default())
 	if config.CertFile != "" {
 		pair, err := loadCertificate(config.CertFile, config.KeyFile, d.Logger)

@@ -6,9 +6,13 @@ import (
 	"time"
 )
 
-// drainGrace is how long connections stay open for the next request after the node begins to drain. Later answers carry
-// Connection: close, so that no request hits a connection that is just being closed.
-const drainGrace = 500 * time.Millisecond
+// DrainGrace is how long a node that leaves still answers at all doors, after its probes have begun to fail. Load balancers
+// have this long to notice and turn away. Envoy, as the examples configure it, takes half a second and a time-out.
+const DrainGrace = 2 * time.Second
+
+// keepOpen is how long of this connections stay open for a next request. Later answers carry Connection: close, so that no
+// request hits a connection that is just being closed.
+const keepOpen = DrainGrace / 4
 
 // state is the stage of a node's life.
 type state int
@@ -33,6 +37,9 @@ type Readiness struct {
 	// checkReady returns why a node that has been ready currently is not; nil: it always is. A failing condition keeps load
 	// balancers away, but checks are still decided.
 	checkReady func() error
+	// checkMember returns why the node should not decide, although it can; nil: it may. See Config.CheckMember.
+	checkMember func() error
+	outside     atomic.Pointer[time.Time] // when checkMember was first seen to fail, without a success since; nil: it does not fail
 
 	drain chan struct{} // closed when the node begins to drain
 	once  sync.Once     // closes drain
@@ -91,7 +98,33 @@ func (r *Readiness) ChecksError() *Error {
 // ClosesConnections reports whether connections must be closed after the next answer, because the node drains.
 func (r *Readiness) ClosesConnections() bool {
 	c := r.currentStage()
-	return c.state == stateDraining && time.Since(c.since) > drainGrace
+	return c.state == stateDraining && time.Since(c.since) > keepOpen
+}
+
+// TurnAwayError returns the error with which a check is answered whose caller then asks another node, or nil if this node
+// decides it. A node that is no working member of the cluster turns callers away once they have had DrainGrace to notice.
+func (r *Readiness) TurnAwayError() *Error {
+	if e := r.ChecksError(); e != nil || r.checkMember == nil {
+		return e
+	}
+	err := r.checkMember()
+	since := r.outside.Load()
+	if err == nil {
+		if since != nil {
+			r.outside.Store(nil)
+		}
+		return nil
+	}
+
+	if since == nil {
+		now := time.Now()
+		r.outside.CompareAndSwap(nil, &now)
+		return nil
+	}
+	if time.Since(*since) < DrainGrace {
+		return nil
+	}
+	return &Error{Code: NotReady, Detail: "not ready: " + err.Error(), Err: err}
 }
 
 // ProbeError returns the error with which readiness probes are answered, or nil if the node is ready.

@@ -53,13 +53,17 @@ func (c *Cluster) Degraded() error {
 // that holds for most nodes, Behind is false on all of them, because some node must be ready.
 func (nt *nodeTracker) Behind() bool {
 	list := *nt.behind.Load()
+	if !slices.Contains(list, nt.config.Self.ID) {
+		return false
+	}
+
 	nodes := len(list)
 	for _, id := range nt.State().To.Members() {
 		if !slices.Contains(list, id) {
 			nodes++
 		}
 	}
-	return 2*len(list) <= nodes && slices.Contains(list, nt.config.Self.ID)
+	return 2*len(list) <= nodes
 }
 
 // Reasons for not being ready.

@@ -267,7 +267,7 @@ func (n *Node) listen() (err error) {
 	shared := api.Config{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
 		Memory: c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
-		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, Health: n.clusterHealth, Logger: n.log,
+		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
 	}
 	sources := []metrics.Source{
 		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics,

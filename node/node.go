@@ -30,9 +30,6 @@ const (
 	stopTimeout = 9 * time.Second
 	// leaveTimeout bounds handing partitions over to other nodes, while checks are still decided.
 	leaveTimeout = 5 * time.Second
-	// drainGrace is how long checks are still decided after /readyz starts to fail. Load balancers have this long to
-	// notice, and clients to finish requests in flight.
-	drainGrace = time.Second
 	// saveTimeout bounds saving most of the counters, while checks are still decided.
 	saveTimeout = 3 * time.Second
 	// closeTimeout bounds waiting for requests in flight when the listeners close.
@@ -220,7 +217,8 @@ func (n *Node) AdminAddr() net.Addr {
 // Close shuts the node down gracefully, within ten seconds, and waits for its goroutines. Nothing it has counted is
 // lost: other nodes or the data directory have it. Further calls return the same error.
 //
-//  1. /readyz answers 503, so that load balancers send checks elsewhere. Checks are still decided.
+//  1. Probes fail at all doors, so that load balancers send checks elsewhere. Checks are still decided, for at least
+//     api.DrainGrace.
 //  2. The partitions are handed over. From then on, this node asks their new owners.
 //  3. With LeaveOnClose the node leaves the cluster for good.
 //  4. Most of the remaining counters are saved, so that step 6 takes little time.
@@ -238,7 +236,7 @@ func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	n.doors.Drain()
-	grace := time.After(drainGrace)
+	grace := time.After(api.DrainGrace)
 	n.handOver(ctx)
 	if err := n.saveAhead(ctx); err != nil {
 		// Only the last checkpoint, in release, matters. It reports its own failure.

@@ -50,13 +50,18 @@ func (a adminView) Leave(ctx context.Context, force bool) (last bool, err error)
 	return last, nil
 }
 
-// condition returns why load balancers should send no checks to this node, although it decides them; nil if they may.
-func (n *Node) condition() error {
+// membership returns why this node is no working member of the cluster; nil if it is one. A node that is cut off is one.
+func (n *Node) membership() error {
 	if n.leftByRequest.Load() {
 		return errLeft
 	}
-	if why := n.cluster.Degraded(); why != nil {
-		return why
+	return n.cluster.Degraded()
+}
+
+// condition returns why load balancers should send no checks to this node, although it decides them; nil if they may.
+func (n *Node) condition() error {
+	if err := n.membership(); err != nil {
+		return err
 	}
 	if n.replacing.Load() {
 		return n.cluster.Replacing()

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
@@ -329,7 +330,7 @@ func (s *faultPair) restart(v *testNode) {
 // restartProcess ends a node's process gracefully, and starts it again. Its checkpoint has what was not handed over.
 func (s *faultPair) restartProcess(v *testNode) {
 	v.ready.Store(false)
-	time.Sleep(drainGrace)
+	time.Sleep(api.DrainGrace)
 	s.tally.noteDeath(v, 0, nil)
 	v.save()
 	v.endProcess(false)

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
@@ -752,7 +753,7 @@ func (tr *simTrial) restart(v *testNode, after time.Duration) {
 // stop ends the process of a node that owns nothing any more.
 func (tr *simTrial) stop(v *testNode) {
 	v.ready.Store(false)
-	time.Sleep(drainGrace)
+	time.Sleep(api.DrainGrace)
 	tr.mu.Lock()
 	tr.lives[v].over = true
 	tr.mu.Unlock()

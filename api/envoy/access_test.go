@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/rls"
 	"github.com/rlnode/rlnode/internal/testca"
@@ -355,6 +356,48 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the readiness is still polled after the last watch has ended")
 		}
+	}
+}
+
+// A node that is no working member of the cluster refuses with UNAVAILABLE, once callers have had time to turn away, so that Envoy
+// asks another one. Not being ready alone is no reason: a node whose voter is being replaced decides.
+func TestNoMemberRefuses(t *testing.T) {
+	t.Parallel()
+	var left, replacing atomic.Bool
+	failIf := func(why *atomic.Bool, text string) func() error {
+		return func() error {
+			if why.Load() {
+				return errors.New(text)
+			}
+			return nil
+		}
+	}
+	n := startNode(t, vectorRules, func(c *apitest.Config) {
+		c.CheckReady, c.CheckMember = failIf(&replacing, "replacing"), failIf(&left, "the node has left the cluster")
+	})
+	asked := func() error {
+		_, err := ask(t, n.conn, "", oneDescriptor("free", "a", ""))
+		return err
+	}
+	replacing.Store(true)
+	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health while a voter is replaced: got %v, %v, want NOT_SERVING", h, err)
+	}
+	if err := asked(); err != nil {
+		t.Errorf("while a voter is replaced: got %v, want an answer", err)
+	}
+	left.Store(true)
+	began := time.Now()
+	if err := asked(); err != nil && time.Since(began) < api.DrainGrace {
+		t.Errorf("just left: got %v, want an answer", err)
+	}
+	apitest.Until(t, "the node refuses", func() bool { return status.Code(asked()) == codes.Unavailable })
+	if after := time.Since(began); after < api.DrainGrace {
+		t.Errorf("it refused after %v, want at least %v", after, api.DrainGrace)
+	}
+	left.Store(false)
+	if err := asked(); err != nil {
+		t.Errorf("a member again: got %v, want an answer", err)
 	}
 }
 

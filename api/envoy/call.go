@@ -122,7 +122,7 @@ func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
 	if e := s.crowdedError(ctx); e != nil {
 		return nil, e
 	}
-	if e := s.ChecksError(); e != nil {
+	if e := s.TurnAwayError(); e != nil {
 		return nil, e
 	}
 	return s.permit(ctx)
