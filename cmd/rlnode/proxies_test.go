@@ -31,6 +31,7 @@ type example struct {
 	args             []string
 	statusWhileDown  []int // possible answers to /login while rlnode is down
 	reportsRemaining bool  // reports the remaining requests in every answer
+	guardsForwarded  bool  // answers 400 to a request whose Connection names X-Forwarded-For
 }
 
 func proxies() []example {
@@ -58,8 +59,16 @@ http {
 			files: map[string]string{"haproxy.cfg": "haproxy/haproxy.cfg", "rlnode.lua": "haproxy/rlnode.lua"},
 			args:  []string{"-db", "-f", "haproxy.cfg"},
 		},
+		{
+			program: "envoy", ip: "127.0.62.14", reportsRemaining: true, guardsForwarded: true, statusWhileDown: []int{503},
+			files: map[string]string{"envoy.yaml": "envoy/envoy.yaml"},
+			args:  envoyArgs,
+		},
 	}
 }
+
+// envoyArgs are the arguments with which tests run Envoy. Without its hot restarts, several run at once.
+var envoyArgs = []string{"-c", "envoy.yaml", "--concurrency", "1", "--disable-hot-restart", "--log-level", "warn"}
 
 // The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured. Only
 // while rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does not
@@ -86,12 +95,23 @@ func TestProxies(t *testing.T) {
 // skipUnlessInstalled skips the test if the proxy is missing.
 func (e *example) skipUnlessInstalled(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath(e.program); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed, and this is CI", e.program)
-		}
-		t.Skipf("%s is not installed", e.program)
+	findProgram(t, e.program)
+}
+
+// findProgram returns the path of a program that is installed, or that make has put into bin. It skips the test if there is none.
+func findProgram(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
 	}
+	path, err := filepath.Abs(filepath.Join("../../bin", name))
+	if _, missing := os.Stat(path); err != nil || missing != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("%s is not installed, and this is CI", name)
+		}
+		t.Skipf("%s is not installed", name)
+	}
+	return path
 }
 
 // proxiedApp is an application behind a proxy that asks a node.
@@ -197,7 +217,7 @@ func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 	write := func(name, text string) {
 		text = strings.NewReplacer("127.0.0.1", pr.ip, "/etc/haproxy", dir).Replace(text)
 		if patient {
-			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000").Replace(text)
+			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
 		}
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -218,7 +238,7 @@ func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 		write(name, pr.extra[name]+string(text))
 	}
 	log := &process.Output{}
-	p := &runningProxy{t: t, cmd: exec.Command(pr.program, pr.args...), exited: make(chan struct{})}
+	p := &runningProxy{t: t, cmd: exec.Command(findProgram(t, pr.program), pr.args...), exited: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	if err := p.cmd.Start(); err != nil {
@@ -276,9 +296,12 @@ func (pr *proxiedApp) requestFrom(last int, method, target, body string) *http.R
 	}
 	for name, value := range map[string]string{
 		"X-Forwarded-For": fmt.Sprintf("203.0.113.%d", time.Now().UnixNano()%250), "X-Real-Ip": "203.0.113.1", "Forwarded": "for=203.0.113.1",
-		"X-Forwarded-Uri": "/forged", "X-Forwarded-Method": "FORGED", "Cookie": strings.Repeat("x", 6000), "Connection": "X-Forwarded-For",
+		"X-Forwarded-Uri": "/forged", "X-Forwarded-Method": "FORGED", "Cookie": strings.Repeat("x", 6000),
 	} {
 		r.Header.Set(name, value)
+	}
+	if !pr.guardsForwarded {
+		r.Header.Set("Connection", "X-Forwarded-For")
 	}
 	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
 	client := &http.Client{Timeout: process.Timeout, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
