@@ -132,8 +132,9 @@ type TakeRecord struct {
 	// What a Take does not know, and a Give needs: the highest amount at which it has drained since, if above Amount, and how much
 	// else was put back into it since.
 	Fastest, Returned int64
-	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are recorded.
-	Reserved bool
+	// Reserved means that the cost is part of a reservation. As long as it may come back, the rates of its bucket are recorded. Late
+	// means that the reservation was over when it was settled: those rates may have been forgotten.
+	Reserved, Late bool
 }
 
 // AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give then sets
@@ -249,6 +250,19 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 		s.Part = addClamped(s.Part, cost)
 	}
 	return s
+}
+
+// ForceLate is Force for a cost that belongs to one taken at from. It drops it if all that was taken then is gone: the window is over,
+// or the bucket has drained all that it can hold. Then a bucket does not change: its rate may be another one by now.
+func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
+	if l.Kind.Bucket() {
+		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
+		heldHi, heldLo := mul(l.Burst, int64(l.Window))
+		if !less(drainedHi, drainedLo, heldHi, heldLo) {
+			return s
+		}
+	}
+	return l.Force(s, from, now, cost)
 }
 
 // ForceCapped is Force, but never raises usage above the capacity. So a late debt never locks anybody out for longer than the

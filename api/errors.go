@@ -171,6 +171,7 @@ var causes = []struct {
 	{limiter.ErrUnknownRule, UnknownRule, ""},
 	{limiter.ErrUnknownReservation, UnknownReservation, "reservation: "},
 	{limiter.ErrTooManyLimits, BadValue, ""},
+	{limiter.ErrOnExpiry, BadValue, ""},
 	{limiter.ErrKey, BadValue, "key: "},
 	{limiter.ErrMissing, MissingKey, "key: "},
 	{limiter.ErrInline, BadValue, ""},

@@ -27,6 +27,25 @@ func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	}
 }
 
+// latePenalty debits cost that belongs to one taken at from, unless what was taken then is gone.
+func latePenalty(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
+	return edit{
+		func(s algorithms.State, now algorithms.Instant) algorithms.State {
+			if from.Fastest != 0 || !l.Kind.Bucket() {
+				return l.ForceLate(s, from, now, cost)
+			}
+			undrained := s
+			undrained.At = max(s.At, now.Steady)
+			charged := l.ForceLate(undrained, from, now, cost)
+			if charged == undrained {
+				return s // it was dropped
+			}
+			return charged
+		},
+		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
+	}
+}
+
 // reward lowers usage by n units.
 func reward(l *algorithms.Limit, n int64) edit {
 	return edit{

@@ -134,6 +134,12 @@ type pendingCost struct {
 	steady  int64
 	until   int64 // wall time
 	place   Place
+	// ends says that its end is to be carried out; used then says, by op, how much stays charged.
+	ends      bool
+	used      []int64
+	hasEnded  bool
+	settledAt int64 // of the rest of a reservation: when that was settled, in steady time
+	late      bool  // that was after its end
 	// others are the rest of a reservation, at other homes. They come back once it is settled.
 	others  []*pendingCost
 	settled bool
@@ -265,8 +271,10 @@ func (h *giveBackHistory) step() {
 		h.check(numPurposes)
 	case n < 42:
 		h.check([]purpose{rolledBack, granted, reserved, reserved, undone}[h.random.IntN(5)])
-	case n < 56:
+	case n < 55:
 		h.comeBack()
+	case n < 57:
+		h.carryOut()
 	case n < 76:
 		h.pass()
 	case n < 79:
@@ -379,8 +387,8 @@ func (h *giveBackHistory) placeFor(why purpose, ops []Op) Place {
 	ttl := time.Second + time.Duration(h.random.Int64N(int64(10*time.Second)<<h.random.IntN(9)))
 	ttl = min(ttl, maxReservation)
 	return Place{
-		Key:   notes.Key{Subject: ops[0].Key.Subject, ID: h.places, Kind: notes.Reservation},
-		Until: (h.steady+int64(ttl+settlingMemory))/1e9 + 1,
+		Key:  notes.Key{Subject: ops[0].Key.Subject, ID: h.places, Kind: notes.Reservation},
+		Open: ttl, Until: (h.steady+int64(ttl+settlingMemory))/1e9 + 1 + notes.LateSettling,
 	}
 }
 
@@ -423,7 +431,7 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 		}
 		if i == 0 || ops[i-1].Key.Subject != op.Key.Subject {
 			place.Key.Subject = op.Key.Subject
-			until := h.now().Wall + (place.Until-1)*1e9 - h.steady - int64(settlingMemory)
+			until := h.now().Wall + int64(place.Open)
 			list = append(list, &pendingCost{purpose: why, life: life, steady: h.steady, until: until, place: place})
 		}
 		p := list[len(list)-1]
@@ -435,8 +443,88 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 	case reserved, undone:
 		list[0].others = list[1:]
 		h.pending = append(h.pending, list[0])
+		if why == reserved && h.random.IntN(2) == 0 {
+			h.arrangeEnd(list)
+		}
 	default:
 		h.pending = append(h.pending, list...)
+	}
+}
+
+// arrangeEnd decides what becomes of a reservation that nobody settles. list is what it took from each subject.
+func (h *giveBackHistory) arrangeEnd(list []*pendingCost) {
+	for _, p := range list {
+		for i := range p.taken {
+			p.used = append(p.used, h.random.Int64N(p.taken[i].cost+1)*int64(h.random.IntN(2)))
+		}
+	}
+	list[0].ends = true
+	if err := h.owner.table.SetExpiry(h.now(), &list[0].place, "end", false); err != nil {
+		h.fail("an end was not arranged: %v", err)
+	}
+}
+
+// carryOut carries out the ends that are due.
+func (h *giveBackHistory) carryOut() {
+	for _, n := range h.owner.table.Notes().TakeDue(h.now().Steady, 100) {
+		i := slices.IndexFunc(h.pending, func(p *pendingCost) bool { return p.purpose == reserved && p.place.Key == n.Key })
+		if i < 0 || !h.pending[i].ends {
+			h.fail("an end of %v is due that nobody has asked for", n.Key)
+			continue
+		}
+		h.end(h.pending[i])
+	}
+}
+
+// end carries out the end of a reservation, perhaps again.
+func (h *giveBackHistory) end(p *pendingCost) {
+	s := h.settlementOf(p, p.used)
+	s.Expires = true
+	before := h.usage(p)
+	repeated, done, err := h.owner.table.Settle(h.now(), s)
+	h.trace("carried out %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject, p.place.Key.ID, p.used, repeated, done, err)
+	switch {
+	case err != nil:
+		h.fail("an end failed: %v", err)
+	case repeated || !done:
+		if after := h.usage(p); !slices.Equal(before, after) {
+			h.fail("an end that was over changed %v to %v", before, after)
+		}
+	case h.settled[p.place.Key.ID] > h.steady/1e9, (p.settled || p.hasEnded) && s.SameLineage:
+		h.fail("an end was carried out twice")
+	default:
+		p.hasEnded = true
+		for i := range p.taken {
+			h.noteReturn(&p.taken[i], &s.Changes[i].From, p.used[i], p.used[i] < p.taken[i].cost && s.Dropped == 0)
+		}
+		h.sendRest(p, s)
+	}
+}
+
+// sendRest has the subjects of a reservation that have other homes get back what they should, once it was settled.
+func (h *giveBackHistory) sendRest(p *pendingCost, s *Settlement) {
+	if !s.SameLineage {
+		return
+	}
+	for _, other := range p.others {
+		sent := *other
+		sent.purpose = rest
+		sent.settledAt = h.steady
+		sent.late = s.Late
+		sent.taken = slices.Clone(other.taken)
+		for i := range sent.taken {
+			if s.HadExpired && p.ends {
+				sent.taken[i].cost = other.used[i] // that is what is left
+			}
+		}
+		sent.used = nil
+		if s.Expires {
+			sent.used = other.used
+		}
+		h.pending = append(h.pending, &sent)
+	}
+	if !s.Expires {
+		p.others = nil
 	}
 }
 
@@ -447,6 +535,10 @@ func (h *giveBackHistory) comeBack() {
 	}
 	i := h.random.IntN(len(h.pending))
 	p := h.pending[i]
+	if p.purpose == reserved && p.ends && h.random.IntN(4) == 0 {
+		h.end(p) // asked for by another node, too early or again
+		return
+	}
 	if p.purpose == reserved {
 		h.settle(p)
 		return
@@ -459,7 +551,10 @@ func (h *giveBackHistory) comeBack() {
 	}
 	for i := range p.taken {
 		used := int64(0)
-		if p.purpose == granted || p.purpose == rest {
+		switch {
+		case p.used != nil:
+			used = p.used[i]
+		case p.purpose == granted || p.purpose == rest:
 			used = h.random.Int64N(p.taken[i].cost + 1)
 		}
 		h.giveBack(p, &p.taken[i], used)
@@ -472,9 +567,8 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 		rolledBack: maxRefundTime, undone: maxRefundTime, granted: maxGrantTime,
 	}
 	isLate := h.steady-p.steady > int64(longest[p.purpose])
-	if p.purpose == rest { // it was settled in time, and is sent at once
-		deadline := (p.place.Until-1)*1e9 - int64(settlingMemory)
-		isLate = h.steady > deadline+int64(maxRefundTime)
+	if p.purpose == rest { // it was sent at once
+		isLate = h.steady > p.settledAt+int64(maxRefundTime)
 	}
 	isAllowedFor := h.isInline && op.limit.Kind.Bucket() && p.purpose != rest // in the bound of a bucket
 	if isLate || isAllowedFor || used == op.cost {
@@ -483,6 +577,7 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 
 	from := h.fromOf(op)
 	from.Reserved = p.purpose == rest
+	from.Late = p.late
 	err := h.owner.table.GiveBack(h.now(), op.counter.key, op.limit, from, op.cost-used, p.life)
 	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject, op.counter.key.Counter, op.cost-used, p.purpose, err)
 	if err != nil {
@@ -519,28 +614,46 @@ func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
 	return from
 }
 
-// settle settles a reservation, perhaps again.
-func (h *giveBackHistory) settle(p *pendingCost) {
+// settlementOf returns the settlement of a reservation that used that much of each counter.
+func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *Settlement {
 	now := h.now()
 	s := &Settlement{
-		Place: p.place, HasPlace: true, TooLate: now.Wall > p.until, Life: p.life,
+		Place: p.place, HasPlace: true, Life: p.life,
 		Answer: func(*Settlement) []byte { return []byte("settled") },
 	}
-	s.Place.Until = (h.steady+max(0, p.until-now.Wall)+int64(settlingMemory))/1e9 + 1
-	used := make([]int64, len(p.taken))
+	left := max(0, p.until-now.Wall)
+	s.Place.Open = time.Duration(left)
+	s.Place.SettledUntil = (h.steady+left+int64(settlingMemory))/1e9 + 1
+	s.Place.Until = s.Place.SettledUntil + notes.LateSettling
 	for i := range p.taken {
 		op := &p.taken[i]
-		used[i] = h.usedOf(op)
 		from := h.fromOf(op)
 		from.Reserved = true
-		s.Changes = append(s.Changes, SettledCost{
-			Key: op.counter.key, Limit: op.limit, Cost: used[i] - op.cost, From: from, InTightest: true,
-		})
+		c := SettledCost{
+			Key: op.counter.key, Limit: op.limit, Reserved: op.cost, Used: used[i], AtExpiry: op.cost, From: from, InTightest: true,
+		}
+		if p.ends {
+			c.AtExpiry = p.used[i]
+		}
+		s.Changes = append(s.Changes, c)
 	}
+	return s
+}
+
+// settle settles a reservation, perhaps again, and perhaps late.
+func (h *giveBackHistory) settle(p *pendingCost) {
+	used := make([]int64, len(p.taken))
+	for i := range p.taken {
+		used[i] = h.usedOf(&p.taken[i])
+	}
+	s := h.settlementOf(p, used)
+	now := h.now()
+	s.Late = now.Wall > p.until
+	s.TooLate = now.Wall > p.until+notes.LateSettling*1e9
 
 	before := h.usage(p)
 	repeated, done, err := h.owner.table.Settle(now, s)
-	h.trace("settled %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject, p.place.Key.ID, used, repeated, done, err)
+	h.trace("settled %x.%v with %v: repeated %t, done %t, late %t, %v", p.place.Key.Subject, p.place.Key.ID, used, repeated, done, s.Late, err)
 	if err != nil {
 		h.fail("settling failed: %v", err)
 		return
@@ -557,21 +670,23 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 		h.fail("a reservation was settled twice")
 	}
 	p.settled = true
-	h.settled[p.place.Key.ID] = min(p.place.Until, s.Place.Until) // it was there, or was made again
+	h.settled[p.place.Key.ID] = s.Place.SettledUntil
+	after := h.usage(p)
 	for i := range p.taken {
-		op := &p.taken[i]
-		if used[i] > op.cost {
-			op.counter.charge(h.at(), op.limit, used[i]-op.cost)
-		} else {
-			h.noteReturn(op, &s.Changes[i].From, used[i], used[i] < op.cost && s.Dropped == 0)
-		}
+		h.noteSettled(&p.taken[i], &s.Changes[i], s, after[i] > before[i])
 	}
-	if s.SameLineage {
-		for _, other := range p.others {
-			other.purpose = rest
-		}
-		h.pending = append(h.pending, p.others...) // sent once
-		p.others = nil
+	h.sendRest(p, s)
+}
+
+// noteSettled tells the model what was settled of a cost, and whether the counter's usage rose by it.
+func (h *giveBackHistory) noteSettled(op *pendingOp, c *SettledCost, s *Settlement, rose bool) {
+	change := c.change(s.HadExpired)
+	switch {
+	case change > 0 && s.Late && !rose: // it was dropped
+	case change > 0:
+		op.counter.charge(h.at(), op.limit, change)
+	default:
+		h.noteReturn(op, &c.From, c.Used, change < 0 && s.Dropped == 0)
 	}
 }
 
@@ -878,7 +993,11 @@ func (h *giveBackHistory) promote() {
 
 // sweep drops what is over.
 func (h *giveBackHistory) sweep() {
+	// The room of late settlings is needed, or only that of their rates, of which there are often more.
+	all := h.owner.table.Notes()
+	all.BoundReservations([]int64{DefaultReservations, 2 * all.Stats().Reservations, notes.Bytes}[h.random.IntN(3)])
 	h.owner.table.Sweep(h.now(), 1)
+	all.BoundReservations(DefaultReservations)
 	for _, c := range h.counters() {
 		c.mayBeSwept = true
 	}

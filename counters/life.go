@@ -65,6 +65,9 @@ func (t *Table) giveBackHeld(
 	}
 
 	if l.Kind.Bucket() {
+		if from.Late && t.hasForgottenRates(now, k, from.Steady) {
+			return ErrGone
+		}
 		past := t.bucketPast(now, k)
 		if from.Fastest == 0 && from.Reserved {
 			from.Fastest = int64(past.Rank) // otherwise the note may be younger than the cost
@@ -99,10 +102,6 @@ func giveUndrained(l *algorithms.Limit, from *algorithms.TakeRecord, cost int64)
 // another is left in the bucket than its TakeRecord says. So a note of kind notes.Rate keeps what happened since, for as long as
 // anything may come back.
 
-// bucketMemory is how long, in seconds, such a note is kept at least after something was put back, or taken since: longer than a
-// grant or the cost of a refused check may take to come back. A reservation keeps it for its own time.
-const bucketMemory = 120
-
 func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
 
 // bucketPast returns what is known of k, a bucket.
@@ -114,6 +113,13 @@ func (t *Table) bucketPast(now algorithms.Instant, k Key) notes.Note {
 	defer h.Unlock()
 	n, _ := h.Get(rateKey(k))
 	return n
+}
+
+// hasForgottenRates reports whether k's partition has forgotten rates since a steady time that late settlings may need.
+func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bool {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	return h.HasForgottenRates(k.Subject, since)
 }
 
 // hasRoomForRate reports whether there is room to record what comes back into k, a bucket. Rates that no reservation keeps share
@@ -136,10 +142,10 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 
 	raised := n.Rank > 0 && n.Rank < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Minor > 0 && n.Until < second+bucketMemory/2 // what is taken now depends on it
+	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // what is taken now depends on it
 	if raised || ends {
 		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
-		n.Until = max(n.Until, second+bucketMemory)
+		n.Until = max(n.Until, second+notes.RateMemory)
 		h.Put(&n)
 	}
 	return int64(n.Minor)
@@ -153,7 +159,7 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	n.Key, n.At, n.Inline = rateKey(k), sharedRate, k.IsInline()
 	n.Minor += uint64(units)
 	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
-	n.Until = max(n.Until, now.Steady/1e9+bucketMemory)
+	n.Until = max(n.Until, now.Steady/1e9+notes.RateMemory)
 	h.Put(&n)
 }
 

@@ -94,6 +94,9 @@ type Amendment struct {
 	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to
 	// store in the memo.
 	OldRates bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
+	// From, by op, and Life say what costs of a late settling belong to: they are dropped if that is over.
+	From     []algorithms.TakeRecord
+	Life     Life
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool // set by Amend: the change was made earlier, so the Decisions of Ops are not set
@@ -133,7 +136,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	}
 	for i := range a.Ops {
 		op := &a.Ops[i]
-		if err := t.amend(s, now, op, a); err != nil {
+		if err := t.amend(s, now, i, a); err != nil {
 			return err // can't happen, because room was just made
 		}
 		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
@@ -185,11 +188,14 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 	}
 }
 
-// amend changes one counter. The caller must hold the shard and have made room.
-func (t *Table) amend(s *shard, now algorithms.Instant, op *Op, a *Amendment) error {
+// amend changes the counter of the i-th op. The caller must hold the shard and have made room.
+func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) error {
+	op := &a.Ops[i]
 	switch {
 	case a.Reset:
 		return t.reset(s, now, op.Key, op.Limit)
+	case a.From != nil:
+		return t.chargeLateHeld(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:
 		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, -op.Cost))
 	case op.Cost > 0:

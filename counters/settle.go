@@ -2,6 +2,7 @@ package counters
 
 import (
 	"math/bits"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
@@ -12,18 +13,18 @@ type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	Until  int64 // when it expires: Unix seconds on the steady clock
+	// Open is how long the reservation may still be settled in time. It is then kept for late settlings, while its room is not needed,
+	// until Until: Unix seconds on the steady clock. Once it is settled, it is kept until SettledUntil.
+	Open                time.Duration
+	Until, SettledUntil int64
 }
-
-// Ranks of a place.
-const (
-	openRank = iota
-	settledRank
-)
 
 // note returns p as the note of an open reservation.
 func (p *Place) note(now algorithms.Instant) notes.Note {
-	return notes.Note{Key: p.Key, At: now.Steady, Until: p.Until, Group: p.Group, Inline: p.Inline, Rank: openRank}
+	return notes.Note{
+		Key: p.Key, At: now.Steady, Until: p.Until, Group: p.Group, Inline: p.Inline,
+		Rank: notes.Open, Minor: uint64(max(0, p.Open)),
+	}
 }
 
 // MakePlace begins to record the rates of the buckets of ops, which a reservation is about to take and which are all of the place's
@@ -49,6 +50,7 @@ func (t *Table) MakePlace(now algorithms.Instant, place *Place, isHome bool, ops
 		rate := place.note(now)
 		rate.Key = rateKey(op.Key)
 		rate.Rank = uint64(op.Limit.Amount)
+		rate.Minor = 0
 		if had, found := h.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, had.Rank)
 			rate.Minor = had.Minor
@@ -96,7 +98,7 @@ func (t *Table) UnmakePlace(now algorithms.Instant, place *Place, isHome bool, o
 // dropOpen drops the place of a reservation, unless that is settled.
 func dropOpen(h notes.Held, k notes.Key) {
 	n, found := h.Get(k)
-	if found && n.Rank == openRank {
+	if found && n.Rank == notes.Open {
 		h.Remove(k)
 	}
 }
@@ -111,6 +113,27 @@ func (t *Table) DropPlace(now algorithms.Instant, k notes.Key) {
 	}
 }
 
+// SetExpiry records how the end of a reservation is carried out, if it is not settled by then. With makes, it makes the place if there is
+// none. It fails with ErrShut, with ErrGone if its place is gone or settled, or with notes.ErrReservations.
+func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
+	p := place.Key.Partition()
+	h := t.notes.Lock(p, now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(p) {
+		return ErrShut
+	}
+
+	n, found := h.Get(place.Key)
+	if !found && makes {
+		n, found = place.note(now), true
+	}
+	if !found || n.Rank != notes.Open {
+		return ErrGone
+	}
+	n.Body = body
+	return h.Make(n)
+}
+
 // Settlement changes several counters of one subject at most once: its place then says that it was made.
 type Settlement struct {
 	Place Place
@@ -118,8 +141,12 @@ type Settlement struct {
 	// the reservation is over; in another one, it was lost with its node, and is made again. Without a place there must be room
 	// for one.
 	HasPlace bool
-	// TooLate says that the deadline has passed: Settle then only looks for an earlier change.
-	TooLate bool
+	// Late says that the deadline has passed: then the place must still be there. Settle sets it if it was settled late. TooLate says that the time for late settlings has
+	// passed, too: Settle then only looks for an earlier change.
+	Late, TooLate bool
+	// Expires says that this is the end of the reservation, which nobody has settled. It may still be settled late. Before its end,
+	// nothing happens.
+	Expires bool
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
 	// Answer returns what to keep with the place; Kept is what was kept, if the settlement was made earlier. It may have been
@@ -127,6 +154,10 @@ type Settlement struct {
 	Answer func(s *Settlement) []byte
 	Kept   []byte
 
+	// HadExpired is set by Settle, unless it repeats: whether the end of the reservation had been carried out.
+	HadExpired bool
+	// IsFinal is set by Settle: whether the reservation is settled, rather than only its end carried out.
+	IsFinal bool
 	// SameLineage is set by Settle, unless it repeats: whether the counters are still of the lineage of Life.
 	SameLineage bool
 	// Dropped is set by Settle: how many costs were not put back, and how many found no room to be taken.
@@ -136,18 +167,26 @@ type Settlement struct {
 	Tightest int64
 }
 
-// SettledCost is an extra amount taken from one counter, or put back into it.
+// SettledCost is what a reservation used of one counter.
 type SettledCost struct {
-	Key   Key
-	Limit *algorithms.Limit
-	// Cost is taken whether or not the limit allows it. A negative cost is put back.
-	Cost       int64
-	From       algorithms.TakeRecord // describes when the cost to put back was taken
-	InTightest bool                  // takes part in Tightest
+	Key            Key
+	Limit          *algorithms.Limit
+	Reserved, Used int64
+	AtExpiry       int64                 // what is charged once the end of the reservation has been carried out, at most Reserved
+	From           algorithms.TakeRecord // describes when Reserved was taken
+	InTightest     bool                  // takes part in Tightest
+}
+
+// change returns what c takes, or puts back if it is negative, once the end of the reservation was carried out, or before.
+func (c *SettledCost) change(expired bool) int64 {
+	if expired {
+		return c.Used - c.AtExpiry
+	}
+	return c.Used - c.Reserved
 }
 
 // Settle makes the changes of s. If they were made before, it reads what was kept then and returns repeated. It returns done unless
-// it is too late for changes that were never made. If it fails with ErrShut or notes.ErrReservations, nothing changes.
+// it is too late for changes that were never made, or too early for the end. If it fails with ErrShut or notes.ErrReservations, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bool, err error) {
 	home := Key{Subject: s.Place.Key.Subject}
 	sh, now := t.lock(now, home)
@@ -160,23 +199,36 @@ func (t *Table) Settle(now algorithms.Instant, s *Settlement) (repeated, done bo
 	switch {
 	case err != nil:
 		return false, false, err
-	case place.Rank == settledRank:
+	case place.Rank == notes.Settled, s.Expires && place.Rank == notes.Expired:
 		s.Kept = []byte(place.Body)
+		s.Late = place.Minor > 0
+		s.IsFinal = place.Rank == notes.Settled
 		return true, true, nil
-	case s.TooLate:
+	case s.TooLate, s.Expires && !place.IsDue(now.Steady):
 		return false, false, nil
 	}
 
-	t.makeRoomForChanges(sh, now, s.Changes)
+	s.HadExpired = place.Rank == notes.Expired
+	s.Late = s.Late || s.HadExpired || !s.Expires && place.IsDue(now.Steady)
+	t.makeRoomForChanges(sh, now, s)
 	for i := range s.Changes {
-		if err := t.settleCost(sh, now, &s.Changes[i], s.Life); err != nil {
+		if err := t.settleCost(sh, now, &s.Changes[i], s); err != nil {
 			s.Dropped++
 		}
 	}
 	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
 
-	place.Rank = settledRank
+	place.Rank = notes.Expired
+	s.IsFinal = !s.Expires
+	if s.IsFinal {
+		place.Rank = notes.Settled
+		place.Until = s.Place.SettledUntil
+	}
 	place.At = now.Steady
+	place.Minor = 0
+	if s.Late {
+		place.Minor = 1
+	}
 	place.Body = string(s.Answer(s))
 	h := t.notes.Lock(home.Partition(), now.Steady)
 	h.Put(&place)
@@ -193,7 +245,7 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 	if found {
 		return place, nil
 	}
-	if s.HasPlace && s.SameLineage {
+	if s.HasPlace && s.SameLineage || s.Late || s.Expires {
 		s.TooLate = true
 	}
 	if s.TooLate {
@@ -209,12 +261,13 @@ func (t *Table) findPlace(now algorithms.Instant, s *Settlement) (place notes.No
 
 // makeRoomForChanges makes room for the counters that changes add, without evicting any of the others. If there is none, the costs
 // are dropped: the counters were evicted, with all that had been taken.
-func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, changes []SettledCost) {
+func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, s *Settlement) {
+	changes := s.Changes
 	room, spared := 0, make([]Op, len(changes))
 	for i := range changes {
 		c := &changes[i]
 		spared[i].Key = c.Key
-		if c.Cost > 0 && sh.log(c.Key) == nil && !sh.find(c.Key).found() {
+		if c.change(s.HadExpired) > 0 && sh.log(c.Key) == nil && !sh.find(c.Key).found() {
 			room++
 		}
 	}
@@ -224,14 +277,30 @@ func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, changes []
 }
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
-func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, life Life) error {
+func (t *Table) settleCost(sh *shard, now algorithms.Instant, c *SettledCost, s *Settlement) error {
+	from := c.From
+	from.Late = s.Late
+	change := c.change(s.HadExpired)
 	switch {
-	case c.Cost > 0:
-		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, c.Cost, c.From.Fastest == 0))
-	case c.Cost < 0:
-		return t.giveBackHeld(sh, now, c.Key, c.Limit, c.From, -c.Cost, life)
+	case change < 0:
+		return t.giveBackHeld(sh, now, c.Key, c.Limit, from, -change, s.Life)
+	case change == 0:
+		return nil
+	case !s.Late:
+		return t.changeHeld(sh, now, c.Key, c.Limit, penalty(c.Limit, change, from.Fastest == 0))
 	}
-	return nil
+	return t.chargeLateHeld(sh, now, c.Key, c.Limit, from, change, s.Life)
+}
+
+// chargeLateHeld debits cost that belongs to one taken at from, if that life of the counter and that window are not over. The caller
+// must hold the shard.
+func (t *Table) chargeLateHeld(
+	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+) error {
+	if !t.isAlive(now, k, life) {
+		return nil
+	}
+	return t.changeHeld(sh, now, k, l, latePenalty(l, from, cost))
 }
 
 // tightestRemaining returns what remains of the limit with the least left in proportion to its capacity, among those with

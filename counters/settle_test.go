@@ -15,9 +15,10 @@ var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, W
 func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, subject, id uint64) *Settlement {
 	return &Settlement{
 		Place: Place{
-			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Until: now.Steady/1e9 + 60,
+			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute,
+			Until: now.Steady/1e9 + 60, SettledUntil: now.Steady/1e9 + 60,
 		},
-		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Cost: -40, From: from, InTightest: true}},
+		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Reserved: 100, Used: 60, From: from, InTightest: true}},
 		Life:    table.Life(Key{Subject: subject}.Partition()),
 		Answer:  func(*Settlement) []byte { return []byte("settled with 60") },
 	}
@@ -155,8 +156,8 @@ func TestSettlingInAFullTable(t *testing.T) {
 	}
 	take(table, epoch, k, tokenLimit, 5)
 	s := settled(table, epoch, algorithms.TakeRecord{}, 7, 3)
-	s.Changes[0].Cost = 1
-	s.Changes = append(s.Changes, SettledCost{Key: Key{Subject: 7, Counter: 4}, Limit: tokenLimit, Cost: 1})
+	s.Changes[0].Used = 101
+	s.Changes = append(s.Changes, SettledCost{Key: Key{Subject: 7, Counter: 4}, Limit: tokenLimit, Used: 1})
 	if _, done, err := table.Settle(epoch, s); err != nil || !done || s.Dropped > 1 {
 		t.Errorf("have %v, %v, %d dropped", done, err, s.Dropped)
 	}
@@ -252,7 +253,7 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	bucket := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
 	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: bucket, Cost: 4}}
 	place := func(id uint64) *Place {
-		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Until: now.Steady/1e9 + 60}
+		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute, Until: now.Steady/1e9 + 60}
 	}
 	make := func(now algorithms.Instant, id uint64) {
 		t.Helper()
@@ -321,7 +322,7 @@ func TestReturnsAreBounded(t *testing.T) {
 // reserveSome reserves some of a bucket.
 func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost int64) algorithms.TakeRecord {
 	t.Helper()
-	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: epoch.Steady/1e9 + 3600}
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
 	if err := table.MakePlace(epoch, &place, true, ops); err != nil {
 		t.Fatal(err)
@@ -391,9 +392,9 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	}
 	later = shifted(epoch, 20*time.Second)
 	_, done, err := table.Settle(later, &Settlement{
-		Place:    Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: later.Steady/1e9 + 60},
+		Place:    Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
 		HasPlace: true, Life: life,
-		Changes: []SettledCost{{Key: k, Limit: fast, Cost: 1}},
+		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
 		Answer:  func(*Settlement) []byte { return nil },
 	})
 	if !done || err != nil {
@@ -417,12 +418,73 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: &fast, Cost: 1}}) // all has drained by now
 
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
-	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Until: epoch.Steady/1e9 + 3600}
+	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	if err := table.MakePlace(shifted(epoch, time.Second), &place, true, ops); err != nil {
 		t.Fatal(err)
 	}
 	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
 	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
 		t.Errorf("%v, and %d are used, want 100", err, used)
+	}
+}
+
+// Where rates give way to new reservations, a late settling puts nothing back into their buckets: a note may be younger than its cost.
+func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
+	for _, gaveWay := range []bool{false, true} {
+		table := newTable(t, 100)
+		k := Key{Subject: 7, Counter: 1}
+		slow := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 6, Burst: 100, Window: time.Minute}
+		fast := *slow
+		fast.Amount = 600
+		ops := []Op{{Key: k, Limit: slow, Cost: 50}}
+		place := Place{
+			Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Second,
+			Until: epoch.Steady/1e9 + notes.LateSettling + 61, SettledUntil: epoch.Steady/1e9 + 61,
+		}
+		if err := table.MakePlace(epoch, &place, true, append(ops, Op{Key: Key{Subject: 7, Counter: 2}, Limit: slow})); err != nil {
+			t.Fatal(err)
+		}
+		life := table.Life(k.Partition())
+		table.Take(epoch, ops)
+		take(table, shifted(epoch, 10*time.Second), k, &fast, 100) // what was reserved has drained
+
+		if gaveWay {
+			table.Notes().BoundReservations(3 * notes.Bytes) // there is one place, and two rates
+			table.Sweep(shifted(epoch, 90*time.Second), 1)
+			table.Notes().BoundReservations(DefaultReservations)
+		}
+		later := shifted(epoch, 4*time.Minute)
+		table.Sweep(later, 1)
+		another := place
+		another.Key.ID = 2
+		another.Until = later.Steady/1e9 + notes.LateSettling + 61
+		if err := table.MakePlace(later, &another, true, ops); err != nil {
+			t.Fatal(err)
+		}
+
+		before, _ := table.Usage(later, k, slow)
+		s := &Settlement{
+			Place: place, HasPlace: true, Late: true, Life: life,
+			Changes: []SettledCost{{Key: k, Limit: slow, Reserved: 50, AtExpiry: 50, From: ops[0].TakeRecord()}},
+			Answer:  func(*Settlement) []byte { return nil },
+		}
+		s.Changes[0].From.Reserved = true
+		if _, done, err := table.Settle(later, s); !done || err != nil {
+			t.Fatal(done, err)
+		}
+		if after, _ := table.Usage(later, k, slow); after != before {
+			t.Errorf("rates gave way %t: %d are used, want %d as before", gaveWay, after, before)
+		}
+	}
+}
+
+// A late settling needs its place, even in another lineage: it may have been settled in time, and forgotten.
+func TestLateSettlingNeedsItsPlace(t *testing.T) {
+	table := newTable(t, 100)
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	s := settled(table, now, algorithms.TakeRecord{}, 7<<52, 4)
+	s.HasPlace, s.Late, s.Life.Lineage = true, true, 99
+	if _, done, err := table.Settle(now, s); done || err != nil {
+		t.Errorf("it was settled: %t, %v", done, err)
 	}
 }

@@ -46,6 +46,8 @@ type Query struct {
 	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
 	// none.
 	RequestID string
+	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
+	OnExpiry *OnExpiry
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set

@@ -41,6 +41,7 @@ type change struct {
 	ops    []counters.Op // their decisions are the result
 	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	leased []leasedPart  // of each of ops; also part of the result
+	taken  *debit        // for verbCharge by a late settling: what the reservation took; has ops
 	local  bool          // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64
@@ -90,11 +91,27 @@ func (c *change) Code(w *wire.Coder) {
 		wire.Fixed(w, &c.inlineSubject)
 		return
 	}
-	if c.verb == verbCharge {
-		wire.Fixed(w, &c.made)
+	if c.verb == verbCharge && c.codeCharge(w) {
+		return
 	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
+}
+
+// codeCharge codes what only a charge has, and its ops if it has taken.
+func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
+	wire.Fixed(w, &c.made)
+	isLate = c.taken != nil
+	if w.Bool(&isLate); !isLate {
+		return false
+	}
+	if w.Reads() {
+		c.taken = &debit{}
+	}
+	c.taken.code(w)
+	c.ops = c.taken.ops
+	w.Require(len(c.ops) > 0)
+	return true
 }
 
 // apply carries out c at the owner of its counters, which may be this node, or here if c is local. It may repeat the request to

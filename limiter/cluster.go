@@ -163,7 +163,7 @@ type membership struct {
 	mu              sync.Mutex // guards closed; once that is set, spawn starts nothing more
 	closed          bool
 	background      sync.WaitGroup // the goroutines of spawn
-	maintenance     sync.WaitGroup // the goroutines of leases.maintain and retryRefunds
+	maintenance     sync.WaitGroup // the goroutines of leases.maintain, retryRefunds and carryOutEnds
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -186,6 +186,8 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	m.refunds.wake = make(chan struct{}, 1)
 	m.maintenance.Go(m.leases.maintain)
 	m.maintenance.Go(l.retryRefunds)
+	m.maintenance.Go(func() { l.carryOutEnds(table) })
+	m.maintenance.Go(func() { l.carryOutEnds(c.Fallback) })
 	return l, nil
 }
 

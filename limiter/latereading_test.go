@@ -193,12 +193,12 @@ var latePaths = map[string]func(h *lateHistory, at algorithms.Instant){
 	},
 
 	"Settle, with more": func(h *lateHistory, at algorithms.Instant) {
-		h.settle(at, counters.SettledCost{Cost: 1}, counters.Life{})
+		h.settle(at, counters.SettledCost{Used: 1}, counters.Life{})
 	},
 
 	"Settle, with less": func(h *lateHistory, at algorithms.Instant) {
 		if taken, ok := h.putBackOne(at); ok {
-			h.settle(at, counters.SettledCost{Cost: -taken.admitted, From: taken.from}, taken.life)
+			h.settle(at, counters.SettledCost{Reserved: taken.admitted, From: taken.from}, taken.life)
 		}
 	},
 
@@ -232,8 +232,8 @@ func (h *lateHistory) settle(at algorithms.Instant, c counters.SettledCost, life
 	c.Limit = h.limit
 	_, _, _ = h.table.Settle(at, &counters.Settlement{
 		Place: counters.Place{
-			Key:   notes.Key{Subject: h.key.Subject, ID: h.settled, Kind: notes.Reservation},
-			Until: at.Steady/1e9 + 10,
+			Key:  notes.Key{Subject: h.key.Subject, ID: h.settled, Kind: notes.Reservation},
+			Open: 10 * time.Second, Until: at.Steady/1e9 + 10, SettledUntil: at.Steady/1e9 + 10,
 		},
 		Changes: []counters.SettledCost{c},
 		Life:    life,

@@ -100,6 +100,9 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 	count("settlings_total", settlings, &r.settled, "result", "settled")
 	count("settlings_total", settlings, &r.repeated, "result", "repeated")
 	count("settlings_total", settlings, &r.unknown, "result", "unknown")
+	const ends = "Ends of reservations with on_expiry that nobody settled in time: carried out here, or not to be carried out, because the home could not be reached."
+	count("reservation_ends_total", ends, &r.expired, "result", "carried-out")
+	count("reservation_ends_total", ends, &r.unarranged, "result", "lost")
 	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
 	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
 	lead := time.Duration(l.table.Lead(l.clock.Now()))

@@ -52,9 +52,10 @@ func placeKey(subject, id uint64) notes.Key {
 
 // with returns p's place with a subject at now.
 func (p *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
+	second := (now.Steady+int64(p.ttl+settlementMemory))/1e9 + 1
 	return &counters.Place{
 		Key: placeKey(subject, p.id), Group: p.group, Inline: p.inline,
-		Until: (now.Steady+int64(p.ttl+settlementMemory))/1e9 + 1,
+		Open: p.ttl, Until: second + notes.LateSettling, SettledUntil: second,
 	}
 }
 

@@ -61,6 +61,7 @@ type refund struct {
 	hops  int
 	grant uint64        // ID of a lease's grant; zero unless from a lease
 	made  int64         // wall time at which the reservation was made; zero unless from a reservation
+	late  bool          // the reservation was settled after its end
 	place uint64        // notes.Key.ID of the place of a reservation that came to nothing; zero if there is none
 	until time.Duration // on the lease clock: this node keeps it no longer; zero if it has not had to wait here
 }
@@ -73,11 +74,12 @@ type refundList struct{ list []refund }
 
 // Code implements wire.Message.
 func (r *refundList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxRefunds, 5*8+3+1+1+8, func(item *refund) {
+	wire.List(c, &r.list, maxRefunds, 5*8+3+1+1+8+1, func(item *refund) {
 		item.code(c)
 		wire.Number(c, &item.hops, maxHops)
 		wire.Number(c, &item.grant, math.MaxInt64)
 		wire.Fixed(c, &item.made)
+		c.Bool(&item.late)
 		wire.Fixed(c, &item.place)
 		c.Require(len(item.ops) > 0)
 	})
@@ -206,6 +208,7 @@ func (l *Limiter) give(r *refund) {
 		op := &all.ops[i]
 		from := l.takenAt(&all.debit, i, l.oldest(&all, now))
 		from.Reserved = all.made != 0
+		from.Late = all.late
 		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):

@@ -158,6 +158,7 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
 	if c.verb == verbCharge {
 		a.OldRates = l.mayHaveNewRate(&c.ops[0], c.made, now)
+		c.describeTaken(l, now, &a)
 	}
 	if c.ticket != nil {
 		a.Memo = c.memo(now)
@@ -177,6 +178,18 @@ func (c *change) amend(l *Limiter, now algorithms.Instant) error {
 		return c.readUsage(l, now) // the kept answer is for the limits of earlier rules: report the current usage
 	}
 	return nil
+}
+
+// describeTaken sets, for a late settling, what its costs belong to.
+func (c *change) describeTaken(l *Limiter, now algorithms.Instant, a *counters.Amendment) {
+	if c.taken == nil {
+		return
+	}
+	a.Life = c.taken.life
+	age := l.reservationAge(c.made, c.subject(), now)
+	for i := range c.ops {
+		a.From = append(a.From, l.takenAt(c.taken, i, age))
+	}
 }
 
 // requestError returns err as an error of a request with an id.

@@ -28,15 +28,17 @@ type reservations struct {
 	processKey        [32]byte     // signs ids while this node knows no cluster secret
 	reserved          atomic.Int64 // made here
 	settled, repeated atomic.Int64 // settlements decided here, as the owner of the home
+	expired           atomic.Int64 // ends carried out here, as the owner of the home
+	unarranged        atomic.Int64 // ends that will not be carried out, because their home could not be reached
 	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation's
 	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
 }
 
 // Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
-// id with the real costs, within ttl (at most MaxReservationTime). After that the reserved costs stay charged. Reserve asks the
+// id with the real costs, within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry says. Reserve asks the
 // owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
-// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrTooManyReservations,
-// ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the answer, so nothing is reserved.
+// owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrOnExpiry, ErrTooManyLimits,
+// ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
 }
@@ -50,6 +52,11 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	}
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
+	}
+	if !done {
+		if err := a.validateOnExpiry(q); err != nil {
+			return "", err
+		}
 	}
 	if _, owned := a.homeSubject(); q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
 		return l.reservations.decide(q, ttl, a, done)
@@ -90,7 +97,7 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 
 // reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
-	r := &reservation{made: a.Now.Wall}
+	r := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
 	_, _ = rand.Read(r.nonce[:]) // never fails
 	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.placing
@@ -208,7 +215,7 @@ const (
 	// settlementMemory is how long the home remembers a settlement after the reservation expires.
 	settlementMemory = time.Minute
 
-	reservationFormat = 3  // the first byte of an id
+	reservationFormat = 4  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
 	signatureBytes    = 16
 	maxUnitBytes      = 1024
@@ -235,6 +242,7 @@ type reservation struct {
 	group    uint32           // likewise
 	made     int64            // Unix nanoseconds, by the wall clock
 	until    int64
+	onExpiry *OnExpiry
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
 }
@@ -262,6 +270,7 @@ func (r *reservation) Code(c *wire.Coder) {
 	wire.Fixed(c, &r.made)
 	wire.Number(c, &life, int64(MaxReservationTime))
 	r.until = r.made + life
+	codeOnExpiry(c, &r.onExpiry)
 	c.Texts(&r.units, MaxReserved, maxUnitBytes)
 	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1, func(s *reservedSubject) {
 		s.code(c)

@@ -257,6 +257,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		c.Text(&a.Value, maxText)
 	})
 	codeCosts(c, &q.Costs)
+	codeOnExpiry(c, &q.OnExpiry)
 	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
 		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
@@ -309,11 +310,19 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
-	if ttl > 0 {
-		rs.reserved.Add(1)
-	}
 	key, _ := rs.signingKey()
-	return rs.reservationOf(q, a, ttl).id(key), nil
+	r := rs.reservationOf(q, a, ttl)
+	id = r.id(key)
+	if ttl == 0 {
+		return id, nil
+	}
+	if q.OnExpiry != nil && len(r.units) > 0 {
+		if err := rs.arrangeExpiry(id); err != nil {
+			return "", err
+		}
+	}
+	rs.reserved.Add(1)
+	return id, nil
 }
 
 // decideStandalone is decide for a limiter without a cluster, which decides every check in one Take.

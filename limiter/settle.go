@@ -21,6 +21,8 @@ const (
 	// maxClockSkew is the assumed maximum difference between the clocks of two nodes, or of one node before and after a
 	// restart.
 	maxClockSkew = time.Second
+	// maxLateness is how long after its end a reservation may be settled, as long as its room is not needed.
+	maxLateness = notes.LateSettling * time.Second
 	// chargeTimeout is how long a node keeps trying to report a debt to its owner.
 	chargeTimeout = 10 * time.Second
 )
@@ -29,23 +31,40 @@ const (
 type Settlement struct {
 	Costs     []UnitCost // in the units that the caller named; in all units if it named none
 	Remaining int64      // of the tightest limit in those units at the home, just afterwards; −1 if there is none
+	Expired   bool       // the reservation was over
 	Repeated  bool       // the reservation was settled before; the other fields are as they were then
+
+	isFinal bool // it is settled; otherwise only its end was carried out
 }
 
 // Code implements wire.Message.
 func (s *Settlement) Code(c *wire.Coder) {
-	c.Bool(&s.Repeated)
+	c.Flags(&s.Repeated, &s.Expired, &s.isFinal)
 	wire.Varint(c, &s.Remaining)
 	codeCosts(c, &s.Costs)
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
+// settleVerb says what a settleRequest asks for.
+type settleVerb uint8
+
+const (
+	settleNow     settleVerb = iota
+	settleAtEnd              // remember to carry out the end of the reservation
+	settleExpired            // carry it out
+	settleVerbs
+)
+
 // settleRequest asks to settle a reservation with its real costs. The message carries the reservation only as its id.
 type settleRequest struct {
 	*reservation
+	verb  settleVerb
 	id    string
 	costs []UnitCost
 	hops  int
+	// hadExpired says that the end of the reservation had been carried out: what its costs are compared with is what that left.
+	hadExpired bool
+	late       bool // it is settled after its end
 }
 
 // maxReservationID bounds an id, in bytes.
@@ -53,6 +72,7 @@ const maxReservationID = 64 << 10
 
 // Code implements wire.Message.
 func (s *settleRequest) Code(c *wire.Coder) {
+	wire.Number(c, &s.verb, int64(settleVerbs-1))
 	wire.Number(c, &s.hops, maxHops)
 	c.Text(&s.id, maxReservationID)
 	codeCosts(c, &s.costs)
@@ -68,8 +88,9 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 
 // Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used. A unit
 // that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement of a
-// reservation counts, on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner
-// or ErrFull.
+// reservation counts, on whichever node; a repeated one gets the same answer. One that comes within ten minutes of the reservation's
+// end still counts, unless its room was needed: what it says replaces what [Query.OnExpiry] has left, as far as the windows of that
+// time are not over, and on the bill. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -87,9 +108,16 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
+	if s.verb != settleNow {
+		s.costs = s.onExpiry.costs()
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
+		if s.verb == settleAtEnd {
+			out = &Settlement{Remaining: -1}
+			return rs.keepExpiry(rs.limiter.table, s.home(), s)
+		}
 		out, err = rs.settleHere(s)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
@@ -98,7 +126,9 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		out = &Settlement{}
 		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
 	}})
-	if err == nil {
+	if err == nil && s.verb == settleAtEnd {
+		rs.keepLocalExpiry(s)
+	} else if err == nil {
 		rs.settleLocal(s, out)
 	}
 	return out, err
@@ -111,6 +141,9 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 	if actual.costs = out.Costs; len(out.Costs) == 0 {
 		return // it named none of the reservation's units
 	}
+	if out.isFinal {
+		actual.verb = settleNow
+	}
 	for i := range s.subjects {
 		subj := &s.subjects[i]
 		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
@@ -118,6 +151,7 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 		}
 		now := rs.limiter.clock.Now()
 		c := actual.changes(rs.limiter, subj, now)
+		c.Late = c.Late || out.Expired
 		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, c)
 		switch {
 		case err != nil || !done:
@@ -131,7 +165,7 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 // countDropped counts what subj does not get back.
 func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
-		if s.excess(subj, i) < 0 {
+		if s.change(subj, i) < 0 {
 			rs.dropped.Add(1)
 		}
 	}
@@ -153,8 +187,14 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		return nil, err
 	}
 
+	s.hadExpired = c.HadExpired
+	s.late = c.Late
 	if done && !repeated { // even if authority has lapsed: a caller who repeats it finds it done
-		rs.settled.Add(1)
+		if s.verb == settleExpired {
+			rs.expired.Add(1)
+		} else {
+			rs.settled.Add(1)
+		}
 		rs.dropped.Add(int64(c.Dropped))
 		rs.settleRest(s, c.SameLineage)
 	}
@@ -237,7 +277,7 @@ func (s *settleRequest) correctBill(l *Limiter) {
 		}
 		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
 		for j := range subj.ops {
-			cost := s.excess(subj, j)
+			cost := s.change(subj, j)
 			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
 				continue
 			}
@@ -249,15 +289,44 @@ func (s *settleRequest) correctBill(l *Limiter) {
 	}
 }
 
-// excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
-func (s *settleRequest) excess(subj *reservedSubject, i int) int64 {
-	if len(s.costs) == 0 {
-		return -subj.ops[i].Cost
+// change returns by how much the real cost of a subject's i-th op exceeds what is charged for it; negative if it is less.
+func (s *settleRequest) change(subj *reservedSubject, i int) int64 {
+	charged := subj.ops[i].Cost
+	if s.hadExpired {
+		charged = s.atExpiry(subj, i)
 	}
-	if at := s.costIndex(subj.units[i]); at >= 0 {
-		return s.costs[at].Cost - subj.ops[i].Cost
+	return s.used(subj, i) - charged
+}
+
+// used returns the real cost of a subject's i-th op.
+func (s *settleRequest) used(subj *reservedSubject, i int) int64 {
+	if s.verb == settleExpired {
+		return s.atExpiry(subj, i)
 	}
-	return 0
+	return costOfUnit(s.costs, s.units[subj.units[i]], subj.ops[i].Cost)
+}
+
+// atExpiry returns what stays charged of a subject's i-th op once the end of the reservation was carried out.
+func (r *reservation) atExpiry(subj *reservedSubject, i int) int64 {
+	reserved := subj.ops[i].Cost
+	if r.onExpiry == nil {
+		return reserved
+	}
+	return min(reserved, costOfUnit(r.onExpiry.Costs, r.units[subj.units[i]], reserved))
+}
+
+// costOfUnit returns the cost in a unit of what was reserved: as costs say, or all of it if they don't name the unit, or nothing if they
+// are empty.
+func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
+	if len(costs) == 0 {
+		return 0
+	}
+	for i := range costs {
+		if costs[i].Unit == unit {
+			return costs[i].Cost
+		}
+	}
+	return reserved
 }
 
 // costIndex returns the index of a unit in the settlement's costs, or −1 if they don't name it.
@@ -268,11 +337,13 @@ func (s *settleRequest) costIndex(unit int) int {
 // changes returns the changes to subj's counters, and its place.
 func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
 	local := subj.life.Lineage == localLineage
-	place := &placing{id: s.placeID(), group: s.group, inline: s.inline, ttl: time.Duration(max(0, s.until-now.Wall))}
+	isLate := s.verb == settleNow && now.Wall > s.until
 	c := &counters.Settlement{
-		Place:    *place.with(subj.subject, now),
+		Place:    *s.placeOf(subj.subject, now),
 		HasPlace: s.hasPlace || local,
-		TooLate:  now.Wall > s.until,
+		Late:     isLate,
+		TooLate:  now.Wall > s.until+int64(maxLateness),
+		Expires:  s.verb == settleExpired,
 		// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 		// nothing is given back, here or elsewhere.
 		Life:   subj.life,
@@ -291,12 +362,21 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 			limit = l.membership.shareOf(limit)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: subj.ops[i].Key, Limit: limit, Cost: s.excess(subj, i),
+			Key: subj.ops[i].Key, Limit: limit,
+			Reserved:   subj.ops[i].Cost,
+			Used:       s.used(subj, i),
+			AtExpiry:   s.atExpiry(subj, i),
 			From:       from,
 			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
 	}
 	return c
+}
+
+// placeOf returns the place of r with a subject.
+func (r *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.Place {
+	p := placing{id: r.placeID(), group: r.group, inline: r.inline, ttl: time.Duration(max(0, r.until-now.Wall))}
+	return p.with(subject, now)
 }
 
 // reservationAge returns how long ago a reservation was made, at most, by the wall clock of its subject's counters: an earlier owner's
@@ -334,7 +414,7 @@ func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settl
 	if !repeated {
 		kept = s.keptAnswer(c)
 	}
-	out := &Settlement{Remaining: -1, Repeated: repeated}
+	out := &Settlement{Remaining: -1, Repeated: repeated, Expired: c.Late, isFinal: c.IsFinal}
 	if len(kept) == 0 {
 		return out
 	}
@@ -352,19 +432,24 @@ func (s *settleRequest) settlement(c *counters.Settlement, repeated bool) *Settl
 
 // splitExcess returns what one of s's subjects still owes, and what it gets back.
 func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made}
-	back = &refund{debit: subj.debit, made: s.made}
+	back = &refund{debit: subj.debit, made: s.made, late: s.late}
 	back.ops, back.when = nil, nil
+	owed := back.debit
 	for i := range subj.ops {
 		op := subj.ops[i]
-		switch cost := s.excess(subj, i); {
+		switch cost := s.change(subj, i); {
 		case cost > 0:
 			op.Cost = cost
-			debt.ops = append(debt.ops, op)
+			owed.ops, owed.when = append(owed.ops, op), append(owed.when, subj.when[i])
 		case cost < 0 && refundable:
 			op.Cost = -cost
 			back.ops, back.when = append(back.ops, op), append(back.when, subj.when[i])
 		}
+	}
+
+	debt = &change{verb: verbCharge, ticket: s.debtTicket(subj), made: s.made, ops: owed.ops}
+	if s.late {
+		debt.taken = &owed
 	}
 	return debt, back
 }

@@ -91,7 +91,8 @@ func (c *compiler) compileRules() {
 func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	r := &Rule{
 		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
-		Regions: spec.Regions, Adaptive: spec.Adaptive,
+		ChargesExpired: spec.Reservations != nil && spec.Reservations.OnExpiry == "charge",
+		Regions:        spec.Regions, Adaptive: spec.Adaptive,
 		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
 	}
 	c.applySettings(r, &spec.Settings)

@@ -98,6 +98,11 @@ type Condition struct {
 	single    bool // written without brackets
 }
 
+// ReservationSpec restricts a rule's reservations.
+type ReservationSpec struct {
+	OnExpiry string // charge: callers may ask for nothing else; empty: they may
+}
+
 // RuleSpec is a rule as written.
 type RuleSpec struct {
 	Name     string
@@ -115,6 +120,8 @@ type RuleSpec struct {
 	Usage    string // usageMonthly, or empty
 	Block    []Span // of a subject's first block, of the next one, and so on; the last length repeats
 	Adaptive *Adaptive
+	// Reservations restricts the rule's reservations; nil if left out.
+	Reservations *ReservationSpec
 	Settings
 
 	pos       yaml.Pos

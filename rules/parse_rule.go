@@ -25,6 +25,9 @@ var (
 		})}, func(r *RuleSpec) *[]Region { return &r.Regions }),
 		of("shadow", flagCodec, func(r *RuleSpec) *bool { return &r.Shadow }),
 		of("usage", wordCodec(usageMonthly), func(r *RuleSpec) *string { return &r.Usage }),
+		of("reservations", codec[*ReservationSpec]{(*decoder).reservations, unlessZero(func(r *ReservationSpec) *yaml.Node {
+			return reservationFields.node(r).OnOneLine()
+		})}, func(r *RuleSpec) **ReservationSpec { return &r.Reservations }),
 		of("block", codec[[]Span]{(*decoder).block, blockNode}, func(r *RuleSpec) *[]Span { return &r.Block }),
 		ruleSettings["on_limit"], ruleSettings["max_delay"],
 		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
@@ -52,6 +55,10 @@ var (
 			return mapNode(list, func(v ValueCost) string { return v.Value }, func(v ValueCost) *yaml.Node { return integer(v.Cost) })
 		})}, func(c *CostTable) *[]ValueCost { return &c.Values }),
 		of("default", costCodec, func(c *CostTable) *int64 { return &c.Default }),
+	)
+
+	reservationFields = fieldsOf(
+		of("on_expiry", wordCodec("charge"), func(r *ReservationSpec) *string { return &r.OnExpiry }),
 	)
 
 	adaptiveFields = fieldsOf(
@@ -89,6 +96,14 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	}
 	if !r.has("key") {
 		d.fail(n, "a rule needs a key; [] is one counter for all")
+	}
+	return r
+}
+
+func (d *decoder) reservations(n *yaml.Node) *ReservationSpec {
+	r := &ReservationSpec{}
+	if reservationFields.read(d, n, r, nil) && r.OnExpiry == "" {
+		d.fail(n, "on_expiry is missing: charge keeps callers from getting back what they don't settle")
 	}
 	return r
 }

@@ -119,15 +119,17 @@ type Rule struct {
 	Key           []string // names of the key attributes, in order; user|ip for alternatives, unless this is a variant
 	Shadow        bool
 	CountsMonthly bool // admitted cost is counted by month, for bills; never set for a shadow rule
-	Tiered        bool
-	Consistency   Consistency
-	OnPartition   OnPartition
-	Scope         Scope
-	Regions       []Region // parts of a global rule; equal if empty
-	Lease         Lease
-	OnLimit       OnLimit
-	MaxDelay      time.Duration // if OnLimit is DelayCheck
-	Adaptive      *Adaptive     // nil if it has none
+	// ChargesExpired means that what is reserved and never settled stays charged, whatever the caller asks for.
+	ChargesExpired bool
+	Tiered         bool
+	Consistency    Consistency
+	OnPartition    OnPartition
+	Scope          Scope
+	Regions        []Region // parts of a global rule; equal if empty
+	Lease          Lease
+	OnLimit        OnLimit
+	MaxDelay       time.Duration // if OnLimit is DelayCheck
+	Adaptive       *Adaptive     // nil if it has none
 	// Blocks are the rule's blocks as limits that no answer shows, one for each length; nil if it has none. Each is a token bucket
 	// of one, which the beginning of a block takes. A block of only one length is over when the bucket is full again. One of
 	// several is over MaxDelay before that, when the bucket would allow a check to wait; until it is full again, the block

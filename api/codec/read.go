@@ -48,6 +48,7 @@ const (
 	fieldShadow
 	fieldMode
 	fieldSubjects
+	fieldOnExpiry
 )
 
 func fieldOf(name string) fields {
@@ -92,6 +93,8 @@ func fieldOf(name string) fields {
 		return fieldMode
 	case "subjects":
 		return fieldSubjects
+	case "on_expiry":
+		return fieldOnExpiry
 	}
 	return 0
 }
@@ -126,8 +129,8 @@ var (
 		fields: checkFields | fieldRequestID, names: tryNames + ", request_id", validate: (*Request).validatePlainCheck,
 	}
 	ReserveForm = &Form{
-		fields: checkFields | fieldTTL | fieldRequestID, minTTL: time.Millisecond, maxTTL: limiter.MaxReservationTime,
-		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id, " + inlineNames, validate: (*Request).validateReserve,
+		fields: checkFields | fieldTTL | fieldOnExpiry | fieldRequestID, minTTL: time.Millisecond, maxTTL: limiter.MaxReservationTime,
+		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, on_expiry, request_id, " + inlineNames, validate: (*Request).validateReserve,
 	}
 	SettleForm = &Form{
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
@@ -159,9 +162,10 @@ type Request struct {
 	Wait   bool
 	Detail bool
 
-	Reserving   bool          // the request is a reservation
-	TTL         time.Duration // of a reservation or a load
-	Reservation string        // the id of the reservation to settle, or of the one that was just made
+	Reserving   bool             // the request is a reservation
+	onExpiry    limiter.OnExpiry // what Query.OnExpiry points to, if anything
+	TTL         time.Duration    // of a reservation or a load
+	Reservation string           // the id of the reservation to settle, or of the one that was just made
 	verdict     string
 	Source      string
 	Load        float64
@@ -187,9 +191,10 @@ func (r *Request) Reset() {
 	clear(r.Key)
 	clear(r.Attributes)
 	clear(r.Costs)
+	clear(r.onExpiry.Costs)
 	*r = Request{Query: limiter.Query{
 		Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0], Subjects: resetSubjects(r.Subjects),
-	}}
+	}, onExpiry: limiter.OnExpiry{Costs: r.onExpiry.Costs[:0]}}
 }
 
 // read parses a body of form f, starting at its opening brace.
@@ -230,7 +235,7 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 	case fieldCost:
 		r.Cost = dec.readAmount("", name, f.minCost)
 	case fieldCosts:
-		r.readCosts(dec, f.minCost)
+		r.Costs = readCosts(dec, r.Costs, "costs", f.minCost)
 	case fieldPeek:
 		if dec.readBool(name) {
 			r.Mode = counters.PeekMode
@@ -268,6 +273,8 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 		r.Mode = dec.readMode(r.path(name))
 	case fieldSubjects:
 		r.readSubjects(dec)
+	case fieldOnExpiry:
+		r.readOnExpiry(dec)
 	}
 }
 
@@ -496,36 +503,82 @@ func (r *Request) readAttributes(dec *Decoder) {
 	}
 }
 
-// readCosts reads the value of costs. Each must be at least minimum.
-func (r *Request) readCosts(dec *Decoder, minimum int64) {
+// readCosts appends the costs of an object of amounts by unit to list. Each must be at least minimum. path names the object in messages.
+func readCosts(dec *Decoder, list []limiter.UnitCost, path string, minimum int64) []limiter.UnitCost {
 	if dec.skipSpace() != '{' {
 		dec.skip()
-		dec.failValue(api.BadValue, "costs must be an object of amounts by unit")
-		return
+		dec.failValue(api.BadValue, "%s must be an object of amounts by unit", path)
+		return list
 	}
 	dec.enter()
 	for n := 0; dec.hasMore(n, '}'); n++ {
 		unit := dec.readName()
 		if dec.syntaxErr != nil {
-			return
+			return list
 		}
 		if len(unit) > MaxValue {
-			dec.failValue(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
+			dec.failValue(api.BadValue, "%s: a unit must not have more than %d bytes", path, MaxValue)
 		}
-		for i := range r.Costs {
-			if r.Costs[i].Unit == unit {
-				dec.failSyntax("costs." + api.Excerpt(unit) + " is given twice")
-				return
+		for i := range list {
+			if list[i].Unit == unit {
+				dec.failSyntax(path + "." + api.Excerpt(unit) + " is given twice")
+				return list
 			}
 		}
 		if n >= limiter.MaxCosts {
-			dec.failValue(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
+			dec.failValue(api.BadValue, "%s must not name more than %d units", path, limiter.MaxCosts)
 			dec.skip()
 			continue
 		}
 		if dec.skipSpace(); dec.syntaxErr == nil {
-			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: dec.readAmount("costs", unit, minimum)})
+			list = append(list, limiter.UnitCost{Unit: unit, Cost: dec.readAmount(path, unit, minimum)})
 		}
+	}
+	return list
+}
+
+// readOnExpiry reads what becomes of a reservation that is not settled in time: charge, refund, or an object with costs.
+func (r *Request) readOnExpiry(dec *Decoder) {
+	const must = `on_expiry must be "charge", "refund" or {"costs": …}`
+	switch dec.skipSpace() {
+	case '"':
+		switch dec.readBounded("", "on_expiry", 0, MaxValue) {
+		case "charge":
+		case "refund":
+			r.OnExpiry = &r.onExpiry
+		default:
+			dec.failValue(api.BadValue, must)
+		}
+	case '{':
+		r.readExpiryCosts(dec)
+	default:
+		dec.skip()
+		dec.failValue(api.BadValue, must)
+	}
+}
+
+// readExpiryCosts reads the object that on_expiry may be.
+func (r *Request) readExpiryCosts(dec *Decoder) {
+	r.OnExpiry = &r.onExpiry
+	dec.enter()
+	given := false
+	for n := 0; dec.hasMore(n, '}'); n++ {
+		name := dec.readName()
+		switch {
+		case dec.syntaxErr != nil:
+			return
+		case name != "costs":
+			dec.rejectUnknown("on_expiry."+name, "on_expiry.costs")
+		case given:
+			dec.failSyntax("on_expiry.costs is given twice, the second time")
+			return
+		default:
+			given = true
+			r.onExpiry.Costs = readCosts(dec, r.onExpiry.Costs, "on_expiry.costs", 0)
+		}
+	}
+	if !given && dec.syntaxErr == nil {
+		dec.failValue(api.MissingKey, "on_expiry.costs is missing: what stays charged, by unit; {} gives all back")
 	}
 }
 

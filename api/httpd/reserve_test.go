@@ -53,6 +53,48 @@ func TestReserveAndSettle(t *testing.T) {
 	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{}}`, 200, `"settled":true`)
 }
 
+// What on_expiry may be, and what it may not.
+func TestOnExpiry(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	for value, want := range map[string]string{
+		`"charge"`:                             "",
+		`"refund"`:                             "",
+		`{"costs":{}}`:                         "",
+		`{"costs":{"tokens":50,"requests":1}}`: "",
+		`{"costs":{"tokens":0,"apples":0}}`:    "",
+		`"keep"`:                               `bad-value on_expiry must be "charge", "refund" or`,
+		`true`:                                 `bad-value on_expiry must be`,
+		`["refund"]`:                           `bad-value on_expiry must be`,
+		`{}`:                                   `missing-key on_expiry.costs is missing`,
+		`{"costs":7}`:                          `bad-value on_expiry.costs must be an object`,
+		`{"costs":{"tokens":-1}}`:              `bad-value on_expiry.costs.tokens must be`,
+		`{"costs":{"tokens":1.5}}`:             `bad-value on_expiry.costs.tokens must be`,
+		`{"costs":{"tokens":51}}`:              `bad-value on_expiry.costs.tokens is 51; it must not be more than the 50`,
+		`{"costs":{"apples":1}}`:               `bad-value on_expiry.costs.apples is 1; it must not be more than the 0`,
+		`{"cost":7}`:                           `unknown-field `,
+		`{"costs":{},"costs":{}}`:              `bad-json on_expiry.costs is given twice`,
+		`{"costs":{"a":1,"a":1}}`:              `bad-json on_expiry.costs.a is given twice`,
+	} {
+		key := strings.ReplaceAll(value, `"`, "")
+		status, text := n.post("/v1/reserve", `{"rule":"b","key":"`+key+`","costs":{"tokens":50},"on_expiry":`+value+`}`)
+		fields := apitest.Fields(t, text)
+		code, _ := fields["code"].(string)
+		detail, _ := fields["detail"].(string)
+		switch {
+		case want == "" && (status != 200 || fields["reservation"] == nil):
+			t.Errorf("%s: have %d %s", value, status, text)
+		case want != "" && (status != 400 || !strings.HasPrefix(code+" "+detail, want)):
+			t.Errorf("%s: have %d %s, want %s", value, status, text, want)
+		}
+	}
+	for _, path := range []string{"/v1/check", "/v1/settle", "/v1/adjust"} {
+		if status, text := n.post(path, `{"rule":"b","key":"u","on_expiry":"refund"}`); status != 400 || !strings.Contains(text, "unknown-field") {
+			t.Errorf("%s: have %d %s", path, status, text)
+		}
+	}
+}
+
 // Where there is no more room for reservations of one subject, the answer says so and what helps. Nothing else is refused: no check
 // of that subject, no settling, and no reservation of others.
 func TestTooManyReservations(t *testing.T) {

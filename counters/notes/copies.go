@@ -159,7 +159,8 @@ func (h Held) forget(k Key) {
 }
 
 // Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are older than
-// AnswerLife.
+// AnswerLife. Reservations that are over and were not settled become Expired. Those and their rates give way while reservations, or
+// rates, take more than half of their room.
 func (s *Store) Sweep(steady int64, fraction float64) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -177,13 +178,51 @@ func (s *Store) sweep(p int, steady int64) {
 		switch {
 		case int64(e.until) <= h.second:
 			h.forget(k)
-		case k.Kind == Reservation && e.body != "" && steady-e.at > AnswerLife:
-			n := e.note(k)
-			n.Body = ""
-			h.put(&n, 0) // copies do the same by themselves
+		case k.Kind == Reservation:
+			h.sweepReservation(e.note(k), steady)
+		case k.Kind == Rate:
+			h.sweepRate(e.note(k), steady)
 		}
 	}
 	h.part.shrink()
+}
+
+// sweepReservation drops of a reservation what is no longer needed, or not enough. It changes nothing that copies don't change by
+// themselves.
+func (h Held) sweepReservation(n Note, steady int64) {
+	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
+	switch {
+	case isOver && h.isCrowdedFor(&n):
+		h.Remove(n.Key)
+	case n.Rank != Open && n.Body != "" && steady-n.At > AnswerLife:
+		n.Body = ""
+		h.put(&n, 0)
+	case isOver && n.Rank == Open:
+		n.Rank = Expired
+		h.put(&n, 0)
+	}
+}
+
+// sweepRate shortens the life of a rate, if only late settlings need it and its room is. What was taken before can then no longer come
+// back late.
+func (h Held) sweepRate(n Note, steady int64) {
+	shorter := h.second + RateMemory
+	isLate := n.Rank > 0 && n.Until-LateSettling <= h.second && n.Until > shorter
+	if !isLate || !h.isCrowdedFor(&n) {
+		return
+	}
+	n.Until = shorter
+	h.Put(&n)
+	h.forgetRates(n.Subject, steady)
+}
+
+// isCrowdedFor reports whether what is there for late settlings has to give way: more than half of the room is taken, and the rule of
+// n has more than a little of it.
+func (h Held) isCrowdedFor(n *Note) bool {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	b := &h.store.budgets[n.Kind.purpose()]
+	return b.used > b.most/2 && b.groups[n.Group] > b.most/pittance
 }
 
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.

@@ -13,7 +13,9 @@ type Kind uint8
 
 // The kinds. Rank and Minor say what orders two notes of one key.
 const (
-	// Reservation: a reservation was made, at this home. Rank is 1 once it is settled; Body is then the answer, for AnswerLife.
+	// Reservation: a reservation was made, at this home. Rank is Open, Expired or Settled. While it is open, Minor is how long after
+	// At it ends, in nanoseconds, and Body says how to carry that out, if that is more than to charge it. Then Body is the answer,
+	// for AnswerLife, and Minor 1 if it was settled late.
 	Reservation Kind = iota
 	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in units per window, at which it has drained
 	// since the oldest of its reservations was made; 0 if it has none. Minor is how many units were put back into it since the
@@ -27,11 +29,19 @@ const (
 	Retry
 	// Reset: a subject was reset for the Rank-th time in its partition, at At. ID is 0.
 	Reset
-	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. Key is PartitionKey.
+	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last forgot rates of which
+	// late settlings still depended. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all batches of debts of a node up to Rank, Minor.
 	Debtor
 	numKinds
+)
+
+// Ranks of a reservation.
+const (
+	Open    = iota
+	Expired // its end was carried out; it may still be settled
+	Settled
 )
 
 // Bounds of a note.
@@ -40,6 +50,8 @@ const (
 	MaxBody = 64 << 10
 	// Bytes is what a note takes of its budget, and at most of memory, besides its body. Maps double, so most notes take less.
 	Bytes = 256
+	// dueBytes is what the schedule takes for a reservation, at most; slices double.
+	dueBytes = 64
 )
 
 // Key identifies a note.
@@ -62,7 +74,7 @@ type Note struct {
 	Key
 	// Of two copies of a note that have no order, the one with the higher Rank stays; if equal, with the higher Minor.
 	Rank, Minor uint64
-	At          int64  // when it was made: steady nanoseconds
+	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
 	Group       uint32 // of a reservation: identifies its rule
 	Inline      bool   // its subject came with its limits
@@ -70,7 +82,13 @@ type Note struct {
 }
 
 // size returns what n takes of its budget.
-func (n *Note) size() int64 { return Bytes + int64(len(n.Body)) }
+func (n *Note) size() int64 {
+	size := Bytes + int64(len(n.Body))
+	if n.schedules() {
+		size += dueBytes
+	}
+	return size
+}
 
 // before reports whether m stays if copies n and m of a note have no order.
 func (n *Note) before(m *Note) bool {

@@ -347,7 +347,7 @@ func TestBudgetsAddUp(t *testing.T) {
 }
 
 // heap returns the bytes in use on the heap.
-func heap() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -365,13 +365,13 @@ func TestBytesOfANote(t *testing.T) {
 		"one subject":   func(uint64) uint64 { return 7 },
 		"many subjects": spread,
 	} {
-		before := heap()
+		before := heapSize()
 		s := New(1 << 30)
 		least, greatest := int64(1<<30), int64(0)
 		for i := range most {
 			add(t, s, reservation(1, subject(i), i))
 			if i >= 50_000 && i%step == 0 {
-				each := (heap() - before) / int64(i)
+				each := (heapSize() - before) / int64(i)
 				least, greatest = min(least, each), max(greatest, each)
 			}
 		}
@@ -428,7 +428,7 @@ func TestRatesAreShared(t *testing.T) {
 func TestFloodsLeaveNoMemory(t *testing.T) {
 	for name, received := range map[string]bool{"with checkpoints": true, "without": false} {
 		s := New(5 << 20)
-		before := heap()
+		before := heapSize()
 		now := begin
 		for round := range uint64(20) {
 			for i := range uint64(10_000) {
@@ -446,7 +446,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 			now += 61e9
 			s.Sweep(now, 1)
 		}
-		if got := heap() - before; got > 1<<20 {
+		if got := heapSize() - before; got > 1<<20 {
 			t.Errorf("%s: %d KiB are left of 20 floods that are over", name, got>>10)
 		}
 		runtime.KeepAlive(s)

@@ -48,3 +48,19 @@ func (h Held) raiseFloor(subject, number uint64) {
 		h.Put(&numbers)
 	}
 }
+
+// forgetRates records that, of the partition of subject, rates of buckets are being forgotten that late settlings may need.
+func (h Held) forgetRates(subject uint64, steady int64) {
+	numbers, _ := h.Get(h.resetsKey(subject))
+	numbers.Key = h.resetsKey(subject)
+	numbers.At = steady
+	numbers.Until = forever
+	h.Put(&numbers)
+}
+
+// HasForgottenRates reports whether the partition of subject has forgotten, at or after a steady time, rates that late settlings may
+// need.
+func (h Held) HasForgottenRates(subject uint64, since int64) bool {
+	numbers, some := h.Get(h.resetsKey(subject))
+	return some && numbers.At >= since
+}

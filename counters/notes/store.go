@@ -16,14 +16,23 @@ type Store struct {
 	copied     atomic.Bool                                // partitions were copied or replicated, so replicas must receive changes
 	rates      atomic.Int64                               // notes of kind Rate
 	sweepNext  atomic.Int64
+	schedule   schedule
 
 	mu      sync.Mutex // guards budgets; locked after a partition
 	budgets [purposes]budget
 }
 
+const (
+	// LateSettling is how long after its end a reservation may be settled, in seconds, unless its room is needed.
+	LateSettling = 600
+	// RateMemory is how long, in seconds, a note of kind Rate is kept at least after something was put back, or taken since: longer
+	// than a grant or the cost of a refused check may take to come back. A reservation keeps it for its own time.
+	RateMemory = 120
+)
+
 // New returns an empty store, with room for reservations of that many bytes.
 func New(forReservations int64) *Store {
-	s := &Store{}
+	s := &Store{schedule: schedule{wake: make(chan struct{}, 1)}}
 	s.BoundReservations(forReservations)
 	s.budgets[answers].most = maxAnswers
 	s.budgets[tickets].most = maxTickets
@@ -62,6 +71,7 @@ type entry struct {
 	body         string
 	until, group uint32
 	inline       bool
+	isScheduled  bool // the schedule has it
 	dirty        Readers
 }
 
@@ -161,7 +171,13 @@ func (h Held) put(n *Note, by Readers) {
 		h.count(had.note(n.Key), -1)
 	}
 	h.count(*n, 1)
-	h.mark(n.Key, entryOf(n, had.dirty), by)
+	e := entryOf(n, had.dirty)
+	e.isScheduled = had.isScheduled
+	if n.schedules() && !e.isScheduled {
+		e.isScheduled = true
+		h.store.schedule.add(due{n.end(), n.Key})
+	}
+	h.mark(n.Key, e, by)
 	if n.Kind == Resets {
 		h.part.resets.Store(n.Rank)
 	}
@@ -254,7 +270,7 @@ func (h Held) sizeOf(k Key) int64 {
 	return n.size()
 }
 
-// HasRoom reports whether there is room for n, of kind Rate, as for one of a reservation.
+// HasRoom reports whether there is room for n, of kind Rate or Reservation, as for one of a reservation.
 func (h Held) HasRoom(n *Note) bool { return h.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of a kind that is not a reservation's, by dropping older ones that this node made, if need be. It

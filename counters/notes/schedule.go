@@ -1,0 +1,109 @@
+package notes
+
+import (
+	"container/heap"
+	"sync"
+)
+
+// A reservation may say what becomes of it if nobody settles it in time. Then its Body says so while it is open, and its home carries
+// that out. So a store keeps these reservations in order of their ends, those of copies as well: this node may own them by then.
+
+// schedule holds the open reservations with a Body, soonest end first. One that was settled or removed stays until its end.
+type schedule struct {
+	mu   sync.Mutex // locked after a partition
+	list dueList
+	wake chan struct{} // capacity 1: the first one may be another
+}
+
+// due is a reservation, and when it ends: steady nanoseconds.
+type due struct {
+	at int64
+	k  Key
+}
+
+// dueList implements heap.Interface.
+type dueList []due
+
+func (l dueList) Len() int           { return len(l) }
+func (l dueList) Less(i, j int) bool { return l[i].at < l[j].at }
+func (l dueList) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *dueList) Push(x any)        { *l = append(*l, x.(due)) } //nolint:forcetypeassert // only add calls it
+func (l *dueList) Pop() any {
+	last := (*l)[len(*l)-1]
+	*l = (*l)[:len(*l)-1]
+	return last
+}
+
+// add schedules a reservation.
+func (s *schedule) add(d due) {
+	s.mu.Lock()
+	heap.Push(&s.list, d)
+	isFirst := s.list[0] == d
+	s.mu.Unlock()
+
+	if isFirst {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take removes and returns the first reservation, if it ends at or before steady.
+func (s *schedule) take(steady int64) (k Key, some bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.list) == 0 || s.list[0].at > steady {
+		return Key{}, false
+	}
+	first, _ := heap.Pop(&s.list).(due)
+	if len(s.list) == 0 {
+		s.list = nil // release the memory of a flood
+	}
+	return first.k, true
+}
+
+// IsDue reports whether n is a reservation that ends at or before steady and is not settled.
+func (n *Note) IsDue(steady int64) bool {
+	return n.Kind == Reservation && n.Rank == Open && n.end() <= steady
+}
+
+// end returns when n, an open reservation, ends: steady nanoseconds.
+func (n *Note) end() int64 { return n.At + int64(n.Minor) }
+
+// schedules reports whether n is a reservation to be carried out at its end.
+func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open && n.Body != "" }
+
+// TakeDue returns, up to most, the open reservations with a Body that ended at or before steady, each once. What is not carried out
+// must be put off.
+func (s *Store) TakeDue(steady int64, most int) (list []Note) {
+	for len(list) < most {
+		k, some := s.schedule.take(steady)
+		if !some {
+			break
+		}
+		h := s.Lock(k.Partition(), steady)
+		n, found := h.Get(k)
+		h.Unlock()
+		if found && n.schedules() {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// PutOff makes TakeDue return a reservation again, at the given steady time.
+func (s *Store) PutOff(k Key, at int64) { s.schedule.add(due{at, k}) }
+
+// NextDue returns when the next reservation ends with a Body, if there is one: steady nanoseconds.
+func (s *Store) NextDue() (at int64, some bool) {
+	s.schedule.mu.Lock()
+	defer s.schedule.mu.Unlock()
+	if len(s.schedule.list) == 0 {
+		return 0, false
+	}
+	return s.schedule.list[0].at, true
+}
+
+// DueChanged receives a value when NextDue may return another time.
+func (s *Store) DueChanged() <-chan struct{} { return s.schedule.wake }

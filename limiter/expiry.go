@@ -1,0 +1,195 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+// A reservation may say what becomes of it if nobody settles it in time. Its home then keeps its id with its place and, at its end,
+// settles it as the id says. Until its place goes, it can still be settled.
+
+// ErrOnExpiry means that a reservation asks for something at its end that a rule forbids, or for more than it reserves.
+var ErrOnExpiry = errors.New("on_expiry")
+
+// OnExpiry says what becomes of a reservation that nobody settles in time.
+type OnExpiry struct {
+	// Costs replace what was reserved, as in a settlement: empty ones give all of it back. Each is at most what was reserved.
+	Costs []UnitCost
+}
+
+// costs returns what the reservation is settled with at its end.
+func (e *OnExpiry) costs() []UnitCost {
+	if e == nil {
+		return nil
+	}
+	return e.Costs
+}
+
+// codeOnExpiry writes or reads e, which may point to nil.
+func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
+	isGiven := *e != nil
+	if c.Bool(&isGiven); !isGiven {
+		return
+	}
+	if c.Reads() {
+		*e = &OnExpiry{}
+	}
+	codeCosts(c, &(*e).Costs)
+}
+
+// validateOnExpiry returns an error if q, for which a is prepared, asks for something at its end that a rule forbids, or that is more
+// than what it reserves.
+func (a *Answer) validateOnExpiry(q *Query) error {
+	if q.OnExpiry == nil {
+		return nil
+	}
+	for i := range a.scratch.match.Hits {
+		if rule := a.scratch.match.Hits[i].Rule; rule.ChargesExpired {
+			return fmt.Errorf("%w must be charge: rule %q allows nothing else", ErrOnExpiry, rule.Name)
+		}
+	}
+	for _, c := range q.OnExpiry.Costs {
+		if most := a.reservedIn(q, c.Unit); c.Cost > most {
+			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved", ErrOnExpiry, c.Unit, c.Cost, most)
+		}
+	}
+	return nil
+}
+
+// reservedIn returns the most that q, for which a is prepared, reserves in a unit.
+func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
+	for i := range a.scratch.ops {
+		op := &a.scratch.ops[i]
+		if i < len(a.Limits) && a.Limits[i].Limit.Unit == unit && !op.Block {
+			most = max(most, op.Cost)
+		}
+	}
+	for _, costs := range append([][]UnitCost{q.Costs}, subjectCosts(q.Subjects)...) {
+		for _, c := range costs {
+			if c.Unit == unit {
+				most = max(most, c.Cost) // no limit may have the unit
+			}
+		}
+	}
+	return most
+}
+
+func subjectCosts(subjects []Subject) (list [][]UnitCost) {
+	for i := range subjects {
+		list = append(list, subjects[i].Costs)
+	}
+	return list
+}
+
+// arrangeExpiry has the home of a reservation that was just made carry out its end. If that finds no room, the reservation is settled
+// with nothing used, and the error is ErrTooManyReservations. If the home can't be reached, the reservation stays charged unless
+// somebody settles it.
+func (rs *reservations) arrangeExpiry(id string) error {
+	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: settleAtEnd})
+	if errors.Is(err, ErrTooManyReservations) {
+		_, _ = rs.limiter.Settle(id, nil)
+		return err
+	}
+	if err != nil {
+		rs.unarranged.Add(1)
+	}
+	return nil
+}
+
+// keepExpiry keeps the id of s with its place at subj, in a table of this node. The error is counters.ErrShut, ErrNoOwner if the place
+// is gone, or ErrTooManyReservations.
+func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, s *settleRequest) error {
+	now := rs.limiter.clock.Now()
+	place := s.placeOf(subj.subject, now)
+	makes := table == rs.limiter.table && subj.life.Lineage == localLineage // it has none yet, see settleLocal
+	err := table.SetExpiry(now, place, s.id, makes)
+	switch {
+	case errors.Is(err, notes.ErrReservations):
+		return ErrTooManyReservations
+	case errors.Is(err, counters.ErrGone):
+		return ErrUnknownReservation
+	}
+	return err
+}
+
+// keepLocalExpiry is keepExpiry for those of s's subjects that `consistency: local` rules of this process have debited.
+func (rs *reservations) keepLocalExpiry(s *settleRequest) {
+	for i := range s.subjects {
+		subj := &s.subjects[i]
+		if subj.life.Lineage != localLineage || subj.incarnation != rs.limiter.incarnation {
+			continue
+		}
+		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, s) != nil {
+			rs.unarranged.Add(1)
+		}
+	}
+}
+
+const (
+	// maxExpiring bounds the reservations whose ends a node carries out at once, for each of its tables.
+	maxExpiring = 256
+	// expiryRetryPause is how long a node waits before it tries again to carry out an end that it could not.
+	expiryRetryPause = time.Second
+)
+
+// carryOutEnds carries out the ends of the reservations in table, until the limiter is closed. As long as there are none, it sleeps.
+func (l *Limiter) carryOutEnds(table *counters.Table) {
+	m := l.membership
+	all := table.Notes()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-all.DueChanged():
+		case <-m.ctx.Done():
+			return
+		}
+
+		l.carryOutDue(table)
+		timer.Stop()
+		if at, some := all.NextDue(); some {
+			timer.Reset(time.Duration(max(0, at-l.clock.Now().Steady)))
+		}
+	}
+}
+
+// carryOutDue carries out the ends that are due in table.
+func (l *Limiter) carryOutDue(table *counters.Table) {
+	for {
+		now := l.clock.Now()
+		list := table.Notes().TakeDue(now.Steady, maxExpiring)
+		var done sync.WaitGroup
+		for i := range list {
+			done.Go(func() {
+				if !l.reservations.carryOutEnd(table, &list[i]) {
+					table.Notes().PutOff(list[i].Key, now.Steady+int64(expiryRetryPause))
+				}
+			})
+		}
+		done.Wait()
+		if len(list) < maxExpiring {
+			return
+		}
+	}
+}
+
+// carryOutEnd carries out the end of the reservation whose place n is, in table. It returns false if it must be tried again: if this
+// node does not own the home, or can't reach it, as for a reservation of local rules.
+func (rs *reservations) carryOutEnd(table *counters.Table, n *notes.Note) bool {
+	l := rs.limiter
+	isOwn := table == l.table
+	if isOwn && (!table.IsOpen(n.Partition()) || !l.membership.Authority()) {
+		return false
+	}
+	_, err := rs.settle(l.membership.ctx, &settleRequest{id: n.Body, verb: settleExpired})
+	// In the meantime, its place may have gone. Another node's may not be due yet, by that node's clock.
+	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)
+}
