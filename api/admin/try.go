@@ -1,16 +1,18 @@
 package admin
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
-// try answers with what a check would get, its status and headers as JSON fields. It takes nothing unless the body says
-// "peek": false, or sets mode.
+// try answers with what a check would get, its status and headers as JSON fields, and says of each rule whether it applies and
+// why not. It takes nothing unless the body says "peek": false, or sets mode.
 func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e
@@ -35,8 +37,30 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	}
 	var reply codec.Reply
 	reply.Compose(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
-	s.sendJSON(w, appendTry(nil, &reply))
+	body := appendTry(nil, &reply)
+	// Which values a rule has is for those who may read the rules.
+	if token := tokenFrom(r); token == nil || token.Scopes.Allows(api.ScopeRead) {
+		rules, err := json.Marshal(explain(decider.Rules(), &q.Query))
+		if err != nil {
+			return err
+		}
+		body = append(append(append(body[:len(body)-1], `,"rules":`...), rules...), '}')
+	}
+	s.sendJSON(w, body)
 	return nil
+}
+
+// explain says of each rule whether it applies to a check. There is nothing to explain about limits that come with the call.
+func explain(set *rules.Set, q *limiter.Query) []rules.Explanation {
+	switch {
+	case set == nil || len(q.Subjects) > 0:
+		return []rules.Explanation{}
+	case q.ByKey:
+		return []rules.Explanation{{Rule: q.Rule, Applies: true}} // match conditions are not asked
+	case q.Rule != "":
+		return set.Explain(q.Attributes, set.Rule(q.Rule))
+	}
+	return set.Explain(q.Attributes, nil)
 }
 
 // appendTry appends r, the answer that a check would get, as a JSON object.

@@ -65,6 +65,15 @@ func TestTry(t *testing.T) {
 			t.Errorf("%.60s: have %d %s, want %s", body, status, told.Code, want)
 		}
 	}
+	// Which conditions fail is for those who may read the rules.
+	for token, want := range map[string]bool{"secret": true, "other": false} {
+		_, text := n.Do(apitest.Call{
+			Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"attributes":{"nothing":"x"}}`, Header: map[string]string{"Authorization": "Bearer " + token},
+		})
+		if got := strings.Contains(text, `"rules":[{"rule":`) && strings.Contains(text, "is absent"); got != want {
+			t.Errorf("reasons for token %s: got %v, want %v: %s", token, got, want, text)
+		}
+	}
 	if status, told := try(login, map[string]string{"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "cross-site"}); status != 403 || told.Code != api.CrossOrigin {
 		t.Errorf("from another origin: have %d %+v", status, told)
 	}

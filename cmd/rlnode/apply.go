@@ -362,7 +362,7 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 			if j == 0 {
 				separator = "  "
 			}
-			fmt.Fprint(w, separator, printable(detail))
+			fmt.Fprint(w, separator, oneLine(detail))
 		}
 		fmt.Fprintln(w)
 	}
@@ -370,7 +370,7 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
 	for _, sentence := range d.Summary {
-		fmt.Fprintf(w, "%s\n", printable(sentence))
+		fmt.Fprintf(w, "%s\n", oneLine(sentence))
 	}
 }
 

@@ -14,17 +14,22 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// checkCmd asks for one decision.
-type checkCmd struct {
+// checkFlags has the flags that describe a check.
+type checkFlags struct {
 	subjectFlags
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
 	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"The check's cost (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
 	Unit   string   `placeholder:"UNIT" help:"The unit of --cost N (default requests); its limits are shown."`
 	Exact  bool     `help:"With --limit: ask the subject's owner each time, so that figures are exact."`
-	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: decide but take nothing; or count: take the cost even beyond the limit (default ${default})."`
-	Peek   bool     `help:"The same as --mode peek."`
 	Detail bool     `help:"Show every limit that applies."`
 	JSON   bool     `help:"Print the node's answer unchanged."`
+}
+
+// checkCmd asks for one decision.
+type checkCmd struct {
+	checkFlags
+	Mode string `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: decide but take nothing; or count: take the cost even beyond the limit (default ${default})."`
+	Peek bool   `help:"The same as --mode peek."`
 	dataPlane
 }
 
@@ -59,9 +64,18 @@ func (c *checkCmd) Run(env *environment) error {
 }
 
 func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
+	if c.Peek && c.Mode == "count" {
+		return false, fmt.Errorf("--peek and --mode count exclude each other")
+	}
 	fields, err := c.body()
 	if err != nil {
 		return false, err
+	}
+	switch {
+	case c.Peek || c.Mode == "peek":
+		fields["peek"] = true
+	case c.Mode == "count":
+		fields["mode"] = c.Mode
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.node()
@@ -83,21 +97,27 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if c.JSON {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
-		if !c.Detail {
-			costs, _ := fields["costs"].(map[string]int64)
-			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool {
-				_, named := costs[l.Unit]
-				named = named || l.Unit == rules.Requests && fields["cost"] != nil
-				return !named || d.Unit == l.Unit
-			})
-		}
+		c.hideLimits(&d, fields)
 		_, err = fmt.Fprint(env.stdout, decisionText(&d, colours(env.stdout)))
 	}
 	return d.Allowed, err
 }
 
+// hideLimits removes from a decision the limits of units that the check does not name, unless --detail is set.
+func (c *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
+	if c.Detail {
+		return
+	}
+	costs, _ := fields["costs"].(map[string]int64)
+	d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool {
+		_, named := costs[l.Unit]
+		named = named || l.Unit == rules.Requests && fields["cost"] != nil
+		return !named || d.Unit == l.Unit
+	})
+}
+
 // body returns the fields of the request body.
-func (c *checkCmd) body() (fields map[string]any, err error) {
+func (c *checkFlags) body() (fields map[string]any, err error) {
 	switch {
 	case len(c.Key) > 0 && len(c.Attr) > 0, c.isInline() && len(c.Attr) > 0:
 		return nil, fmt.Errorf("--attr excludes --key, --limit and --namespace")
@@ -105,8 +125,6 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
 	case c.Exact && !c.isInline():
 		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
-	case c.Peek && c.Mode == "count":
-		return nil, fmt.Errorf("--peek and --mode count exclude each other")
 	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.isInline():
 		return nil, fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
@@ -134,12 +152,6 @@ func (c *checkCmd) body() (fields map[string]any, err error) {
 		costs.units[c.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
 	}
 	costs.add(fields)
-	switch {
-	case c.Peek || c.Mode == "peek":
-		fields["peek"] = true
-	case c.Mode == "count":
-		fields["mode"] = c.Mode
-	}
 	if c.Exact {
 		fields["consistency"] = "exact"
 	}

@@ -17,6 +17,7 @@ Exit codes: 0 done, allowed or ready; 1 an error, a refusal (check), mistakes in
 type cli struct {
 	Serve    serveCmd      `cmd:"" help:"Run a node."`
 	Check    checkCmd      `cmd:"" help:"Ask a node for a decision."`
+	Try      tryCmd        `cmd:"" help:"Show what a check would get, and why each rule applies to it or not."`
 	Apply    applyCmd      `cmd:"" help:"Write rules files to a node, after it has shown what changes."`
 	Diff     diffCmd       `cmd:"" help:"Show what a rules file would change, or what changed between two versions."`
 	Rollback rollbackCmd   `cmd:"" help:"Put an earlier version of the rules in force again."`

@@ -103,7 +103,7 @@ func TestRegionsExample(t *testing.T) {
 			t.Errorf("members: have %s, want it to name %s", have, want)
 		}
 	}
-	if have := x.run("apply"); strings.Count(have, "scope: global") != 3 {
+	if have := x.run("apply"); strings.Count(have, "scope: global") != 6 { // what changes, and then the rules
 		t.Errorf("apply: have %s, want three global rules", have)
 	}
 	process.Eventually(t, "all use the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })

@@ -128,7 +128,7 @@ func printWritten(env *environment, name string) func(io.Writer, *admin.Written)
 	return func(out io.Writer, written *admin.Written) error {
 		printWarnings(env.stderr, name, written.Warnings)
 		for _, note := range written.Notes {
-			fmt.Fprintf(env.stderr, "%s\n", printable(note))
+			fmt.Fprintf(env.stderr, "%s\n", oneLine(note))
 		}
 		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// tryCmd shows what a check would get, and which rules apply to it.
+type tryCmd struct {
+	checkFlags
+	adminPlane
+}
+
+// Help implements kong.HelpProvider.
+func (tryCmd) Help() string {
+	return `Takes nothing. Of each rule that does not apply, it names the conditions that fail, with both values; for that the token needs
+the scope read.
+
+Examples:
+
+  rlnode try --attr ip=198.51.100.7 --attr method=post
+  rlnode try --rule login --attr ip=198.51.100.7
+  rlnode try --rule login --key 198.51.100.7
+
+Exit codes: 0 it would be allowed, 1 refused, 2 no decision.`
+}
+
+// tried is a node's answer to a try.
+type tried struct {
+	Status int                 `json:"status"`
+	Answer json.RawMessage     `json:"answer"`
+	Rules  []rules.Explanation `json:"rules"`
+}
+
+// Run asks the node and prints the decision.
+func (c *tryCmd) Run(env *environment) error {
+	allowed, err := c.ask(env)
+	switch {
+	case err != nil:
+		return &exitError{code: exitUsage, err: err} // 1 would mean refused
+	case !allowed:
+		return &exitError{code: exitFailed}
+	}
+	return nil
+}
+
+func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
+	fields, err := c.body()
+	if err != nil {
+		return false, err
+	}
+	body, _ := json.Marshal(fields) // strings and numbers
+	n, err := c.node()
+	if err != nil {
+		return false, err
+	}
+	r, err := n.send(env.ctx, request{method: http.MethodPost, path: "/v1/try", contentType: "application/json", body: body})
+	if err != nil {
+		return false, err
+	}
+	var answer tried
+	var d client.Decision
+	if err := r.decode(&answer); err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(answer.Answer, &d); err != nil {
+		return false, fmt.Errorf("read the node's answer: %w", err)
+	}
+	if c.JSON {
+		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
+		return d.Allowed, err
+	}
+	c.hideLimits(&d, fields)
+	if _, err := fmt.Fprint(env.stdout, decisionText(&d, colours(env.stdout))); err != nil {
+		return false, err
+	}
+	return d.Allowed, printExplanations(env.stdout, answer.Rules)
+}
+
+// printExplanations prints whether each rule applies, and why not.
+func printExplanations(w io.Writer, list []rules.Explanation) error {
+	if len(list) == 0 {
+		return nil
+	}
+	return printTable(w, "RULE\tAPPLIES\tWHY NOT", list, func(e rules.Explanation) string {
+		var why []string
+		for _, one := range e.Why {
+			why = append(why, oneLine(one))
+		}
+		return fmt.Sprintf("%s\t%s\t%s", printable(e.Rule), yesNo(e.Applies), strings.Join(why, "; "))
+	})
+}
+
+// oneLine returns text whose values are quoted already, without what could move the cursor.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, text)
+}
