@@ -289,7 +289,7 @@ def test_wrong_keys_are_refused(serve: Callable[..., Ask], fake: Callable[..., F
     node = fake(decide)
     get = serve(nodes=[node.url], rule="llm", key=lambda _: {"a": 1})
     assert [get("/").status_code for _ in range(3)] == [503, 503, 503]
-    assert [r.levelname for r in caplog.records if "refused" in r.getMessage()] == ["ERROR"]  # once a minute
+    assert [r.levelname for r in caplog.records if "requests are refused" in r.getMessage()] == ["ERROR"]  # once a minute
 
 
 def test_unknown_rule_of_a_middleware(serve: Callable[..., Ask], start: Callable[..., Node]) -> None:
