@@ -31,6 +31,7 @@ type cli struct {
 	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block."`
 	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
 	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`
+	Feedback feedbackCmd   `cmd:"" help:"Report that a refusal was wrong."`
 	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, or remove one."`
 	Tiers    tiersCmd      `cmd:"" help:"List the tiers in the rules."`
 	Load     loadCmd       `cmd:"" help:"Report a load that adaptive rules follow, or list the loads."`

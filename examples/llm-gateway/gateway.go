@@ -16,7 +16,9 @@ import (
 )
 
 const (
-	endpoint = "/v1/chat/completions"
+	completions = "/v1/chat/completions"
+	embeddings  = "/v1/embeddings"
+
 	tokens   = "tokens"
 	requests = "requests"
 
@@ -54,8 +56,9 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// deadlines.
 	connection := http.NewResponseController(w)
 	_ = connection.SetWriteDeadline(time.Now().Add(callTimeout))
-	if r.URL.Path != endpoint || r.Method != http.MethodPost {
-		writeError(w, http.StatusNotFound, apiError{Message: "There is only POST " + endpoint + " here.", Type: "invalid_request_error"})
+	read := readers[r.URL.Path]
+	if read == nil || r.Method != http.MethodPost {
+		writeError(w, http.StatusNotFound, apiError{Message: "There are only POST " + completions + " and " + embeddings + " here.", Type: "invalid_request_error"})
 		return
 	}
 	key, ok := apiKey(r.Header.Get("Authorization"))
@@ -72,7 +75,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
-	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
+	call, err := read(http.MaxBytesReader(w, r.Body, maxRequest))
 	_ = connection.SetReadDeadline(time.Time{})
 	if err != nil {
 		writeError(w, http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"})
@@ -80,7 +83,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
-		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": endpoint},
+		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": call.endpoint},
 		Costs:      map[string]int64{tokens: call.estimate()},
 		Detail:     true, // so that the headers can show both limits
 	}, ttl)
@@ -115,7 +118,7 @@ func apiKey(authorization string) (key string, ok bool) {
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel() // also stops upstream when the caller hangs up
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(call.endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is misconfigured.", Type: "server_error"})
 		return 0

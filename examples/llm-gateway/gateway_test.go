@@ -40,7 +40,7 @@ func serve(t *testing.T, node string, model http.Handler) string {
 // ask makes a call and returns its answer, which the caller closes.
 func ask(t *testing.T, ctx context.Context, gateway, key, body string) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+endpoint, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+completions, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +105,48 @@ func TestCalls(t *testing.T) {
 	}
 	if left != 2000-total {
 		t.Errorf("have %d tokens left, want %d", left, 2000-total)
+	}
+}
+
+func TestEmbeddings(t *testing.T) {
+	n := newFakeNode(t)
+	var path string
+	g := serve(t, n.URL, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		stub{}.ServeHTTP(w, r)
+	}))
+	left := int64(2000)
+	for _, test := range []struct {
+		body   string
+		status int
+		want   int64 // tokens
+	}{
+		{`{"model":"m","input":"Hello there"}`, 200, 3},
+		{`{"model":"m","input":["Hello there","and"]}`, 200, 4},
+		{`{"model":"m","input":[1,2,3,4,5]}`, 200, 5},
+		{`{"model":"m","input":[[1,2],[3]],"dimensions":8}`, 200, 3},
+		{`{"model":"m","input":"` + strings.Repeat("word", 3000) + `"}`, 429, 0},
+		{`{"model":"m"}`, 400, 0},
+		{`{"model":"m","input":7}`, 400, 0},
+		{`{"model":"m","Input":"x","input":"y"}`, 400, 0},
+	} {
+		r, err := http.NewRequest(http.MethodPost, g+"/v1/embeddings", strings.NewReader(test.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer k")
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		left -= test.want
+		if _, open, have := n.state(); answer.StatusCode != test.status || have != left || open != 0 || test.status == 200 && path != "/v1/embeddings" {
+			t.Errorf("%.60s: have %d, %d tokens left, %d open, asked %s; want %d, %d", test.body, answer.StatusCode, have, open, path, test.status, left)
+		}
+	}
+	if have := n.asked[0]["endpoint"]; have != "/v1/embeddings" {
+		t.Errorf("the node was asked about %q", have)
 	}
 }
 
@@ -269,7 +311,7 @@ func TestOneReading(t *testing.T) {
 		{`{"max_tokens":100,"tools":["` + strings.Repeat("x", 396) + `"],` + messages + `}`, 4 + 100 + 100, ""},
 		{`{"max_tokens":100,"messages":[{"role":"` + strings.Repeat("x", 398) + `","content":"Hi"}]}`, 4 + 100 + 100, ""},
 	} {
-		c, err := readCall(strings.NewReader(test.body))
+		c, err := readCompletion(strings.NewReader(test.body))
 		switch {
 		case test.want == 0 && err == nil:
 			t.Errorf("%.60s: the estimate is %d", test.body, c.estimate())
@@ -323,7 +365,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	for range maxCalls {
 		g.slots <- struct{}{}
 	}
-	r := httptest.NewRequest(http.MethodPost, endpoint, strings.NewReader(plain))
+	r := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(plain))
 	r.Header.Set("Authorization", "Bearer k")
 	w := httptest.NewRecorder()
 	g.ServeHTTP(w, r)

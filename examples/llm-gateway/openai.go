@@ -29,19 +29,18 @@ type call struct {
 	Stream       bool
 	IncludeUsage bool // the caller wants the usage at the end of its stream
 
-	body   []byte // to send upstream
-	prompt int64  // estimated tokens of the prompt
-	answer int64  // bound on the tokens of the answer, or defaultAnswerTokens
+	endpoint string
+	body     []byte // to send upstream
+	prompt   int64  // estimated tokens of the prompt
+	answer   int64  // bound on the tokens of the answer, or defaultAnswerTokens
 }
 
-// readCall reads a request and makes it ask for the usage at the end of its stream. It encodes the upstream request anew from
-// what it has parsed: if a field occurred twice, or in another case, the model might use the other one.
-func readCall(body io.Reader) (*call, error) {
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return nil, fmt.Errorf("the body can't be read: %w", err)
-	}
-	c := &call{}
+// readers are the endpoints, and how to read a call of each.
+var readers = map[string]func(body io.Reader) (*call, error){completions: readCompletion, embeddings: readEmbedding}
+
+// readCompletion reads a chat completion and makes it ask for the usage at the end of its stream.
+func readCompletion(body io.Reader) (*call, error) {
+	c := &call{endpoint: completions}
 	var messages []map[string]json.RawMessage
 	var maxAnswer, maxCompletion, n, bestOf *int64
 	var streamOptions map[string]json.RawMessage
@@ -49,25 +48,9 @@ func readCall(body io.Reader) (*call, error) {
 		"model": &c.Model, "messages": &messages, "stream": &c.Stream, "stream_options": &streamOptions,
 		"max_tokens": &maxAnswer, "max_completion_tokens": &maxCompletion, "n": &n, "best_of": &bestOf,
 	}
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(text, &all); err != nil {
-		return nil, fmt.Errorf("the body is not a chat completion: %w", err)
-	}
-	for name, value := range all {
-		if into, ok := known[name]; ok {
-			if err := json.Unmarshal(value, into); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			continue
-		}
-		for other := range known {
-			if strings.EqualFold(name, other) {
-				return nil, fmt.Errorf("%q must be written %s", name, other)
-			}
-		}
-		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
-			c.prompt += estimateTokens(string(value)) // tools and the like are part of the prompt, too
-		}
+	all, err := c.readFields(body, known)
+	if err != nil {
+		return nil, err
 	}
 	if len(messages) == 0 {
 		return nil, errors.New("messages are missing")
@@ -89,6 +72,71 @@ func readCall(body io.Reader) (*call, error) {
 	}
 	c.body, err = json.Marshal(all)
 	return c, err
+}
+
+// readEmbedding reads a request for embeddings. Its input is a text, several of them, or the same in tokens, which are numbers.
+func readEmbedding(body io.Reader) (*call, error) {
+	c := &call{endpoint: embeddings}
+	var input json.RawMessage
+	all, err := c.readFields(body, map[string]any{"model": &c.Model, "input": &input})
+	if err != nil {
+		return nil, err
+	}
+
+	var one string
+	var texts []string
+	var numbers []int64
+	var lists [][]int64
+	switch {
+	case len(input) == 0:
+		return nil, errors.New("input is missing")
+	case json.Unmarshal(input, &one) == nil:
+		c.prompt += estimateTokens(one)
+	case json.Unmarshal(input, &texts) == nil:
+		for _, text := range texts {
+			c.prompt += estimateTokens(text)
+		}
+	case json.Unmarshal(input, &numbers) == nil:
+		c.prompt += int64(len(numbers))
+	case json.Unmarshal(input, &lists) == nil:
+		for _, list := range lists {
+			c.prompt += int64(len(list))
+		}
+	default:
+		return nil, errors.New("input must be a text, an array of texts, or tokens")
+	}
+	c.body, err = json.Marshal(all)
+	return c, err
+}
+
+// readFields reads an object into known, by name. It returns all fields, from which the upstream request is encoded anew: if a
+// field occurred twice, or in another case, the model might use the other one. Fields that are not known count as part of the
+// prompt, because tools and the like are.
+func (c *call) readFields(body io.Reader, known map[string]any) (all map[string]json.RawMessage, err error) {
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("the body can't be read: %w", err)
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("the body is no such call: %w", err)
+	}
+	for name, value := range all {
+		if into, ok := known[name]; ok {
+			if err := json.Unmarshal(value, into); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			continue
+		}
+		for other := range known {
+			if strings.EqualFold(name, other) {
+				return nil, fmt.Errorf("%q must be written %s", name, other)
+			}
+		}
+		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
+			c.prompt += estimateTokens(string(value))
+		}
+	}
+	return all, nil
 }
 
 // larger returns the larger of two numbers that may be missing, because it is unknown which of them the model uses.

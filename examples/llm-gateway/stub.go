@@ -14,11 +14,16 @@ type stub struct{ pause time.Duration }
 var verse = strings.Fields(`Every one who asks is told at once whether there is something left for them today and
 	those who wait a little find that there is again`)
 
-// ServeHTTP answers POST /v1/chat/completions.
+// ServeHTTP answers a call of one of the endpoints.
 func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
+	call, err := readers[r.URL.Path](http.MaxBytesReader(w, r.Body, maxRequest))
 	if err != nil {
 		writeError(w, http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"})
+		return
+	}
+	if call.endpoint == embeddings {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.6,0.8]}],"usage":{"prompt_tokens":%[1]d,"total_tokens":%[1]d}}`, call.prompt)
 		return
 	}
 	words := verse[:min(int64(len(verse)), call.answer)]

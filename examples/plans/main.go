@@ -52,9 +52,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// While no node answers, each process limits by itself.
+	// While no node answers, each process limits by itself, by the limits of each check. Local is for checks that bring none, of
+	// which there are none here.
 	limiter, err := client.New(client.Options{
-		Nodes: strings.Split(*nodes, ","), Token: *token, OnError: client.Local, Logger: slog.New(slog.NewTextHandler(out, nil)),
+		Nodes: strings.Split(*nodes, ","), Token: *token, OnError: client.Local, Local: plans["free"], Logger: slog.New(slog.NewTextHandler(out, nil)),
 	})
 	if err != nil {
 		return err
@@ -86,7 +87,8 @@ const welcome = `Serving on http://%[1]s, limited by %[2]s. ada has the plan fre
   curl -i -u ada: http://%[1]s/                        5 calls a minute, and the headers that say what is left
   curl -i -u grace: http://%[1]s/                      100 calls a minute
   curl -i -u ada: http://%[1]s/report                  a call and a report, of which there are 2 a day
-  rlnode subject --namespace plans --key ada           what she has used
+  rlnode subject --namespace plans --key ada --limit 5/1m --limit 2/day,unit=reports
+                                                       what she has used, and what is left of her plan
 
 Stop the node, and this server limits by itself. Ctrl-C ends it.
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -99,6 +100,15 @@ func TestPlans(t *testing.T) {
 	}
 	if status, _, _ := get(t, address, "eve"); status != 401 {
 		t.Errorf("eve: have %d", status)
+	}
+	// grace's limits have the same windows, so only with ada's own does a node know what is left to her.
+	printed := regexp.MustCompile(`(?m)^  rlnode (subject .*?)$`).FindStringSubmatch(welcome)
+	if printed == nil {
+		t.Fatal("the example prints no command")
+	}
+	left, err := exec.Command(program, append(strings.Fields(printed[1]), "--addr", node.Data)...).CombinedOutput()
+	if want := regexp.MustCompile(`5 +5 +0 [^\n]*requests[^\n]*\n[^\n]* 2 +2 +0 [^\n]*reports`); err != nil || !want.Match(left) {
+		t.Errorf("%s: have %v\n%s", printed[1], err, left)
 	}
 	node.Stop(os.Kill)
 	for i := range 6 {

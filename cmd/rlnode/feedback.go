@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/replay"
+)
+
+// feedbackCmd reports that a refusal was wrong.
+type feedbackCmd struct {
+	Rule    string   `required:"" placeholder:"RULE" help:"The rule that refused."`
+	Key     []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
+	Verdict string   `default:"false-positive" enum:"false-positive" placeholder:"VERDICT" help:"What was wrong (only ${default}, the default)."`
+	answerFlags
+}
+
+// Help implements kong.HelpProvider.
+func (feedbackCmd) Help() string {
+	return `Reports that a rule refused a subject that it should not have refused. The node counts it by rule, in
+rlnode_false_positives_total, and logs the subject. It changes no counter: that is what rlnode reset and adjust are for. The
+token needs the scope adjust.
+
+Examples:
+
+  rlnode feedback --rule login --key 198.51.100.7
+  rlnode feedback --rule chat --key acme --key /chat/completions`
+}
+
+// feedbackAnswer is a node's answer to feedback.
+type feedbackAnswer struct {
+	Rule           string           `json:"rule"`
+	Key            admin.SubjectKey `json:"key"`
+	FalsePositives int64            `json:"false_positives"`
+}
+
+// Run reports it, and prints how many there are of the rule.
+func (c *feedbackCmd) Run(env *environment) error {
+	fields, err := (&subjectFlags{Rule: c.Rule, Key: c.Key}).fields()
+	if err != nil {
+		return err
+	}
+	fields["verdict"] = c.Verdict
+	body, _ := json.Marshal(fields) // strings
+	r := request{method: http.MethodPost, path: "/v1/feedback", contentType: "application/json", body: body}
+	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, a *feedbackAnswer) error {
+		_, err := fmt.Fprintf(w, "counted: %s should not have refused %s; %d since this node's process began\n", printable(a.Rule), replay.Key(a.Key), a.FalsePositives)
+		return err
+	})
+}
