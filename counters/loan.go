@@ -65,8 +65,9 @@ func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 }
 
 // Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0 for
-// buckets). It lends at most half of what is unused, rounded up, and only while the counter's own region has used less than
-// half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
+// buckets). It lends at most half of what is unused, rounded up, or an eighth of the share if that is more: otherwise the end of
+// a share would take many small loans. It lends only while the counter's own region has used less than half of its share plus what
+// it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
 // ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64) (int64, LoanBalance, error) {
 	s, now := t.lock(now, k)
@@ -75,7 +76,7 @@ func (t *Table) Lend(now algorithms.Instant, k Key, l *algorithms.Limit, window,
 	if err != nil {
 		return 0, loans, err
 	}
-	n := min(want, loans.Remaining-loans.Remaining/2)
+	n := min(want, loans.Remaining, max(loans.Remaining-loans.Remaining/2, l.Capacity()/8))
 	if own := loans.OwnUse(); n <= 0 || own >= l.Capacity()+loans.widening-own {
 		return 0, loans, nil
 	}

@@ -154,7 +154,7 @@ func (m *loanModel) lend(t *rapid.T, i int) {
 	if err != nil || n > want || n < 0 || n > 0 && 2*before.OwnUse() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
-	if most := (before.Remaining + 1) / 2; n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
+	if most := min(before.Remaining, max((before.Remaining+1)/2, m.limits[i].Capacity()/8)); n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
 		t.Fatalf("have %d lent of %+v, then %+v", n, before, after)
 	}
 	m.lent[i] += n

@@ -48,6 +48,8 @@ type Query struct {
 	RequestID string
 	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
 	OnExpiry *OnExpiry
+	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
+	AwaitsLoan bool
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
@@ -163,6 +165,8 @@ type LimitAnswer struct {
 	// Blocked means that this check or an earlier one triggered the rule's block. All limits of the rule refuse until the block
 	// ends.
 	Blocked bool
+	alone   bool  // decided within this node's share, without the owner
+	lack    lack  // whose share has refused
 	Subject int32 // index in Query.Subjects; 0 if there are none
 }
 

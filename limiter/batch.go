@@ -127,7 +127,7 @@ func (b *batch) confirmHere() {
 			continue
 		}
 		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
-		b.answers[i].conclude()
+		b.answers[i].conclude(b.limiter)
 		b.complete(i, nil)
 	}
 }
@@ -153,7 +153,7 @@ func (b *batch) start(i int) {
 	}
 }
 
-// complete completes a check that does not wait for other nodes.
+// complete completes a check that is decided, or has failed.
 func (b *batch) complete(i int, err error) {
 	if b.errs[i] = err; err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
@@ -197,7 +197,7 @@ func (b *batch) finishUntil(end int) {
 	n := 0
 	for ; n < len(b.waiting) && b.waiting[n] < end; n++ {
 		i := b.waiting[n]
-		b.errs[i] = b.limiter.finish(b.queries[i], b.answers[i])
+		b.complete(i, b.limiter.finish(b.queries[i], b.answers[i]))
 	}
 	if n > 0 {
 		b.now = b.limiter.clock.Now()

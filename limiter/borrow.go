@@ -11,20 +11,14 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is the borrower's side of loans between regions. A node that sees that little of a share is left notifies the
-// subject's owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region that it
-// believes has the most unused quota. The lender debits a loan before it sends it. The borrower credits it to the counter at
+// This file is the borrower's side of loans between regions, at the subject's owner. A node that sees that little of a share is left
+// tells the owner; see shortage.go. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region
+// that it believes has the most unused quota. The lender debits a loan before it sends it. The borrower credits it to the counter at
 // most once, and only in the window and the lineage that it requested the loan for. A loan lost in transit is lost quota.
 
 const (
-	// ownerNoticePause is the minimum time between two notifications about one subject.
-	ownerNoticePause = 20 * time.Millisecond
-	// ownerNoticeSlots is the number of slots that record when owners were notified. Subjects that share a slot share its pause.
-	ownerNoticeSlots = 4096
 	// loanTimeout bounds how long the borrower waits for a loan.
 	loanTimeout = time.Second
 	// maxBorrowers bounds the counters whose lenders this node remembers; maxLoans bounds the loans in flight.
@@ -39,14 +33,16 @@ const (
 	noLenderPause = 250 * time.Millisecond
 	// awayPause is how long to wait before asking again a region that did not answer.
 	awayPause = 2 * time.Second
+	// maxBorrowWaiters bounds the questions that wait for one loan. Each node has one at a time, but may give up and ask again.
+	maxBorrowWaiters = 1024
 )
 
 // loans tracks what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady
 // clock.
 type loans struct {
-	limiter  *Limiter
-	notified [ownerNoticeSlots]atomic.Int64 // when an owner was last notified, by slot
-	lending  atomic.Int64                   // requests from other regions that this node is answering
+	limiter *Limiter
+	askers  loanAskers
+	lending atomic.Int64 // requests from other regions that this node is answering
 
 	mu          sync.Mutex // guards the fields below
 	borrowers   map[counters.Key]*borrower
@@ -61,6 +57,8 @@ type borrower struct {
 	inFlight    bool  // whether a loan is in flight
 	pausedUntil int64 // don't look for a lender before then
 	lenders     map[string]*lender
+	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
+	patience    patience
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -71,71 +69,57 @@ type lender struct {
 
 func (ls *loans) init(l *Limiter) {
 	ls.limiter, ls.borrowers, ls.silentUntil = l, make(map[counters.Key]*borrower), make(map[string]int64)
+	ls.askers.subjects = make(map[uint64]*shortage)
 }
 
-// isNoticeDue reports whether this node should notify the owner of a subject now.
-func (ls *loans) isNoticeDue(subject rules.Hash, steady int64) bool {
-	slot := &ls.notified[subject.Lo%ownerNoticeSlots]
-	last := slot.Load()
-	return (steady-last >= int64(ownerNoticePause) || steady < last) && slot.CompareAndSwap(last, steady)
-}
-
-// notifyOwners notifies the owners of those subjects whose share is nearly used up.
-func (ls *loans) notifyOwners(q *Query, a *Answer) {
+// borrow requests loans for the limits of an owned subject that are short. It does not wait for them: it calls done once they are
+// answered, or at once if nothing is under way.
+func (ls *loans) borrow(r *borrowRequest, done func(borrowReply)) {
 	m := ls.limiter.membership
-	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
-		return
-	}
-	limits := a.Limits
-	for i := range a.scratch.match.Hits {
-		h := &a.scratch.match.Hits[i]
-		own := limits[:len(h.Limits)]
-		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyNeedsLoan(own) && ls.isNoticeDue(h.Subject, a.Now.Steady) {
-			ls.notifyOwner(q, h)
+	w := &borrowWaiter{pending: 1, done: done}
+	if m.OtherRegions != nil {
+		now := ls.limiter.clock.Now()
+		for _, d := range ls.dividedLimits(&r.subjectRef, now) {
+			if at := m.Ownership.Route(d.partition); at.Place == partitions.Here && m.Authority() {
+				l := &loan{request: LoanRequest{subjectRef: r.subjectRef}, to: d, need: r.needOf(d.limit.ID), begun: now.Steady}
+				if l.need.cost > 0 {
+					ls.borrowFor(l, now, w)
+				} else {
+					ls.borrowFor(l, now, nil) // nobody waits: it is ahead of need
+				}
+			}
 		}
 	}
+	ls.finish(w)
 }
 
-// anyNeedsLoan reports whether one of a rule's limits needs a loan.
-func anyNeedsLoan(limits []LimitAnswer) bool {
-	for i := range limits {
-		la := &limits[i]
-		if !la.Full && targetAmount(la.Limit) > 0 && isLoanable(la.Rule, la.Limit) && (!la.Allowed || needsLoan(la.Rule, la.Limit, la.Remaining)) {
-			return true
-		}
-	}
-	return false
+// borrowWaiter is a node that waits for the loans which it has asked for. The fields but done are guarded by loans.mu.
+type borrowWaiter struct {
+	pending int // loans under way, and borrow itself
+	reply   borrowReply
+	done    func(borrowReply)
 }
 
-// notifyOwner notifies the owner of h's subject that a share is nearly used up. If the message is lost, a later check sends
-// another.
-func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
-	m := ls.limiter.membership
-	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
-	here := r.Place == partitions.Here
-	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
-		return
-	}
-	ref := subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name, Key: subjectKey(h, q)}
-	if here {
-		ls.borrow(&ref)
-	} else {
-		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &ref))
+// borrowWaiters are those that wait for one loan.
+type borrowWaiters []*borrowWaiter
+
+// note adds a result to the waiters' replies.
+func (ws borrowWaiters) note(ls *loans, r borrowReply) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, w := range ws {
+		w.reply.add(r)
 	}
 }
 
-// borrow requests loans for the limits of an owned subject that are short. It does not wait for them.
-func (ls *loans) borrow(ref *subjectRef) {
-	m := ls.limiter.membership
-	if m.OtherRegions == nil {
-		return
-	}
-	now := ls.limiter.clock.Now()
-	for _, d := range ls.dividedLimits(ref, now) {
-		if r := m.Ownership.Route(d.partition); r.Place == partitions.Here && m.Authority() {
-			ls.borrowFor(ref, &d, now)
-		}
+// finish notes that one of the things that w waits for is over, and answers w if it was the last.
+func (ls *loans) finish(w *borrowWaiter) {
+	ls.mu.Lock()
+	w.pending--
+	over, reply := w.pending == 0, w.reply
+	ls.mu.Unlock()
+	if over {
+		w.done(reply)
 	}
 }
 
@@ -144,40 +128,48 @@ type loan struct {
 	request  LoanRequest
 	region   string
 	to       dividedLimit
+	need     loanNeed
+	begun    int64 // when the need was reported, on the steady clock
 	life     counters.Life
 	sent     int64 // on the steady clock
 	borrower *borrower
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, unless a loan is already in flight or no region has anything to lend.
-func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Instant) {
-	m := ls.limiter.membership
-	loan := &loan{to: *d, life: ls.limiter.table.Life(d.partition), sent: now.Steady}
+// borrowFor requests a loan for one limit, if it is short and a region may have something to lend. w, which may be nil, waits for
+// the loan that is then under way.
+func (ls *loans) borrowFor(l *loan, now algorithms.Instant, w *borrowWaiter) {
+	m, d := ls.limiter.membership, &l.to
+	l.life, l.sent = ls.limiter.table.Life(d.partition), now.Steady
 	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
-	if !needsLoan(d.rule, d.limit, balance.Remaining) {
+	if !l.need.isShort(d.rule, d.limit, balance.Remaining) {
+		if w != nil {
+			borrowWaiters{w}.note(ls, borrowReply{brought: true})
+		}
 		return
 	}
+
 	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
-		want = targetAmount(d.limit) - balance.Remaining
+		want = max(targetAmount(d.limit), l.need.cost, l.need.ahead) - balance.Remaining
 	}
 	if want < 1 {
 		return
 	}
-	if loan.region, loan.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions); loan.borrower == nil {
+	if l.region, l.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, w); l.borrower == nil {
 		return
 	}
-	loan.request = LoanRequest{subjectRef: *ref, limit: d.limit.ID, Window: balance.Window, Want: min(want, algorithms.MaxAmount)}
-	loan.request.version = d.active.set.Version
-	m.OtherRegions.Go(loan.region, MethodLend, wire.Encode(nil, &loan.request), loanTimeout, func(body []byte, err error) { ls.handleReply(loan, body, err) })
+
+	l.request.limit, l.request.Window, l.request.Want = d.limit.ID, balance.Window, min(want, algorithms.MaxAmount)
+	l.request.version = d.active.set.Version
+	m.OtherRegions.Go(l.region, MethodLend, wire.Encode(nil, &l.request), loanTimeout, func(body []byte, err error) { ls.handleReply(l, body, err) })
 }
 
 // chooseLender picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not
 // reported yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have
 // borrowed more than it needs. It returns a nil borrower if there is no region to ask, if a loan to the counter is already
-// in flight, or if too many loans are.
-func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRegions) (region string, _ *borrower) {
+// in flight, or if too many loans are. w waits for the loan that is then in flight, or learns that there is none.
+func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRegions, w *borrowWaiter) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
@@ -190,7 +182,12 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	b := ls.borrowerOf(d.key, window, steady)
-	if b.inFlight || ls.inFlight >= maxLoans || steady < b.pausedUntil {
+	switch {
+	case b.inFlight:
+		b.await(w)
+		return "", nil
+	case ls.inFlight >= maxLoans || steady < b.pausedUntil:
+		b.tellVain(w, steady)
 		return "", nil
 	}
 	most := int64(0)
@@ -205,11 +202,29 @@ func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far OtherRe
 	}
 	if most == 0 {
 		b.pausedUntil = steady + int64(noLenderPause)
+		b.tellVain(w, steady)
 		return "", nil
 	}
 	b.inFlight = true
 	ls.inFlight++
+	b.await(w)
 	return region, b
+}
+
+// await adds w, which may be nil, to those that wait for b's loan. The caller holds loans.mu.
+func (b *borrower) await(w *borrowWaiter) {
+	if w != nil && len(b.waiters) < maxBorrowWaiters {
+		w.pending++
+		b.waiters = append(b.waiters, w)
+	}
+}
+
+// tellVain tells w, which may be nil, that there is nothing to borrow. The caller holds loans.mu.
+func (b *borrower) tellVain(w *borrowWaiter, steady int64) {
+	b.patience.noteVain(steady)
+	if w != nil {
+		w.reply.add(borrowReply{vain: true, stay: b.patience.stay})
+	}
 }
 
 // borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any other window.
@@ -224,7 +239,7 @@ func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		ls.borrowers[k] = b
 	}
 	if b.window != window {
-		b.window, b.lenders, b.pausedUntil = window, nil, 0
+		b.window, b.lenders, b.pausedUntil, b.patience = window, nil, 0, patience{}
 	}
 	b.lastUsed = steady
 	return b
@@ -243,6 +258,7 @@ func (ls *loans) dropIdleBorrower() {
 
 // sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
 func (ls *loans) sweep(steady int64) {
+	ls.askers.sweep(steady)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	maps.DeleteFunc(ls.borrowers, func(_ counters.Key, b *borrower) bool { return !b.inFlight && steady-b.lastUsed > int64(borrowerLife) })
@@ -250,8 +266,8 @@ func (ls *loans) sweep(steady int64) {
 }
 
 // handleReply handles the first answer to a loan request and ignores any other.
-func (ls *loans) handleReply(loan *loan, body []byte, err error) {
-	if !loan.answered.CompareAndSwap(false, true) {
+func (ls *loans) handleReply(l *loan, body []byte, err error) {
+	if !l.answered.CompareAndSwap(false, true) {
 		return
 	}
 	m, now := ls.limiter.membership, ls.limiter.clock.Now()
@@ -259,28 +275,73 @@ func (ls *loans) handleReply(loan *loan, body []byte, err error) {
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
 	}
+
+	brought := int64(0)
 	if err != nil {
 		m.counts.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		ls.creditLoan(loan, &r, now)
+		brought = ls.creditLoan(l, &r, now)
 	}
-	ls.recordAnswer(loan, &r, err != nil, now.Steady)
+	waiters := ls.recordAnswer(l, &r, err != nil, brought > 0, now.Steady)
+
+	next := l.again(ls, now)
+	switch {
+	case brought > 0:
+		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
+			ls.borrowFor(next, now, nil)
+		}
+		waiters.note(ls, borrowReply{brought: true})
+	case next != nil && (err != nil || r.status != loanMade):
+		ls.borrowFromNext(next, now, waiters)
+	}
+	for _, w := range waiters {
+		ls.finish(w)
+	}
 }
 
-// recordAnswer records for the next choice what a region answered, or that it did not.
-func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed bool, steady int64) {
+// again returns another request for the same need, if this node still owns the counter; nil otherwise.
+func (l *loan) again(ls *loans, now algorithms.Instant) *loan {
+	d, ok := ls.dividedLimit(&l.request.subjectRef, l.to.limit.ID, now)
+	if !ok || d.key != l.to.key || !ls.limiter.membership.Authority() {
+		return nil
+	}
+	return &loan{request: LoanRequest{subjectRef: l.request.subjectRef}, to: d, need: l.need, begun: l.begun}
+}
+
+// borrowFromNext asks the next region, after one that lent nothing. The waiters wait for it, too.
+func (ls *loans) borrowFromNext(l *loan, now algorithms.Instant, waiters borrowWaiters) {
+	ls.borrowFor(l, now, nil)
+	for _, w := range waiters {
+		if next := l.again(ls, now); next != nil {
+			ls.borrowFor(next, now, w) // joins the loan that has just begun, or learns that there is none
+		}
+	}
+}
+
+// recordAnswer records for the next choice what a region answered, or that it did not. It returns those that wait for the answer.
+func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	b := loan.borrower
+	waiters := b.waiters
 	ls.inFlight--
-	loan.borrower.inFlight = false
+	b.inFlight, b.waiters = false, nil
+	if brought {
+		b.patience = patience{}
+	}
 	if failed {
 		ls.silentUntil[loan.region] = steady + int64(awayPause)
-		return
+		return waiters
 	}
 	delete(ls.silentUntil, loan.region)
-	if loan.borrower.window != loan.request.Window {
-		return
+	if b.window == loan.request.Window {
+		b.noteLender(loan, r, steady)
 	}
+	return waiters
+}
+
+// noteLender records what a region answered in b's window. The caller holds loans.mu.
+func (b *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
@@ -297,21 +358,21 @@ func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed bool, steady int6
 	case r.status == loanNothing:
 		heard.unused = 0 // and will stay so until the window ends
 	}
-	if loan.borrower.lenders == nil {
-		loan.borrower.lenders = make(map[string]*lender)
+	if b.lenders == nil {
+		b.lenders = make(map[string]*lender)
 	}
-	loan.borrower.lenders[loan.region] = heard
+	b.lenders[loan.region] = heard
 }
 
 // creditLoan credits a loan to its counter, if that is still the counter that requested it. It credits no more than was
-// requested. For a token bucket it also leaves out what may have refilled at the lender since.
-func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) {
+// requested. For a token bucket it also leaves out what may have refilled at the lender since. It returns what it credited.
+func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := ls.limiter.membership
 	amount := min(r.Amount, loan.request.Want)
 	d, ok := ls.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
 	if !ok || d.key != loan.to.key || !m.Authority() {
 		m.counts.unitsLost.Add(amount)
-		return
+		return 0
 	}
 	credit := amount
 	if d.limit.Kind == algorithms.TokenBucket {
@@ -329,4 +390,5 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) {
 		m.counts.borrowedUnits.Add(n)
 		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
+	return n
 }

@@ -224,6 +224,12 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	s.state, s.decidedBy, s.admitted, s.withdrawn, s.undo = stateDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
+	if by <= ByStandby {
+		limits := c.answer.Limits[s.firstOp : s.firstOp+s.numOps]
+		for i := range limits {
+			limits[i].alone = by == ByStandby || limits[i].Rule.OnPartition == rules.Share
+		}
+	}
 }
 
 // takeHere decides the listed subjects from this node's counters, all or nothing.

@@ -16,7 +16,7 @@ func (c *clusterCheck) fold() bool {
 		return false
 	}
 	a.Allowed, a.DecidedBy, a.Now = !c.refused, c.weakest, c.now
-	a.conclude()
+	a.conclude(c.limiter)
 	return true
 }
 

@@ -43,6 +43,8 @@ func TestGolden(t *testing.T) {
 		{"gifts", wire.Encode(nil, someRefunds()), func(b []byte) error { return wire.Decode(b, new(refundList), "gifts") }},
 		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
+		message("borrow-request", &borrowRequest{subjectRef: subjectRef{Rule: "r"}, needs: []loanNeed{{limit: 8, cost: 3, ahead: 300}}}),
+		message("borrow-reply", &borrowReply{vain: true, stay: 2 * time.Second}),
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Leased: 5, Lent: 2, Borrowed: 3, Remaining: 4}}}),

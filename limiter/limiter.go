@@ -163,11 +163,26 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 	if err := l.list(now, q, a); err != nil {
 		return err
 	}
-	if !a.scratch.matchDecides && !l.start(q, a) {
-		return l.finish(q, a)
+	if !a.scratch.matchDecides {
+		if err := l.resolve(q, a); err != nil {
+			return err
+		}
+		if !a.Allowed && q.AwaitsLoan {
+			if err := l.resolveWithLoan(now.Steady, q, a, func() error { return l.resolve(q, a) }); err != nil {
+				return err
+			}
+		}
 	}
 	l.count(q, a)
 	return nil
+}
+
+// resolve decides a prepared check, and waits for other nodes if need be. It does not count it.
+func (l *Limiter) resolve(q *Query, a *Answer) error {
+	if l.start(q, a) {
+		return a.placeErr()
+	}
+	return l.finish(q, a)
 }
 
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
@@ -357,7 +372,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
 		if verdict != counters.Shut {
 			a.recordDecidedHere(verdict)
-			a.conclude()
+			a.conclude(l)
 			return true
 		}
 		unauthorized = !authorized
@@ -413,7 +428,8 @@ func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bo
 	return verdict, true
 }
 
-// finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided.
+// finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided. It does not
+// count it.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
@@ -436,11 +452,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		}
 		c.advance()
 	}
-	if err := a.placeErr(); err != nil {
-		return err
-	}
-	l.count(q, a)
-	return nil
+	return a.placeErr()
 }
 
 // matchSubjects finds the limits of q's subjects.
@@ -513,7 +525,8 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *count
 	}
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
-	la.Rule, la.Limit, la.Blocked, la.Subject = rule, limit, false, int32(subject) // conclude writes the rest
+	la.Rule, la.Limit, la.Subject = rule, limit, int32(subject) // conclude writes the rest
+	la.Blocked, la.alone, la.lack = false, false, lackNothing
 	return op
 }
 
@@ -535,7 +548,7 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 
 // conclude copies the counters' decisions into the answer and finds the tightest limit. If an admitted check counted a cost
 // that a limit refused, the answer is not allowed.
-func (a *Answer) conclude() {
+func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
 	}
@@ -548,7 +561,7 @@ func (a *Answer) conclude() {
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
 		if la.set(op); !la.Allowed {
-			a.concludeRefusal(la, op)
+			a.concludeRefusal(l, la, op)
 		}
 		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
 			a.TightestIndex = i
@@ -564,10 +577,11 @@ func (la *LimitAnswer) set(op *counters.Op) {
 }
 
 // concludeRefusal is what conclude does besides for a limit that refuses.
-func (a *Answer) concludeRefusal(la *LimitAnswer, op *counters.Op) {
+func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 	if la.Limit.Capacity() == 0 && la.Limit.WholeCapacity > 0 && op.Cost > la.Limit.WholeCapacity {
 		la.RetryAfter = algorithms.Never // this region has no share now, and none would be enough
 	}
+	l.adviseReturn(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true
 	}

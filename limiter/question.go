@@ -18,7 +18,7 @@ const (
 	MethodChange                           // an operator's request about a subject's counters, with a reply
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
-	MethodBorrow                           // one way, to the owner: a share is nearly used up
+	MethodBorrow                           // to the owner: a share is nearly used up, with a reply once a loan is there
 	MethodLend                             // from another region, or forwarded to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply

@@ -26,33 +26,58 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		return append(b, "No rule applies, and the default is to deny."...)
 	case t.Blocked:
 		return appendBlocked(b, t)
+	}
+
+	part, whose := a.partOf(t)
+	switch {
 	case t.Full:
 		b = append(b, "The node has no room for a new counter of limit "...)
+	case whose != "":
+		b = append(append(append(b, "This "...), whose...), "'s share of limit "...)
 	default:
 		b = append(b, "Limit "...)
 	}
 	b = strconv.AppendQuote(b, t.Limit.Name)
 	b = append(b, " of rule "...)
 	b = strconv.AppendQuote(b, t.Rule.Name)
-	b = strconv.AppendInt(append(b, " ("...), t.Limit.Amount, 10)
+	b = append(b, " ("...)
+	if whose != "" {
+		b = append(strconv.AppendInt(b, part, 10), " of "...)
+	}
+	b = strconv.AppendInt(b, t.Limit.UndividedAmount(), 10)
 	b = append(b, ' ')
 	b = append(b, t.Limit.Unit...)
 	b = append(b, " per "...)
 	b = append(b, t.Limit.Window...)
-	if t.Limit.WholeCapacity > 0 { // Amount may be far below the limit that the answer shows
-		b = append(b, " in this region"...)
-	}
+
 	switch {
 	case t.RetryAfter == algorithms.Never:
 		return append(b, ") can never allow it: the cost is above its capacity."...)
 	case t.Full:
-		b = append(b, "); retry in "...)
+		b = append(b, ')')
 	case a.DecidedBy == ByFallback && t.isUncounted():
-		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny; retry in "...)
+		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny"...)
+	case t.lack == lackCutOffRegion:
+		b = append(b, ") is used up, and the region is cut off from the others"...)
+	case t.alone:
+		b = append(b, ") is used up, and the node is cut off from the limit's owner"...)
 	default:
-		b = append(b, ") is used up; retry in "...)
+		b = append(b, ") is used up"...)
 	}
-	return appendSeconds(b, t.RetryAfter)
+	return appendSeconds(append(b, "; retry in "...), t.RetryAfter)
+}
+
+// partOf returns the part of a limit that the check was decided by, and whose it is: a node's or a region's. whose is empty if it
+// was the whole limit.
+func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
+	decidesAlone := la.alone || la.Rule.Consistency == rules.Local
+	if c := a.scratch.cluster; decidesAlone && c != nil && c.limiter.membership != nil {
+		return c.limiter.membership.shareOf(&la.Limit.Limit).Amount, "node"
+	}
+	if la.Limit.WholeCapacity > 0 {
+		return la.Limit.Amount, "region"
+	}
+	return la.Limit.Amount, ""
 }
 
 // isUncounted reports whether `on_partition: deny` refused the check, rather than a counter. It is valid for an answer with

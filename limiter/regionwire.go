@@ -18,7 +18,7 @@ const (
 	maxShares = 16
 )
 
-// subjectRef identifies a subject by its rule and key. It is the body of MethodBorrow and of MethodShare.
+// subjectRef identifies a subject by its rule and key. It is the body of MethodShare.
 type subjectRef struct {
 	version int64 // of the sender's rules
 	Rule    string

@@ -225,6 +225,7 @@ const maxText = rules.MaxValueBytes
 // hashContent hashes the request's content. The order of attributes and costs does not matter.
 func (r *reserveRequest) hashContent() uint64 {
 	q := *r.query
+	q.AwaitsLoan = false
 	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range q.Subjects {
@@ -250,7 +251,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	c.Millis(&r.ttl, MaxReservationTime)
 	q := r.query
 	c.Text(&q.Rule, maxText)
-	c.Bool(&q.ByKey)
+	c.Flags(&q.ByKey, &q.AwaitsLoan)
 	c.Texts(&q.Key, rules.MaxAttributes, maxText)
 	wire.List(c, &q.Attributes, rules.MaxAttributes, 2, func(a *rules.Attribute) {
 		c.Text(&a.Name, maxText)
@@ -286,27 +287,27 @@ func (s *Subject) code(c *wire.Coder) {
 // it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
-	if ttl > 0 && !done {
-		a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
-	}
 	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
-
-	switch {
-	case done:
-		rs.limiter.count(q, a)
-	case rs.limiter.membership == nil:
-		err = rs.decideStandalone(q, a)
-	case rs.limiter.start(q, a):
-		err = a.placeErr()
-		if err == nil {
-			rs.limiter.count(q, a)
+	began := a.Now.Steady
+	resolve := func() error {
+		if ttl > 0 {
+			a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
 		}
-	default:
-		err = rs.limiter.finish(q, a)
+		if rs.limiter.membership == nil {
+			return rs.decideStandalone(q, a)
+		}
+		return rs.limiter.resolve(q, a)
+	}
+
+	if !done {
+		if err = resolve(); err == nil && !a.Allowed && q.AwaitsLoan {
+			err = rs.limiter.resolveWithLoan(began, q, a, resolve)
+		}
 	}
 	if err != nil {
 		return "", err
 	}
+	rs.limiter.count(q, a)
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
@@ -343,6 +344,5 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 			place.unmakeIn(l.table, now, a.scratch.ops)
 		}
 	}
-	l.count(q, a)
 	return nil
 }

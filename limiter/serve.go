@@ -127,10 +127,12 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		}
 		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.incarnation)}))
 	case MethodBorrow:
-		var n subjectRef
-		if wire.Decode(body, &n, "subject") == nil {
-			l.membership.loans.borrow(&n)
+		var r borrowRequest
+		if err := wire.Decode(body, &r, "need of a loan"); err != nil {
+			to.Fail(CodeMessage, err.Error())
+			return
 		}
+		l.membership.loans.borrow(&r, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 	case MethodLend:
 		l.membership.loans.serveRequest(body, true, to)
 	default:

@@ -223,6 +223,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if err == nil && (what == reserve || i.hasCountMode()) {
 		err = checkRequestID(q)
 	}
+	i.AwaitsLoan = true
 	switch {
 	case err != nil:
 	case what != reserve:

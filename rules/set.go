@@ -191,6 +191,17 @@ func (l *Limit) UndividedCapacity() int64 {
 	return l.Capacity()
 }
 
+// UndividedAmount returns the amount that sentences show: that of all regions together if regions divide the limit.
+func (l *Limit) UndividedAmount() int64 {
+	switch {
+	case l.WholeCapacity == 0:
+		return l.Amount
+	case l.undivided != nil && l.Kind.Bucket():
+		return l.undivided.Amount
+	}
+	return l.WholeCapacity
+}
+
 // Hit is a rule that applies to a check, for one subject.
 type Hit struct {
 	Rule    *Rule

@@ -168,7 +168,7 @@ Retry-After: 2
 			headers: "Retry-After: 2\n",
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"Limit \"tenant\" of rule \"tenant\" (300 requests per 1m in this region) is used up; retry in 1.001 s.",` +
+				`"detail":"This region's share of limit \"tenant\" of rule \"tenant\" (300 of 900 requests per 1m) is used up; retry in 1.001 s.",` +
 				`"violated-policies":["tenant"],` +
 				`"allowed":false,"rule":"tenant","limit":900,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,

@@ -188,6 +188,7 @@ func (h *handlers) check(x *exchange) *api.Error {
 	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
+	x.check.AwaitsLoan = !x.isPipelined
 	if err := h.checkOrReserve(x); err != nil {
 		return h.explain(err)
 	}

@@ -173,6 +173,10 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		r, refusal = nil, api.CrowdedError()
 	}
 	e := s.readBody(ctx, x, r.bodyLimit())
+	if t != nil {
+		t.handled++
+		x.isPipelined = t.frame.Heads() > t.handled
+	}
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil

@@ -1,0 +1,495 @@
+package limiter
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// This file is about shares that run short, at the node that was asked. It tells the subject's owner in time to borrow, it lets
+// single checks wait for a loan that is under way, and it says when to come back if only a share refuses.
+
+const (
+	// ownerNoticePause is the minimum time between two notices to the owner about one limit of a subject.
+	ownerNoticePause = 20 * time.Millisecond
+	// paceSlots is the number of slots that record how fast limits are used. Limits that share a slot share its pause.
+	paceSlots = 4096
+	// aheadSpan is the time for which an owner borrows ahead: a few times what a loan from another continent takes.
+	aheadSpan = 250 * time.Millisecond
+	// loanWait bounds how long a check waits for a loan.
+	loanWait = 200 * time.Millisecond
+	// maxLoanRounds bounds how often such a check is decided again.
+	maxLoanRounds = 16
+	// maxLoanWaiters bounds the checks that wait for loans to one subject, maxAllLoanWaiters those of this node.
+	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
+	// vainPause is how long nobody waits for loans to a subject after a loan of nothing.
+	vainPause = time.Second
+	// minStay and maxStay bound how long callers are told to stay away if a share refuses.
+	minStay, maxStay = time.Second, time.Minute
+	// maxShortages bounds the subjects that this node remembers as short of share.
+	maxShortages = 16_384
+)
+
+// patience is how long callers of a subject are told to stay away, while attempts to get more for it bring nothing.
+type patience struct {
+	stay  time.Duration // zero: no attempt was in vain
+	until int64         // an earlier attempt does not count
+}
+
+// noteVain records an attempt that brought nothing. The time doubles whenever it has passed in vain.
+func (p *patience) noteVain(steady int64) {
+	switch passed := steady - p.until; {
+	case p.stay == 0 || passed > int64(maxStay+2*p.stay): // the last attempt is long ago
+		p.stay = minStay
+	case passed >= 0:
+		p.stay = min(2*p.stay, maxStay)
+	default:
+		return
+	}
+	p.until = steady + int64(p.stay)
+}
+
+// shortage is a subject that is short of share.
+type shortage struct {
+	patience
+	question  *loanQuestion // under way; nil: none is
+	waiters   int
+	vainUntil int64 // nobody waits before then: the last loan was of nothing
+}
+
+// loanQuestion is a question to the owner, which borrows. answer is valid once done is closed.
+type loanQuestion struct {
+	done   chan struct{}
+	urgent bool // a check was refused: the owner answers once the loan is there
+	answer borrowReply
+}
+
+// loanAskers is what this node knows of subjects that are short of share. Times are readings of the steady clock.
+type loanAskers struct {
+	paces [paceSlots]pace
+
+	mu       sync.Mutex           // guards the rest
+	subjects map[uint64]*shortage // by Key.Subject
+	waiting  int                  // checks that wait for loans
+}
+
+// pace records how fast a limit is used: when this node last looked how much of it remains, and how much that was.
+type pace struct {
+	looked, remaining atomic.Int64
+	noticed           atomic.Int64 // when the owner was last told
+}
+
+// isDue reports whether the time in last is at least ownerNoticePause ago, and sets it to steady if so.
+func isDue(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
+	before := last.Load()
+	passed = time.Duration(steady - before)
+	return passed, (passed >= ownerNoticePause || passed < 0) && last.CompareAndSwap(before, steady)
+}
+
+// ahead returns how much of the limit may be needed within aheadSpan, judging by how fast it was used since the last look; 0 if
+// that was a moment ago.
+func (p *pace) ahead(steady, remaining int64) int64 {
+	passed, due := isDue(&p.looked, steady)
+	if !due {
+		return 0
+	}
+	used := p.remaining.Swap(remaining) - remaining
+	if passed <= 0 || passed > time.Second || used <= 0 {
+		return 0
+	}
+	return int64(float64(used) * float64(aheadSpan) / float64(passed))
+}
+
+// notifyOwners tells the owners of those subjects whose share is nearly used up, or will soon be.
+func (ls *loans) notifyOwners(q *Query, a *Answer) {
+	m := ls.limiter.membership
+	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
+		return
+	}
+	first := 0
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		if h.Rule.Scope == rules.GlobalScope {
+			if needs := ls.needsAhead(a, h, first); needs != nil {
+				ls.ask(q, h, needs, a.Now.Steady)
+			}
+		}
+		first += len(h.Limits)
+	}
+}
+
+// needsAhead returns what is needed of h's limits, whose answers begin at index first.
+func (ls *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNeed) {
+	for i := range h.Limits {
+		la := &a.Limits[first+i]
+		if la.Full || targetAmount(la.Limit) < 1 || !isLoanable(la.Rule, la.Limit) {
+			continue
+		}
+		p := &ls.askers.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
+		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
+		if !la.Allowed {
+			need.cost = a.scratch.ops[first+i].Cost
+		}
+		if !need.isShort(la.Rule, la.Limit, la.Remaining) {
+			continue
+		}
+		if _, due := isDue(&p.noticed, a.Now.Steady); due {
+			needs = append(needs, need)
+		}
+	}
+	return needs
+}
+
+// resolveWithLoan decides a refused check again, with resolve, as long as loans come within loanWait that it lacks. began is when the
+// check began: it takes no longer than any other.
+func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
+	now := time.Now()
+	deadline := now.Add(loanWait)
+	if before := a.scratch.deadline; before.IsZero() {
+		passed := time.Duration(l.clock.Now().Steady - began)
+		a.scratch.deadline = now.Add(checkTimeout - replySlack - passed)
+		defer func() { a.scratch.deadline = before }()
+	}
+
+	for range maxLoanRounds {
+		if a.Allowed {
+			break
+		}
+		if !l.awaitLoan(q, a, deadline) {
+			a.adviseAgain(l)
+			break
+		}
+		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
+			return err
+		}
+		if err := resolve(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitLoan waits for a loan to the share that has refused a, if no other limit refused it and a loan is under way. It reports
+// whether to decide the check again.
+func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
+	m := l.membership
+	if !q.AwaitsLoan || q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil || m.OtherRegions == nil || a.DecidedBy < ByForward {
+		return false
+	}
+	h, needs := a.refusedByShare()
+	if h == nil {
+		return false
+	}
+	return m.loans.await(q, h, needs, a.Now.Steady, deadline)
+}
+
+// refusedByShare returns a hit that refused the check, with what it lacks, if only shares of regions have refused it; otherwise
+// nil.
+func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
+	first := 0
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		own := a.Limits[first : first+len(h.Limits)]
+		for j := range own {
+			switch la := &own[j]; {
+			case la.Allowed || la.Rule.Shadow:
+			case la.lack != lackRegion:
+				return nil, nil
+			case refused == nil || refused == h:
+				refused = h
+				needs = append(needs, loanNeed{limit: la.Limit.ID, cost: a.scratch.ops[first+j].Cost})
+			}
+		}
+		first += len(h.Limits)
+	}
+	return refused, needs
+}
+
+// await waits, until the deadline, for what h's subject needs. It reports whether a loan has come. It does not wait if too many
+// checks do, or if the last loan was of nothing.
+func (ls *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
+	la := &ls.askers
+	s, ok := la.join(h.Subject.Hi, steady)
+	if !ok {
+		return false
+	}
+	defer la.leave(s)
+
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	for {
+		question := ls.ask(q, h, needs, steady)
+		if question == nil {
+			return false
+		}
+		select {
+		case <-question.done:
+		case <-timer.C:
+			return false
+		}
+		if question.urgent { // another one did not wait for the loan
+			return question.answer.brought && !question.answer.vain
+		}
+	}
+}
+
+// join counts a check that waits for a loan to the subject, if one more may.
+func (la *loanAskers) join(subject uint64, steady int64) (*shortage, bool) {
+	la.mu.Lock()
+	defer la.mu.Unlock()
+	s := la.shortageOf(subject)
+	if s == nil || steady < s.vainUntil || s.waiters >= maxLoanWaiters || la.waiting >= maxAllLoanWaiters {
+		return nil, false
+	}
+	s.waiters++
+	la.waiting++
+	return s, true
+}
+
+// leave ends what join began.
+func (la *loanAskers) leave(s *shortage) {
+	la.mu.Lock()
+	defer la.mu.Unlock()
+	s.waiters--
+	la.waiting--
+}
+
+// shortageOf returns the subject's shortage, and creates it if need be; nil if there is no room. The caller holds mu.
+func (la *loanAskers) shortageOf(subject uint64) *shortage {
+	s := la.subjects[subject]
+	if s != nil {
+		return s
+	}
+	if len(la.subjects) >= maxShortages {
+		for other, s := range la.subjects {
+			if !s.isBusy() {
+				delete(la.subjects, other)
+				break
+			}
+		}
+	}
+	if len(la.subjects) >= maxShortages {
+		return nil
+	}
+	s = &shortage{}
+	la.subjects[subject] = s
+	return s
+}
+
+// isBusy reports whether something waits for s.
+func (s *shortage) isBusy() bool { return s.question != nil || s.waiters > 0 }
+
+// ask tells the owner of h's subject what it needs, unless a question about it is under way. It returns the question; nil if there
+// is nobody to ask.
+func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed, steady int64) *loanQuestion {
+	m, la := ls.limiter.membership, &ls.askers
+	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
+	here := r.Place == partitions.Here
+	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
+		return nil
+	}
+
+	la.mu.Lock()
+	s := la.shortageOf(h.Subject.Hi)
+	if s == nil || s.question != nil {
+		defer la.mu.Unlock()
+		if s == nil {
+			return nil
+		}
+		return s.question
+	}
+	one := &loanQuestion{done: make(chan struct{}), urgent: slices.ContainsFunc(needs, func(n loanNeed) bool { return n.cost > 0 })}
+	s.question = one
+	la.mu.Unlock()
+
+	body := borrowRequest{subjectRef: subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name, Key: subjectKey(h, q)}, needs: needs}
+	if here {
+		ls.borrow(&body, func(answer borrowReply) { ls.learn(h.Subject.Hi, s, answer) })
+		return one
+	}
+	subject := h.Subject.Hi // h is valid only until its check ends
+	m.Peers.Go(r.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
+		var answer borrowReply
+		if err == nil {
+			err = wire.Decode(reply, &answer, "answer about a loan")
+		}
+		if err != nil {
+			answer = borrowReply{}
+		}
+		ls.learn(subject, s, answer)
+	})
+	return one
+}
+
+// learn records the answer to the question about s, and wakes those that wait for it.
+func (ls *loans) learn(subject uint64, s *shortage, answer borrowReply) {
+	m, now := ls.limiter.membership, ls.limiter.clock.Now().Steady
+	if answer.brought {
+		m.leases.held.Forget(m.Boottime(), subject, true) // also if the owner's message is late
+	}
+
+	ls.askers.mu.Lock()
+	defer ls.askers.mu.Unlock()
+	one := s.question
+	s.question = nil
+	one.answer = answer
+	switch {
+	case answer.vain:
+		s.vainUntil = now + int64(vainPause)
+		s.patience = patience{stay: answer.stay, until: now + int64(answer.stay)}
+	case answer.brought:
+		s.patience = patience{}
+	}
+	close(one.done)
+}
+
+// stayOf returns how long callers of a subject should stay away that a share refuses. alone means that nobody can be asked for
+// more: this refusal then counts as an attempt.
+func (la *loanAskers) stayOf(subject uint64, steady int64, alone bool) time.Duration {
+	la.mu.Lock()
+	defer la.mu.Unlock()
+	s := la.subjects[subject]
+	if s == nil && alone {
+		s = la.shortageOf(subject)
+	}
+	if s == nil {
+		return minStay
+	}
+	if alone {
+		s.noteVain(steady)
+	}
+	return max(minStay, s.stay)
+}
+
+// sweep forgets subjects that were not short for a while.
+func (la *loanAskers) sweep(steady int64) {
+	la.mu.Lock()
+	defer la.mu.Unlock()
+	maps.DeleteFunc(la.subjects, func(_ uint64, s *shortage) bool {
+		return !s.isBusy() && steady > s.vainUntil && steady-s.until > int64(maxStay+2*s.stay)
+	})
+}
+
+// lack says whose share a limit lacks that refuses.
+type lack uint8
+
+const (
+	lackNothing      lack = iota // the whole limit is used up, or something else refuses
+	lackRegion                   // the region's
+	lackCutOffRegion             // the region's, and it reaches no other
+	lackNode                     // this node's, which decides without the owner
+)
+
+// lackOf says whose share has refused a cost.
+func (la *LimitAnswer) lackOf(cost int64) lack {
+	switch {
+	case la.Allowed || la.Full || la.Blocked || cost > la.Limit.UndividedCapacity():
+		return lackNothing
+	case la.alone:
+		return lackNode
+	case isLoanable(la.Rule, la.Limit) && (la.Limit.Kind == algorithms.FixedWindow || cost <= la.Limit.Capacity()):
+		return lackRegion // a bucket can't borrow beyond its burst
+	}
+	return lackNothing
+}
+
+// adviseReturn sets when to come back if only a share refuses op: more may come at any time.
+func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
+	m := l.membership
+	if la.lack = la.lackOf(op.Cost); m == nil || la.lack == lackNothing {
+		return
+	}
+	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || m.OtherRegions == nil)
+	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
+		la.RetryAfter = stay
+	}
+	if la.lack == lackRegion && !m.reachesOtherRegion(a.Set) {
+		la.lack = lackCutOffRegion
+	}
+}
+
+// adviseAgain sets anew when to come back, by what the owner has said in the meantime.
+func (a *Answer) adviseAgain(l *Limiter) {
+	for i := range a.Limits {
+		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {
+			la.RetryAfter = op.Decision.RetryAfter
+			l.adviseReturn(a, la, op)
+		}
+	}
+}
+
+// reachesOtherRegion reports whether this node reaches another region of those that divide the limits of set.
+func (m *membership) reachesOtherRegion(set *rules.Set) bool {
+	division := set.Shares()
+	if division == nil || m.OtherRegions == nil {
+		return false
+	}
+	return slices.ContainsFunc(division.Views[len(division.Views)-1].Names, func(name string) bool {
+		return name != division.Region && m.OtherRegions.Reachable(name)
+	})
+}
+
+// borrowRequest tells an owner what is needed of a subject's limits. It is the body of MethodBorrow.
+type borrowRequest struct {
+	subjectRef
+	needs []loanNeed
+}
+
+// loanNeed is what is needed of one limit.
+type loanNeed struct {
+	limit uint64 // rules.Limit.ID
+	cost  int64  // of a refused check: the owner answers once the loan is there; 0: none was refused
+	ahead int64  // what may be needed soon
+}
+
+// needOf returns what is needed of the limit with that ID.
+func (r *borrowRequest) needOf(limit uint64) loanNeed {
+	for _, n := range r.needs {
+		if n.limit == limit {
+			return n
+		}
+	}
+	return loanNeed{limit: limit}
+}
+
+// isShort reports whether the remaining units are too few.
+func (n *loanNeed) isShort(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
+	return remaining < max(n.cost, n.ahead) || needsLoan(r, limit, remaining)
+}
+
+// Code implements wire.Message.
+func (r *borrowRequest) Code(c *wire.Coder) {
+	r.subjectRef.Code(c)
+	wire.List(c, &r.needs, maxShares, 10, func(n *loanNeed) {
+		wire.Fixed(c, &n.limit)
+		wire.Number(c, &n.cost, algorithms.MaxAmount)
+		wire.Number(c, &n.ahead, algorithms.MaxAmount)
+	})
+}
+
+// borrowReply answers a borrowRequest once the loans that a check waits for are there.
+type borrowReply struct {
+	brought bool          // there is more now
+	vain    bool          // no region has anything to lend for a need with a cost
+	stay    time.Duration // with vain: how long to stay away
+}
+
+// add adds the result for another limit.
+func (r *borrowReply) add(other borrowReply) {
+	r.brought, r.vain, r.stay = r.brought || other.brought, r.vain || other.vain, max(r.stay, other.stay)
+}
+
+// Code implements wire.Message.
+func (r *borrowReply) Code(c *wire.Coder) {
+	c.Flags(&r.brought, &r.vain)
+	c.Millis(&r.stay, maxStay)
+}

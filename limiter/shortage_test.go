@@ -1,0 +1,221 @@
+package limiter
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const globalMinute = `rules:
+  - {name: r, key: [k], scope: global, limits: [{limit: 1000, per: 1m, algorithm: fixed-window}]}
+  - {name: month, key: [k], scope: global, limits: [{limit: 1000, per: month, algorithm: fixed-window}]}
+  - {name: other, key: [k], limits: [{limit: 1000, per: 1m}]}`
+
+// waiting returns a check of one subject that waits for loans.
+func waiting(rule, key string) Query {
+	q := byKey(rule, key)
+	q.AwaitsLoan = true
+	return q
+}
+
+// With 1,000 a minute over two regions, a region that is asked 1,500 times within 0.4 s admits all 1,000, and refuses next to
+// nothing before the last of them.
+func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"near": time.Millisecond, "far": 25 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newTestRegions(t, globalMinute, "eu", "us")
+				e.change(func() { e.pause = func() time.Duration { return pause } })
+				nextWindow(time.Minute)
+				time.Sleep(2 * time.Second)
+
+				const checks = 1500
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				admitted, refusals, lastAdmitted := 0, []time.Time{}, time.Time{}
+				began := time.Now()
+				for i := range checks {
+					time.Sleep(time.Until(began.Add(time.Duration(i) * 400 * time.Millisecond / checks)))
+					wg.Go(func() {
+						a := e.all["eu"].nodes[i%2].check(waiting("r", "x"))
+						mu.Lock()
+						defer mu.Unlock()
+						if a.Allowed {
+							admitted++
+							lastAdmitted = time.Now()
+						} else {
+							refusals = append(refusals, time.Now())
+						}
+					})
+				}
+				wg.Wait()
+
+				early := 0
+				for _, at := range refusals {
+					if at.Before(lastAdmitted) {
+						early++
+					}
+				}
+				if admitted != 1000 || early > 20 {
+					t.Errorf("have %d admitted, and %d refusals before the last of them: %s", admitted, early, e.describeUsage("r", "x"))
+				}
+			})
+		})
+	}
+}
+
+// A first check in a region that has no share of the month yet waits for a loan. A batch does not wait, and says to come back soon.
+func TestAFirstCheckInANewRegionWaitsForALoan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newTestRegions(t, globalMinute, "eu", "us")
+		e.change(func() { e.pause = func() time.Duration { return 40 * time.Millisecond } })
+		set := compile(t, 2, "version: 1\n"+globalMinute)
+		window := time.Now()
+		e.useIn("us", set, rules.View{Names: []string{"eu", "us"}, At: window.Add(time.Hour).UnixNano()}, rules.View{Set: set, Names: []string{"eu"}, At: 1})
+
+		n, began := e.all["us"].nodes[0], time.Now()
+		q := waiting("month", "y")
+		var batch Answer
+		errs := []error{nil}
+		n.CheckAll([]*Query{&q}, []*Answer{&batch}, errs)
+		if la := batch.Limits[0]; errs[0] != nil || batch.Allowed || la.RetryAfter != time.Second || time.Since(began) > 20*time.Millisecond {
+			t.Errorf("a batch: have %v, allowed %v, retry after %v, after %v", errs[0], batch.Allowed, la.RetryAfter, time.Since(began))
+		}
+		a := n.check(waiting("month", "x"))
+		if took := time.Since(began); !a.Allowed || took > 300*time.Millisecond {
+			t.Errorf("have allowed %v after %v: %s", a.Allowed, took, a.AppendReason(nil))
+		}
+	})
+}
+
+// Nobody waits for a second after a loan of nothing, and the time to come back doubles from a second to a minute.
+func TestShareRefusesWhileNobodyLends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, far := newLoneRegion(t, 2, globalExact)
+		n := w.nodes[0]
+		key := w.keyOf("r", w.nodes[1], nil)
+		n.spend(byKey("r", key))
+		nothing := wire.Encode(nil, &LoanReply{status: loanNothing})
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+				far.mu.Lock()
+				asked := far.asked
+				far.asked = nil
+				far.mu.Unlock()
+				for _, c := range asked {
+					c.done(nothing, nil)
+				}
+			}
+		}()
+
+		if a := n.check(waiting("r", key)); a.Allowed || a.Limits[0].RetryAfter != time.Second {
+			t.Errorf("have allowed %v, retry after %v; want a second", a.Allowed, a.Limits[0].RetryAfter)
+		}
+		began := time.Now()
+		a := n.check(waiting("r", key))
+		if took := time.Since(began); took > 0 {
+			t.Errorf("a check waited %v after a loan of nothing", took)
+		}
+		if have := string(a.AppendReason(nil)); !strings.HasPrefix(have, `This region's share of limit "r" of rule "r" (300 of 900 requests per 1440h) is used up; retry in 1 s`) {
+			t.Error(have)
+		}
+
+		want := []time.Duration{2, 4, 8, 16, 32, 60, 60}
+		for _, seconds := range want {
+			time.Sleep(a.Limits[0].RetryAfter + time.Millisecond)
+			a = n.check(waiting("r", key))
+			if a.Allowed || a.Limits[0].RetryAfter != seconds*time.Second {
+				t.Fatalf("have allowed %v, retry after %v, want %v", a.Allowed, a.Limits[0].RetryAfter, seconds*time.Second)
+			}
+		}
+	})
+}
+
+// At most 16 checks of a subject wait, for 200 ms. All others are answered at once, also those of other subjects.
+func TestFewWaitForALoan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, far := newLoneRegion(t, 2, globalExact)
+		n := w.nodes[0]
+		key, other := w.keyOf("r", w.nodes[1], nil), w.keyOf("r", n, nil)
+		n.spend(byKey("r", key))
+		synctest.Wait()
+		if far.count() == 0 {
+			t.Fatal("no loan is under way")
+		}
+
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		took := map[time.Duration]int{}
+		for range 100 {
+			wg.Go(func() {
+				began := time.Now()
+				a := n.check(waiting("r", key))
+				mu.Lock()
+				defer mu.Unlock()
+				if took[time.Since(began)]++; a.Allowed {
+					t.Error("allowed")
+				}
+			})
+		}
+		wg.Go(func() {
+			began := time.Now()
+			if a := n.check(waiting("r", other)); !a.Allowed || time.Since(began) > 0 {
+				t.Errorf("another subject: allowed %v after %v", a.Allowed, time.Since(began))
+			}
+		})
+		wg.Wait()
+		if took[0] != 84 || took[loanWait] != 16 {
+			t.Errorf("have %v, want 16 that waited for %v", took, loanWait)
+		}
+		far.next(t).done(nil, peer.ErrTimeout)
+	})
+}
+
+// The sentence says whose share it is, and whether the node or the region is cut off.
+func TestReasonsOfShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 2000, per: 1h, algorithm: fixed-window}]}")
+		n := w.nodes[0]
+		key := w.keyOf("r", w.nodes[1], w.nodes[2])
+		for _, other := range w.nodes[1:] {
+			w.setCut(n, other, true)
+		}
+		if have := n.spend(byKey("r", key)); have != 667 {
+			t.Errorf("have %d admitted by a node that is cut off, want 667", have)
+		}
+		a := n.check(byKey("r", key))
+		want := `This node's share of limit "r" of rule "r" (667 of 2000 requests per 1h) is used up, and the node is cut off from the limit's owner; retry in 1 s.`
+		if have := string(a.AppendReason(nil)); have != want {
+			t.Errorf("have %s\nwant %s", have, want)
+		}
+
+		e := newTestRegions(t, globalMinute, "eu", "us")
+		e.change(func() { e.cut[[2]string{"eu", "us"}], e.cut[[2]string{"us", "eu"}] = true, true })
+		eu := e.all["eu"].nodes[0]
+		began := time.Now()
+		for eu.check(waiting("r", "x")).Allowed {
+		}
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("a region that is cut off waited %v for a loan", waited)
+		}
+		want = `This region's share of limit "r" of rule "r" (500 of 1000 requests per 1m) is used up, and the region is cut off from the others; retry in 1 s.`
+		if have := string(eu.check(waiting("r", "x")).AppendReason(nil)); have != want {
+			t.Errorf("have %s\nwant %s", have, want)
+		}
+	})
+}
