@@ -76,8 +76,8 @@ type connection struct {
 	frame framing.Checker
 	// handled counts the requests that frame has passed on and the library has begun to answer.
 	handled int
-	head  fastHead     // of the last request that was answered on the fast path
-	state atomic.Int32 // whether a request is in progress
+	head    fastHead     // of the last request that was answered on the fast path
+	state   atomic.Int32 // whether a request is in progress
 }
 
 // The states of a connection.
