@@ -100,7 +100,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	defer cancel()
 	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
 	r := rc.raft.Load()
-	log := rc.config.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
+	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()

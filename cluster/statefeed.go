@@ -51,7 +51,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	}
 	self := c.config.Self.ID
 	if now.Generation(self) != before.Generation(self) {
-		c.config.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
+		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", now.Generation(self))
 		c.holder.Revoke()
 	}
 	c.holder.AskNow()

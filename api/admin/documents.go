@@ -246,7 +246,7 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 		return writeError(err)
 	}
 	if changed {
-		s.doors.Logger.Info("rules written", "version", version, "by", writer(r))
+		s.doors.Logger.Debug("rules written", "version", version, "by", writer(r))
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	report := Written{Version: version}

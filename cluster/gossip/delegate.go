@@ -163,10 +163,34 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	m, _ := parseMember(other) // an error is harmless: ID and boot only identify the log line
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.logOnce(eventKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
-		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
-		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
-		"name", m.Name)
+	if !e.twins.persist(other.Name, time.Now()) {
+		return
+	}
+	e.logOnce(eventKey{text: "two processes have the same node ID, and both answer: a copied data directory? The one that was there " +
+		"first stays, the other one is refused", id: m.ID, boot: m.Boot, name: other.Name},
+		slog.LevelError, "name", m.Name, "id", other.Name, "stays", existing.Address(), "refused", other.Address())
+}
+
+// twins has when a node ID was first claimed by a second process. A node that restarts at another address is one until the others notice
+// that its old process is gone; two processes that both live go on.
+type twins map[string]time.Time
+
+const (
+	twinPatience = 10 * time.Second // longer than gossip takes to notice that a process is gone
+	maxTwins     = 256
+)
+
+// persist reports whether a claim goes on for so long that both processes live. It forgets claims that ended.
+func (t twins) persist(id string, now time.Time) bool {
+	since, claimed := t[id]
+	if claimed && now.Sub(since) <= twinMemory {
+		return now.Sub(since) >= twinPatience
+	}
+	if len(t) >= maxTwins {
+		clear(t)
+	}
+	t[id] = now
+	return false
 }
 
 // recordTwin records that another process, at another address, has or had this node's ID.
@@ -179,9 +203,11 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 		return // this process, or its earlier run at the same address
 	}
 	g.lastTwin = time.Now()
-	g.logOnce(eventKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
-		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
-		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
+	if !g.twins.persist(n.Name, g.lastTwin) {
+		return
+	}
+	g.logOnce(eventKey{text: "another process has this node's ID: a copied data directory? The others refuse the one that came later",
+		name: address}, slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
 
 // NotifyJoin is called after a node that was unknown or not alive is reported alive. memberlist calls it for this node, too,
@@ -201,28 +227,48 @@ func (e events) put(n *memberlist.Node) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before, known := State(0), e.table.entries[m.ID]
-	if known != nil {
-		before = known.State
+	var before *Member
+	if known := e.table.entries[m.ID]; known != nil {
+		copied := known.Member
+		before = &copied
 	}
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
 	if e.config.checkMember(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
 		e.table.exclude(e.table.entries[m.ID])
 	}
-	if known == nil || before != m.State {
-		e.logState(m)
-	}
+	e.logChange(before, &m)
 	wake.Signal(e.changed)
 }
 
-// logState logs a member's new state. The caller holds g.mu.
-func (g *Gossip) logState(m Member) {
-	level := slog.LevelInfo
-	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip logs it, too
-		level = slog.LevelDebug
+// logChange logs how a member has changed; before is nil if it was unknown. The caller holds g.mu.
+func (g *Gossip) logChange(before, m *Member) {
+	switch {
+	case before != nil && m.State == Alive && before.gossipAddress() != m.gossipAddress():
+		delete(g.twins, m.ID.String())
+		g.logMember(m, "has a new address", "before", before.gossipAddress())
+	case before != nil && before.State == m.State:
+	case m.State == Failed:
+		g.logMember(m, "has failed")
+	case m.State == Left:
+		g.logMember(m, "has left")
+	case before == nil:
+		g.logMember(m, "has joined")
+	default:
+		g.logMember(m, "is back")
 	}
-	g.config.Logger.Log(context.Background(), level, "a member has another state", "state", m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
+}
+
+// logMember logs what a member did. The caller holds g.mu.
+func (g *Gossip) logMember(m *Member, did string, args ...any) {
+	level := slog.LevelInfo
+	if g.config.WAN {
+		if m.Region == g.self.Region { // the region's own gossip logs it, too
+			level = slog.LevelDebug
+		}
+		args = append(args, "region", m.Region)
+	}
+	g.config.Logger.Log(context.Background(), level, m.Name+" "+did, append([]any{"id", m.ID, "address", m.gossipAddress()}, args...)...)
 }
 
 // NotifyLeave is called when a member has left or failed. memberlist doesn't say which, so a node that leaves first
@@ -235,7 +281,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if m, failed := e.table.markGone(id); failed {
-		e.logState(m)
+		e.logMember(&m, "has failed")
 	}
 	wake.Signal(e.changed)
 }

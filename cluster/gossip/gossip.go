@@ -58,6 +58,7 @@ type Gossip struct {
 	dirty         bool   // metadata has changed since the last announcement
 	table         *table
 	logged        logLimiter[eventKey]
+	twins         twins
 	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
 	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
 	seedAddresses [][]netip.AddrPort // addresses of each seed at the last lookup
@@ -86,7 +87,7 @@ func Open(c Config) (*Gossip, error) {
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
 		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
-		remembered: make(map[netip.AddrPort]time.Time),
+		remembered: make(map[netip.AddrPort]time.Time), twins: make(twins),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
 	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive

@@ -179,7 +179,7 @@ func (t *table) recordDeparture(d departure) (Member, bool) {
 // handleDeparture handles a departure that another node reported. The caller holds g.mu.
 func (g *Gossip) handleDeparture(d departure) {
 	if m, news := g.table.recordDeparture(d); news {
-		g.logState(m)
+		g.logMember(&m, "has left")
 		wake.Signal(g.changed)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,52 @@ type link struct {
 	nextRelay     int                  // used by findPath only: the next node to ask for a relay
 	dialingSecond atomic.Bool          // a second connection is being dialled
 	lastBoot      atomic.Uint64        // of the process last reached directly; 0: none yet
+	name          atomic.Pointer[string]
+	warned        atomic.Bool // the log says that there is no connection
+	relayed       relayLog
+}
+
+// label returns the node's name for the log; its ID before the first connection.
+func (l *link) label() string {
+	if name := l.name.Load(); name != nil {
+		return *name
+	}
+	return l.node.String()
+}
+
+// relayPeriod is the time in which at most one detour is logged for each link: on a busy machine they may come and go in seconds.
+const relayPeriod = time.Minute
+
+// relayLog decides which detours of one link are logged.
+type relayLog struct {
+	mu    sync.Mutex // guards the fields below
+	last  time.Time  // when one was last logged
+	times int        // since then
+	open  bool       // the last one is logged, and its end not yet
+}
+
+// begin counts a detour. It returns whether to log it, and how many there were since the last one that was logged.
+func (r *relayLog) begin() (times int, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.times++
+	if time.Since(r.last) < relayPeriod {
+		return 0, false
+	}
+	times = r.times
+	r.last = time.Now()
+	r.times = 0
+	r.open = true
+	return times, true
+}
+
+// end returns whether to log that a detour has ended: if its begin was logged.
+func (r *relayLog) end() (due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	due = r.open
+	r.open = false
+	return due
 }
 
 // run keeps dialling until ctx ends.
@@ -68,14 +115,16 @@ func (l *link) run(ctx context.Context) {
 		case connected:
 			level := slog.LevelWarn
 			if errors.Is(err, io.EOF) { // the node has closed it: it is stopping, or gossip will soon report its failure
-				level, closed = slog.LevelInfo, time.Now()
+				level, closed = slog.LevelDebug, time.Now()
 			}
-			l.peers.log.Log(ctx, level, "connection to a node lost", "node", l.node, "address", l.address, "error", err)
+			l.warned.Store(level == slog.LevelWarn)
+			l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address", l.address, "error", err)
 			clear(logged.logged)
 			l.clearWake()
 		case time.Since(closed) < stopTime:
 		case l.peers.shouldLog(err, l.node, &logged, ""): // not every attempt
-			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
+			l.warned.Store(true)
+			l.peers.log.Warn("no connection to a node, retrying", "name", l.label(), "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > stableTime {
 			pause = firstPause
@@ -111,9 +160,12 @@ func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
-	before, level := l.lastBoot.Swap(c.remote.Boot), slog.LevelInfo
-	if before == 0 {
-		level = slog.LevelDebug // gossip logs new nodes, so only a connection that comes back is worth more
+	name := c.remote.Name
+	l.name.Store(&name)
+	before := l.lastBoot.Swap(c.remote.Boot)
+	level := slog.LevelDebug // gossip logs which nodes come and go
+	if l.warned.Swap(false) {
+		level = slog.LevelInfo
 	}
 	if before != c.remote.Boot {
 		l.trustTime.Store(0) // the last process ended, or there was none: the direct connection never failed
@@ -122,7 +174,7 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 		end(old)
 	}
 	defer l.conn.CompareAndSwap(c, nil)
-	l.peers.log.Log(ctx, level, "connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address, "protocol", s.version)
+	l.peers.log.Log(ctx, level, "connected to a node", "name", c.remote.Name, "address", l.address, "protocol", s.version)
 	return c.run(ctx)
 }
 

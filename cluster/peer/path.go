@@ -154,7 +154,9 @@ func (l *link) useDirect() {
 		l.peers.closeSockets(func(s *socket) bool {
 			return s.isRaft() && s.remote.Node == l.node && !s.relay.IsZero()
 		})
-		l.peers.log.Info("a node is reached directly again", "node", l.node, "address", l.address)
+		if l.relayed.end() {
+			l.peers.log.Info("a node is reached directly again", "name", l.label(), "address", l.address)
+		}
 	}
 }
 
@@ -202,13 +204,15 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)
 		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
-			l.peers.log.Info("the tunnel to a node has ended", "node", l.node, "relay", relay.node, "error", err)
+			l.peers.log.Debug("the tunnel to a node has ended", "name", l.label(), "relay", relay.label(), "error", err)
 		}
 	}) {
 		c.breakOff(ErrClosed)
 		return
 	}
-	l.peers.log.Info("a node is reached through a relay", "node", l.node, "address", l.address, "relay", relay.node)
+	if times, due := l.relayed.begin(); due {
+		l.peers.log.Info("a node is reached through a relay", "name", l.label(), "address", l.address, "relay", relay.label(), "times", times)
+	}
 }
 
 // relayCandidates returns the nodes to try in this round, from those that this node hears directly. Their order depends on the

@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/tick"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	chronicleInterval = 500 * time.Millisecond
+	// lostAfter is how long contact must be missing before the log says so: longer than an election takes.
+	lostAfter = 2 * time.Second
+	// leaderlessAfter is the same for a leader while a majority seems to be there: longer than gossip takes to notice that it is not.
+	leaderlessAfter = 10 * time.Second
+)
+
+// What a node may lack.
+const (
+	noMajority = "no majority"
+	noLeader   = "no leader"
+)
+
+// chronicle logs what a person would ask about a cluster afterwards: who led, when no majority was left, what moved, and which rules came
+// into force. What single members did is logged by gossip. Only its loop uses it.
+type chronicle struct {
+	*Cluster
+	led      bool
+	lastSeen time.Time // when this node last had authority, or never had any
+	lost     string    // what was logged as missing; empty if nothing is
+	epoch    int64     // of the last ring seen
+	ring     *ring.Table
+	began    time.Time // when that ring was first seen
+	moves    bool      // partitions still move to it
+	rules    int64     // the version last logged; 0: none yet
+}
+
+// writeChronicle is the loop that keeps the chronicle.
+func (c *Cluster) writeChronicle() {
+	ch := chronicle{Cluster: c, lastSeen: time.Now()}
+	for range tick.Every(c.ctx.Done(), chronicleInterval) {
+		s := c.State()
+		ch.noteLead()
+		ch.noteContact()
+		ch.noteMove(s)
+		ch.noteRules(s)
+	}
+}
+
+func (ch *chronicle) noteLead() {
+	leads := ch.leads()
+	if leads && !ch.led {
+		ch.config.Logger.Info(ch.config.Self.Name + " leads")
+	}
+	ch.led = leads
+}
+
+// noteContact logs when this node has lost a majority, or just the leader's grant of authority, and when it has them again.
+func (ch *chronicle) noteContact() {
+	if ch.Authority() || !ch.holder.EverValid() {
+		if ch.lost != "" {
+			ch.config.Logger.Info("this node decides as an owner again, and rules can be written", "was", ch.lost)
+		}
+		ch.lost = ""
+		ch.lastSeen = time.Now()
+		return
+	}
+	if ch.leavingRing.Load() || ch.Stuck() != nil || ch.tracker.removed.Load() {
+		return // the log has said so
+	}
+
+	switch missing := time.Since(ch.lastSeen); {
+	case ch.lost != noMajority && missing >= lostAfter && !ch.reachesMajority():
+		ch.lost = noMajority
+		ch.config.Logger.Warn(fmt.Sprintf("no majority: %s; rules can't be written, limits are kept by shares", ch.missingVoters()))
+	case ch.lost == "" && missing >= leaderlessAfter:
+		ch.lost = noLeader
+		ch.config.Logger.Warn("no leader gives this node authority: it decides by shares what it owns, and asks the others about the rest")
+	}
+}
+
+// missingVoters names the voters that can't be reached.
+func (ch *chronicle) missingVoters() string {
+	s := ch.Last()
+	alive := ch.aliveNodes()
+	var names []string
+	for _, id := range ch.voterIDs() {
+		if id != ch.config.Self.ID && !alive[id] && !ch.config.Peers.Reachable(id) {
+			names = append(names, s.Members[id].Name)
+		}
+	}
+
+	slices.Sort(names)
+	switch len(names) {
+	case 0:
+		return "the others don't answer"
+	case 1:
+		return names[0] + " doesn't answer"
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
+}
+
+// noteMove logs the begin and end of moves, on the leader. One that ends between two looks has only its end.
+func (ch *chronicle) noteMove(s *agreement.State) {
+	before := ch.ring
+	moved := ch.moves
+	changed := s.Epoch != ch.epoch
+	if changed {
+		ch.ring = s.To
+		ch.epoch = s.Epoch
+		ch.began = time.Now()
+	}
+	ch.moves = !s.Settled
+	if !ch.led || before == nil {
+		return
+	}
+
+	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()))
+	switch {
+	case changed && ch.moves:
+		log.Info("partitions move", "partitions", movedPartitions(before, s.To))
+	case changed:
+		log.Info("partitions have moved", "partitions", movedPartitions(before, s.To))
+	case moved && !ch.moves:
+		log.Info("partitions have moved", "took", time.Since(ch.began).Round(time.Millisecond))
+	}
+}
+
+// movedPartitions counts the partitions that two rings give to different owners.
+func movedPartitions(before, now *ring.Table) (n int) {
+	for p := range ring.Partitions {
+		if before.Owner(p) != now.Owner(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// noteRules logs each version that has come into force here since this node started.
+func (ch *chronicle) noteRules(s *agreement.State) {
+	version := rulesVersion(s)
+	if version == 0 || version == ch.rules {
+		return
+	}
+	if ch.rules != 0 {
+		last := s.History.Versions()[0]
+		args := []any{"version", version, "by", last.By}
+		if last.Message != "" {
+			args = append(args, "message", last.Message)
+		}
+		ch.config.Logger.Info("rules are in force", args...)
+	}
+	ch.rules = version
+}

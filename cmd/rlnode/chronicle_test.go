@@ -1,0 +1,144 @@
+package main
+
+import (
+	_ "embed"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/process"
+)
+
+//go:embed testdata/log.txt
+var expectedLog string
+
+// mostLines is how many lines a node may log about one event.
+const mostLines = 10
+
+// chronicleTest reads the logs of a cluster.
+type chronicleTest struct {
+	*fleet
+	leader, gone, other *fleetNode
+	read                map[*fleetNode]int // bytes of each log that were read
+}
+
+var logLine = regexp.MustCompile(`level=(INFO|WARN|ERROR) msg=("(?:[^"\\]|\\.)*"|\S+)`)
+
+// expect waits until the logs have the lines of a section, in order, and reads them.
+func (c *chronicleTest) expect(section string) {
+	c.t.Helper()
+	want := c.section(section)
+	have := map[*fleetNode][]string{}
+	process.Eventually(c.t, "the log tells of: "+section, func() bool {
+		missing := 0
+		for m, lines := range want {
+			have[m] = c.unread(m)
+			missing += len(lacking(have[m], lines))
+		}
+		return missing == 0
+	})
+
+	for _, m := range c.nodes {
+		lines := c.unread(m)
+		if len(lines) > mostLines {
+			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, len(lines), mostLines, strings.Join(lines, "\n"))
+		}
+		c.t.Logf("%s, %s:\n  %s", section, m.name, strings.Join(lines, "\n  "))
+		c.read[m] = len(m.log.String())
+	}
+}
+
+// unread returns the lines at INFO and above that were not read yet.
+func (c *chronicleTest) unread(m *fleetNode) (lines []string) {
+	text := m.log.String()
+	if c.read[m] > len(text) { // a new process has a new log
+		c.read[m] = 0
+	}
+	for _, match := range logLine.FindAllStringSubmatch(text[c.read[m]:], -1) {
+		lines = append(lines, match[1]+" "+strings.Trim(match[2], `"`))
+	}
+	return lines
+}
+
+// lacking returns those of some texts that lines don't contain, in this order.
+func lacking(lines, texts []string) []string {
+	for _, line := range lines {
+		if len(texts) > 0 && strings.Contains(line, texts[0]) {
+			texts = texts[1:]
+		}
+	}
+	return texts
+}
+
+// section returns what a section of the file expects of each node's log.
+func (c *chronicleTest) section(name string) map[*fleetNode][]string {
+	_, text, found := strings.Cut(expectedLog, "\n"+name+"\n")
+	if !found {
+		c.t.Fatalf("no section %q", name)
+	}
+	text, _, _ = strings.Cut(text, "\n\n")
+
+	want := map[*fleetNode][]string{}
+	for line := range strings.Lines(text) {
+		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other}[who]
+		others := []string{c.gone.name, c.other.name}
+		if others[0] > others[1] {
+			others[0], others[1] = others[1], others[0]
+		}
+		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHERS", strings.Join(others, " and ")).Replace(what)
+		want[m] = append(want[m], what)
+	}
+	return want
+}
+
+// What the log says of a start, a kill, a return, new rules, a lost majority and a leave tells in order what happened, with names, in few
+// lines.
+func TestTheLogTellsWhatHappened(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3)
+	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}}
+	state, err := f.nodes[0].cluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range f.nodes {
+		switch {
+		case m.name == state.Leader:
+			c.leader = m
+		case c.gone == nil:
+			c.gone = m
+		default:
+			c.other = m
+		}
+	}
+	c.expect("start")
+
+	c.gone.kill()
+	c.expect("kill")
+	c.gone.startProcess()
+	c.gone.waitReady()
+	f.awaitWhole()
+	c.expect("return")
+
+	c.leader.apply(exactRules(1000))
+	c.expect("rules")
+
+	c.gone.kill()
+	c.other.kill()
+	c.expect("minority")
+	for _, m := range []*fleetNode{c.gone, c.other} {
+		m.startProcess()
+	}
+	f.awaitWhole()
+	c.expect("majority")
+
+	code, out := c.gone.command("leave")
+	if code != 0 {
+		t.Fatalf("leave: got %d %s", code, out)
+	}
+	c.expect("leave")
+	c.gone.signal(syscall.SIGTERM)
+	c.gone.awaitExit()
+}
