@@ -19,11 +19,13 @@ import (
 	"time"
 
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	unit "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -81,7 +83,12 @@ func TestEnvoyExamples(t *testing.T) {
 			readProto(t, fmt.Sprintf("patch %d", i), typed, &filter.RateLimit{})
 			continue
 		}
-		value["name"], value["domains"] = "any", []string{"*"} // those of the host to patch
+		value["name"] = "any" // that of what is patched
+		if patch.(map[string]any)["applyTo"] == "CLUSTER" {
+			readProto(t, fmt.Sprintf("patch %d", i), value, &cluster.Cluster{})
+			continue
+		}
+		value["domains"] = []string{"*"}
 		readProto(t, fmt.Sprintf("patch %d", i), value, &route.VirtualHost{})
 	}
 }
