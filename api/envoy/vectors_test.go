@@ -3,6 +3,7 @@ package envoy
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -65,6 +66,29 @@ func answered(code, limit, remaining string) string {
 	return "{overallCode:" + code + ",statuses:[{" + status + "}]}"
 }
 
+// twice returns a request with two descriptors of the same entry; what is only in one of them comes after the entries.
+func twice(key, value, first, second string) string {
+	entries := `{"entries":[{"key":"` + key + `","value":"` + value + `"}]`
+	return `{"domain":"d","descriptors":[` + entries + first + `},` + entries + second + `}]}`
+}
+
+// twoAnswers returns the answer to such a request; a status is a code and what remains.
+func twoAnswers(overall, limit string, statuses ...string) string {
+	out := "{overallCode:" + overall + ",statuses:["
+	for i, one := range statuses {
+		code, remaining, _ := strings.Cut(one, " ")
+		if i > 0 {
+			out += ","
+		}
+		out += "{code:" + code + ",currentLimit:{" + limit + "}"
+		if remaining != "" {
+			out += ",limitRemaining:" + remaining
+		}
+		out += "}"
+	}
+	return out + "]}"
+}
+
 const (
 	plain = "{overallCode:OK,statuses:[{code:OK}]}"
 	two   = "requestsPerUnit:2,unit:YEAR"
@@ -83,7 +107,7 @@ func TestVectors(t *testing.T) {
 			{oneDescriptor("k", "a", ""), ok(two, "1")}, {oneDescriptor("k", "a", ""), ok(two, "")}, {oneDescriptor("k", "a", ""), over(two, "")}, {oneDescriptor("k", "b", ""), ok(two, "1")},
 		}},
 		{"a request's hits are taken all or nothing", []step{
-			{`{"domain":"d","hitsAddend":5,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, over(three, "3")},
+			{`{"domain":"d","hitsAddend":5,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, over(three, "")},
 			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, ok(three, "")},
 		}},
 		{"own hits of 0 only look", []step{
@@ -164,8 +188,19 @@ func TestVectors(t *testing.T) {
 			{oneDescriptor("bucket", "", ""), ok("requestsPerUnit:4,unit:YEAR", "3")},
 		}},
 		{"a descriptor twice", []step{
-			{`{"domain":"d","descriptors":[{"entries":[{"key":"three","value":"t"}]},{"entries":[{"key":"three","value":"t"}]}]}`,
-				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + three + "},limitRemaining:1},{code:OK,currentLimit:{" + three + "},limitRemaining:1}]}"},
+			{twice("three", "t", "", ""), twoAnswers("OK", three, "OK 2", "OK 1")},
+			{twice("three", "t", "", ""), twoAnswers("OVER_LIMIT", three, "OK ", "OVER_LIMIT ")}, // one was left
+			{oneDescriptor("three", "t", ""), ok(three, "")},                                     // and none was taken
+			{twice("three", "t", "", ""), twoAnswers("OVER_LIMIT", three, "OVER_LIMIT ", "OVER_LIMIT ")},
+		}},
+		{"a descriptor twice, with hits of its own", []step{
+			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"1"`), twoAnswers("OK", five, "OK 3", "OK 2")},
+			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"4"`), twoAnswers("OVER_LIMIT", five, "OK ", "OVER_LIMIT ")},
+			{oneDescriptor("five", "t", `,"hitsAddend":"5","isNegativeHits":true`), ok(five, "1")}, // 9 were taken
+		}},
+		{"a descriptor twice, one of them only looks", []step{
+			{twice("three", "l", "", `,"hitsAddend":"0"`), twoAnswers("OK", three, "OK 2", "OK 2")},
+			{twice("three", "l", `,"hitsAddend":"0"`, `,"hitsAddend":"0"`), twoAnswers("OK", three, "OK 2", "OK 2")},
 		}},
 		{"a window that is no unit", []step{
 			{oneDescriptor("odd", "", ""), "{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +

@@ -309,17 +309,13 @@ func (c *Call) setStatuses() {
 		limits = nil // they belong to an earlier call
 	}
 	for i := range limits {
-		la := &limits[i]
-		for j := range c.descriptors {
-			d := &c.descriptors[j]
-			if d.subject != int(la.Subject) {
-				continue
-			}
-			c.setStatus(d, la, refused)
-			otherWindow = otherWindow || d.status.unit == 0
-			if d.node != nil && d.node.Quota && d.status.over {
-				spent++
-			}
+		c.setStatusesOf(&limits[i], refused)
+	}
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		otherWindow = otherWindow || d.status.hasLimit && d.status.unit == 0
+		if d.node != nil && d.node.Quota && d.status.over {
+			spent++
 		}
 	}
 	if c.quotaCount > 1 && spent == c.quotaCount {
@@ -330,30 +326,68 @@ func (c *Call) setStatuses() {
 	}
 }
 
-// setStatus sets the status of a descriptor from la. refused means that the check was refused, so that no limit took anything.
-func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, refused bool) {
+// setStatusesOf sets the statuses of the descriptors of one subject from la. There are several if a descriptor stands more than
+// once in the request. As in the reference server, each of them then sees the hits of those before it. refused means that the
+// check was refused, so that no limit took anything.
+func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
+	subject := &c.query.Subjects[la.Subject]
+	cost := subject.Costs[0].Cost
+	looks := subject.Mode == counters.PeekMode
+
+	// before is what remained before the request.
+	before := la.Remaining
+	switch {
+	case la.Allowed && !refused:
+		before += cost
+	case !la.Allowed && !refused && !looks: // taken in full, though it did not fit
+		before = max(0, cost-(la.Used-la.Limit.Capacity()))
+	}
+
+	taken := int64(0)
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		if d.subject != int(la.Subject) {
+			continue
+		}
+		if !looks {
+			taken = min(taken+c.hits(d), algorithms.MaxAmount)
+		}
+		remaining, over := before, false
+		switch {
+		case !la.Allowed:
+			remaining = before - taken
+			over = looks || taken == cost || remaining < 0
+		case !refused:
+			remaining -= taken
+		}
+		if over {
+			remaining = 0
+		}
+		c.setStatus(d, la, remaining, over)
+	}
+}
+
+// setStatus sets the status of a descriptor from la, with what remains after it, and whether it is over the limit.
+func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, over bool) {
 	s := &d.status
 	s.hasLimit, s.requests = true, clampUint32(la.Limit.UndividedCapacity())
 	s.unit, s.name = d.unit, ""
-	remaining, wait := la.Remaining, la.ResetAfter
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
 		if s.unit == 0 && s.name == "" {
 			s.name = la.Limit.Name
 		}
 	}
-	subject := &c.query.Subjects[d.subject]
-	s.over = !la.Allowed && (d.node == nil || !d.node.Shadow)
-	switch {
-	case !la.Allowed:
+	s.over = over && (d.node == nil || !d.node.Shadow)
+	s.remaining = clampUint32(min(remaining, la.Limit.UndividedCapacity()))
+
+	wait := la.ResetAfter
+	if over {
 		wait = max(wait, la.RetryAfter)
 		if la.RetryAfter > 0 {
 			wait = la.RetryAfter
 		}
-	case subject.Mode == counters.PeekMode && !refused:
-		remaining += subject.Costs[0].Cost // the remainder of a peek excludes its cost, although nothing took it
 	}
-	s.remaining = clampUint32(min(remaining, la.Limit.UndividedCapacity()))
 	s.reset = seconds(wait)
 	if s.unit != 0 && la.Limit.Kind == algorithms.FixedWindow {
 		s.reset = secondsUntilNext(c.Answer.Now.Wall, s.unit)
