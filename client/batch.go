@@ -254,13 +254,20 @@ func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply
 		return nil, nil, r.problem()
 	}
 	all := struct {
-		Results []answer `json:"results"`
-	}{make([]answer, 0, len(batch))}
+		Results  []answer   `json:"results"`
+		Refusals []*Refusal `json:"refusals"`
+	}{Results: make([]answer, 0, len(batch))}
 	if err := r.decode(&all); err != nil {
 		return nil, nil, err
 	}
 	if len(all.Results) != len(batch) {
 		return nil, nil, fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch))
+	}
+	for i := range all.Results {
+		r := &all.Results[i].Refusal
+		if r.place != nil && 0 <= *r.place && *r.place < len(all.Refusals) {
+			r.own = all.Refusals[*r.place]
+		}
 	}
 	return all.Results, r, nil
 }

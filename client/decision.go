@@ -50,11 +50,24 @@ type Decision struct {
 	// they are known: for calls that shared a request, it has the rule's name.
 	Reason   string
 	Violated []string
+	// Refusal is what the rule that refused says to the end user, or nil; Refuse answers with it.
+	Refusal *Refusal
 
 	// Limits has all limits that were evaluated, if Request.Detail was set.
 	Limits []LimitDecision
 
 	headers rateHeaders
+}
+
+// Refusal is a rule's own answer to the end user, in place of the usual one. What the rule leaves out is zero.
+type Refusal struct {
+	Status  int               `json:"status"` // 400 to 499, or 503
+	Type    string            `json:"type"`   // this and the next three: members of the problem
+	Title   string            `json:"title"`
+	Detail  string            `json:"detail"`
+	Code    string            `json:"code"`
+	Headers map[string]string `json:"headers"`
+	Body    json.RawMessage   `json:"body"` // a JSON object, or a JSON string with plain text; it replaces the problem
 }
 
 // Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit is
@@ -141,8 +154,23 @@ type answer struct {
 	Limits       []limitAnswer `json:"limits"`
 	Detail       string        `json:"detail"`            // for a refusal
 	Violated     []string      `json:"violated-policies"` // for a refusal
+	Refusal      refusal       `json:"refusal"`
 	Reservation  string        `json:"reservation"`
 	Error        *problem      `json:"error"`
+}
+
+// refusal is the JSON of a refusal: itself or, in a batch, its place in the batch's table.
+type refusal struct {
+	own   *Refusal
+	place *int
+}
+
+// UnmarshalJSON parses either.
+func (r *refusal) UnmarshalJSON(text []byte) error {
+	if text[0] == '{' {
+		return json.Unmarshal(text, &r.own)
+	}
+	return json.Unmarshal(text, &r.place)
 }
 
 type limitAnswer struct {
@@ -189,7 +217,7 @@ func (a *answer) decision() (Decision, error) {
 	d := Decision{
 		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
 		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
-		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated,
+		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
 	}
 	if a.Limits != nil {
 		d.Limits = make([]LimitDecision, len(a.Limits))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,7 @@ type Checker interface {
 }
 
 // Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every answer. A
-// refused request gets 429 and a denied one 403, unless OnRefuse answers differently. A delayed request is held for its
+// refused request gets 429 and a denied one 403, unless the rule's refusal or OnRefuse answers differently. A delayed request is held for its
 // delay, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
 //
 // It panics if Key is set without Rule.
@@ -187,18 +188,20 @@ func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	return true
 }
 
-// Refuse answers a refused request with application/problem+json: 429, 403 if it was denied, or 503 if no node decided.
-// Middleware uses it unless OnRefuse is set.
+// problemBody is an answer of type application/problem+json.
+type problemBody struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Code     string   `json:"code,omitempty"`
+	Detail   string   `json:"detail"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+// Refuse answers a refused request: 429, 403 if it was denied, or 503 if no node decided, with application/problem+json. If the
+// rule that refused has a refusal, its status, headers and body are the answer. Middleware uses it unless OnRefuse is set.
 func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
-	type problem struct {
-		Type     string   `json:"type"`
-		Title    string   `json:"title"`
-		Status   int      `json:"status"`
-		Code     string   `json:"code,omitempty"`
-		Detail   string   `json:"detail"`
-		Violated []string `json:"violated-policies,omitempty"`
-	}
-	p := problem{
+	p := problemBody{
 		Type:  "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		Title: "Request cannot be satisfied as assigned quota has been exceeded", Status: http.StatusTooManyRequests,
 		Detail: d.Reason, Violated: d.Violated,
@@ -206,9 +209,9 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	h := w.Header()
 	switch {
 	case d.Denied():
-		p = problem{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: codeDenied, Detail: d.Reason}
+		p = problemBody{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: codeDenied, Detail: d.Reason}
 	case d.DecidedBy == ByError:
-		p = problem{
+		p = problemBody{
 			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,
 			Detail: d.Reason,
 		}
@@ -217,6 +220,41 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	h.Del("Content-Length")
+	if d.Refusal != nil {
+		d.Refusal.answer(w, p)
+		return
+	}
 	w.WriteHeader(p.Status)
 	json.NewEncoder(w).Encode(p) // an error means that the connection is broken
+}
+
+// answer writes r. p is what the answer would be without it; of the headers, those are set.
+func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
+	h := w.Header()
+	for name, value := range r.Headers {
+		h.Set(name, value)
+	}
+	if 400 <= r.Status && r.Status <= 499 || r.Status == http.StatusServiceUnavailable {
+		p.Status = r.Status
+	}
+
+	text, isText := "", false
+	if len(r.Body) > 0 {
+		isText = json.Unmarshal(r.Body, &text) == nil
+	}
+	switch {
+	case isText:
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(p.Status)
+		io.WriteString(w, text) // an error means that the connection is broken, here and below
+	case len(r.Body) > 0:
+		h.Set("Content-Type", "application/json")
+		w.WriteHeader(p.Status)
+		w.Write(r.Body)
+	default:
+		p.Violated, p.Code = nil, cmp.Or(r.Code, p.Code)
+		p.Type, p.Title, p.Detail = cmp.Or(r.Type, p.Type), cmp.Or(r.Title, p.Title), cmp.Or(r.Detail, p.Detail)
+		w.WriteHeader(p.Status)
+		json.NewEncoder(w).Encode(p)
+	}
 }

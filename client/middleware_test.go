@@ -130,6 +130,37 @@ func TestMiddlewareRefuses(t *testing.T) {
 	}
 }
 
+// What the rule says to the end user is the answer. Nothing else may come of it, whatever a node says.
+func TestMiddlewareAnswersRefusals(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	for _, tt := range []struct {
+		refusal           string
+		status            int
+		contentType, body string
+	}{
+		{`{"status":402,"headers":{"X-Why":"r","Cache-Control":"private"},"body":"Pay."}`, 402, "text/plain; charset=utf-8", "Pay."},
+		{`{"status":503,"headers":{"X-Why":"r","Cache-Control":"private"},"body":{"error":"busy"}}`, 503, "application/json", `{"error":"busy"}`},
+		{`{"headers":{"X-Why":"r","Cache-Control":"private"},"title":"Slow","code":"slow"}`, 429, "application/problem+json",
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Slow","status":429,"code":"slow","detail":"Used up."}` + "\n"},
+		{`{"status":200,"headers":{"X-Why":"r","Cache-Control":"private"},"type":"t","detail":"d"}`, 429, "application/problem+json",
+			`{"type":"t","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"d"}` + "\n"},
+	} {
+		f.set(func() {
+			f.decide = func(map[string]any) (int, string) {
+				return 429, `{"detail":"Used up.","refusal":` + tt.refusal + "," + refused[1:]
+			}
+		})
+		r := get(Middleware(c, MiddlewareOptions{})(ok), "/")
+		if got := text(r); r.StatusCode != tt.status || r.Header.Get("Content-Type") != tt.contentType || got != tt.body {
+			t.Errorf("%s:\ngot %d %s %s\nwant %d %s %s", tt.refusal, r.StatusCode, r.Header.Get("Content-Type"), got, tt.status, tt.contentType, tt.body)
+		}
+		if r.Header.Get("X-Why") != "r" || r.Header.Get("Cache-Control") != "private" || r.Header.Get("Retry-After") != "6" {
+			t.Errorf("%s: got %v", tt.refusal, r.Header)
+		}
+	}
+}
+
 func TestMiddlewareWithoutNodes(t *testing.T) {
 	f := newFake(t)
 	f.Close()

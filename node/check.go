@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
@@ -446,7 +448,7 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		d.RetryAfter = client.Never
 	}
 	if !a.Allowed {
-		d.Reason = string(a.AppendReason(nil))
+		d.Reason, d.Refusal = string(a.AppendReason(nil)), toRefusal(a)
 		for i := range a.Limits {
 			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
 				d.Violated = append(d.Violated, l.Limit.Name)
@@ -493,4 +495,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// toRefusal returns what the rule that refused says to the end user; nil if nothing.
+func toRefusal(a *limiter.Answer) *client.Refusal {
+	text := codec.Refusal(a)
+	if text == nil {
+		return nil
+	}
+	var r client.Refusal
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil // can't happen: the text is made from a valid document
+	}
+	return &r
 }

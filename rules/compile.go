@@ -92,7 +92,7 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	r := &Rule{
 		Name: spec.Name, Key: slices.Clone(key), Shadow: spec.Shadow, CountsMonthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		ChargesExpired: spec.Reservations != nil && spec.Reservations.OnExpiry == "charge",
-		Regions:        spec.Regions, Adaptive: spec.Adaptive,
+		Regions:        spec.Regions, Adaptive: spec.Adaptive, Refusal: compileRefusal(spec.Refusal),
 		fallbackTier: -1, bySubject: spec.Tiered || len(spec.OnTiers) > 0,
 	}
 	c.applySettings(r, &spec.Settings)

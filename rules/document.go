@@ -122,6 +122,7 @@ type RuleSpec struct {
 	Adaptive *Adaptive
 	// Reservations restricts the rule's reservations; nil if left out.
 	Reservations *ReservationSpec
+	Refusal      *RefusalSpec
 	Settings
 
 	pos       yaml.Pos
@@ -240,7 +241,7 @@ func (d *Document) FeatureLevel() int {
 
 // needsLevel2 reports whether r has a key that builds of level 1 can't read.
 func (r *RuleSpec) needsLevel2() bool {
-	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 || r.Cost != nil && r.Cost.Unit != ""
+	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 || r.Refusal != nil || r.Cost != nil && r.Cost.Unit != ""
 }
 
 // Weight returns an upper bound of the bytes that the document's text takes, comments included.

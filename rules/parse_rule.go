@@ -29,6 +29,7 @@ var (
 			return reservationFields.node(r).OnOneLine()
 		})}, func(r *RuleSpec) **ReservationSpec { return &r.Reservations }),
 		of("block", codec[[]Span]{(*decoder).block, blockNode}, func(r *RuleSpec) *[]Span { return &r.Block }),
+		of("refusal", codec[*RefusalSpec]{(*decoder).refusal, unlessZero(refusalFields.node)}, func(r *RuleSpec) **RefusalSpec { return &r.Refusal }),
 		ruleSettings["on_limit"], ruleSettings["max_delay"],
 		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
 		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv4_prefix"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],

@@ -187,6 +187,10 @@ func headerSource(s string) bool {
 	if !ok {
 		name, ok = strings.CutPrefix(s, secretSource)
 	}
-	return ok && name != "" && len(name) <= maxNameBytes && strings.Trim(name,
-		"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+	return ok && name != "" && len(name) <= maxNameBytes && isToken(name)
+}
+
+// isToken reports whether a text has only the characters that a header's name may have.
+func isToken(s string) bool {
+	return strings.Trim(s, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

@@ -135,6 +135,7 @@ type Rule struct {
 	// several is over MaxDelay before that, when the bucket would allow a check to wait; until it is full again, the block
 	// is remembered. Counters depend on the rule and the subject, not on the lengths.
 	Blocks     []*Limit
+	Refusal    *Refusal  // nil if it has none
 	CostUnitID int       // the unit of Hit.Cost: that of the cost table, or 0
 	Inline     bool      // made from limits that came with a call; not in Set.Rules
 	Envoy      bool      // made from a node of Envoy's descriptors; not in Set.Rules

@@ -24,6 +24,9 @@ func (d *Document) Warnings() []Error {
 		if r.MaxDelay.Duration > 0 && cmp.Or(r.OnLimit, d.Defaults.OnLimit) != "delay" && !d.mayBeLeaky(r) {
 			w.add(r.position("max_delay"), path+".max_delay", "it has no effect without on_limit: delay")
 		}
+		if r.Refusal != nil && r.Shadow {
+			w.add(r.position("refusal"), path+".refusal", "a shadow rule refuses nothing")
+		}
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}

@@ -16,16 +16,19 @@ const (
 	statusRefused = 429
 )
 
-const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
+const (
+	quotaExceededType  = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	quotaExceededTitle = "Request cannot be satisfied as assigned quota has been exceeded"
+	quotaExceeded      = `"type":"` + quotaExceededType + `","title":"` + quotaExceededTitle + `","status":`
+)
 
 // deniedError is the error for a check that the deny list or the default refused, not a limit.
 var deniedError = api.Error{Code: api.Denied}
 
 // Compose sets r to the answer a to the check q: status, rate limit headers and body. denyStatus is the status of a refusal; 0
-// means the default, 429 or that of api.Denied. node is the node's name as a JSON string. If omitBody is set, an allowed check
-// gets no body.
-func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, omitBody bool, node []byte) {
+// means the default, 429 or that of api.Denied. node is the node's name as a JSON string. forEndUser
+// means that a proxy passes the answer on: an allowed check gets no body, and a refused one what its rule's refusal says.
+func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, forEndUser bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
 	case !a.Allowed && !a.Counted:
@@ -35,7 +38,11 @@ func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, omitBody 
 		}
 		r.Status, r.ContentType = cmp.Or(denyStatus, defaultStatus), TypeProblem
 		r.retryAfter(a)
-	case omitBody:
+		if refusal := refusalOf(a); refusal != nil && forEndUser {
+			r.composeRefusal(a, refusal, denyStatus)
+			return
+		}
+	case forEndUser:
 		r.Status = statusAllowed
 		return
 	default:
@@ -98,6 +105,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	b = append(b, r.origin...)
 	if q.Detail {
 		b = appendLimits(b, a)
+	}
+	if !a.Allowed {
+		b = r.appendRefusal(b, a)
 	}
 	if q.Reservation != "" {
 		b = AppendString(append(b, `,"reservation":`...), q.Reservation)

@@ -16,6 +16,10 @@ type Reply struct {
 	order   []int32 // indices into the answer's Limits, tightest first
 	scratch []byte  // scratch space for text that is then quoted
 
+	inBatch      bool             // decisions refer to the table of refusals
+	refusals     map[string]int64 // places in refusalTable, by the refusals as JSON; nil if there are none
+	refusalTable []byte           // the refusals of a batch as JSON, separated by commas
+
 	lastLimit     limitFieldsCache // of the last decision
 	originVersion int64            // the version of the rules in origin
 	origin        []byte           // the encoded fields node and rules_version of the last decision
@@ -42,7 +46,7 @@ func (r *Reply) Reset() {
 }
 
 // Size returns roughly how many bytes r holds.
-func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.scratch) }
+func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.scratch) + cap(r.refusalTable) }
 
 // StartJSON starts a JSON answer with the given status.
 func (r *Reply) StartJSON(status int) {

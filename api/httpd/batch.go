@@ -40,6 +40,7 @@ func (h *handlers) batch(x *exchange) *api.Error {
 	}
 	x.StartJSON(200)
 	x.StyleHeader(h.Decider.Rules().Headers)
+	x.StartBatch()
 	c, ok := h.chunks.Get().(*chunk)
 	if !ok {
 		c = &chunk{}
@@ -116,7 +117,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	var stopError *api.Error // if not nil, no more checks are decided
 	n := 0
 	flush := func() {
-		if stopError == nil && len(x.Body) > maxBatchAnswer {
+		if stopError == nil && len(x.Body)+x.RefusalTableSize() > maxBatchAnswer {
 			stopError = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
 		if stopError == nil {
@@ -146,7 +147,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	}
 	flush()
 	c.matched, c.decided = 0, 0
-	x.Body = append(x.Body, "]}"...)
+	x.Body = append(x.EndBatch(append(x.Body, ']')), '}')
 }
 
 // stopsBatch returns why the rest of a batch is not decided; nil if it is.

@@ -80,9 +80,9 @@ func (x *exchange) reset() {
 }
 
 // compose turns x's decision into its answer; see codec.Reply.Compose.
-func (x *exchange) compose(denyStatus int, omitBody bool, node []byte) {
+func (x *exchange) compose(denyStatus int, forEndUser bool, node []byte) {
 	x.decided = true
-	x.Compose(&x.answer, &x.check, denyStatus, omitBody, node)
+	x.Compose(&x.answer, &x.check, denyStatus, forEndUser, node)
 }
 
 // delayAnswer schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the

@@ -229,7 +229,11 @@ func refusal(d *client.Decision) error {
 	case d.DecidedBy == client.ByError:
 		code, retry = codes.Unavailable, time.Second
 	}
-	s := status.New(code, d.Reason)
+	reason := d.Reason
+	if d.Refusal != nil && d.Refusal.Detail != "" {
+		reason = d.Refusal.Detail
+	}
+	s := status.New(code, reason)
 	if retry > 0 {
 		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
 			s = with

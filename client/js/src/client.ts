@@ -355,8 +355,9 @@ export class RlnodeClient {
   async #sendBatch(batch: Call[], deadline: number): Promise<void> {
     const r = await this.#nodes.ask("/v1/check/batch", `{"checks":[${batch.map((c) => c.body).join()}]}`, deadline, true);
     if (r.status !== 200) throw problem(r);
-    const { results } = (parse(r.text) ?? {}) as { results?: unknown[] };
+    const { results, refusals = [] } = (parse(r.text) ?? {}) as { results?: { refusal?: unknown }[]; refusals?: unknown[] };
     if (results?.length !== batch.length) throw badAnswer(r);
+    for (const one of results) if (typeof one?.refusal === "number") one.refusal = refusals[one.refusal];
     batch.forEach((c, i) => c.end({ node: r.node, json: results[i] }));
   }
 }

@@ -34,12 +34,27 @@ export interface Decision {
   reason: string;
   /** The limits that refused, as far as they are known. */
   violated: string[];
+  /** What the rule that refused says to the end user. */
+  refusal?: Refusal;
   /** Every limit that was looked at, if `detail` was asked for. */
   limits?: LimitDecision[];
   /** For the end user: `Retry-After` of a refusal, and with `headers: true` the rate headers that the rules turn on. */
   headers: Record<string, string>;
   /** Why no node decided, if `decidedBy` is "error". */
   error?: RlnodeError;
+}
+
+/** A rule's own answer to the end user, in place of the usual one. */
+export interface Refusal {
+  /** 400 to 499, or 503. */
+  status?: number;
+  type?: string;
+  title?: string;
+  detail?: string;
+  code?: string;
+  headers?: Record<string, string>;
+  /** An object, or plain text. It replaces the problem. */
+  body?: string | Record<string, unknown>;
 }
 
 /** What one limit said. */
@@ -141,8 +156,9 @@ export function decide(d: Partial<Decision> & { allowed: boolean }): Decision {
 /** decisionOf reads an answer to a check; undefined if it decides nothing. */
 export function decisionOf(answer: Json): Decision | undefined {
   if (typeof answer?.allowed !== "boolean" || !answer.decided_by || answer.decided_by === "error") return undefined;
-  const { type: _, title: __, status: ___, code: ____, detail: reason = "", violatedPolicies: violated = [], ...rest } = camel(answer);
-  return decide({ reason, violated, ...rest });
+  const { refusal, ...plain } = answer; // its names are the rule's
+  const { type: _, title: __, status: ___, code: ____, detail: reason = "", violatedPolicies: violated = [], ...rest } = camel(plain);
+  return decide({ reason, violated, ...rest, ...(typeof refusal === "object" && refusal ? { refusal } : {}) });
 }
 
 export const seconds = (ms: number): number => Math.ceil(ms / 1000);

@@ -133,7 +133,7 @@ export class Guard<R> {
   }
 }
 
-/** refuse answers with application/problem+json: 429, 403 where it is denied, 503 where no node decided. */
+/** refuse answers as the rule's refusal says, or with application/problem+json: 429, 403 where it is denied, 503 where no node decided. */
 function refuse(d: Decision): Verdict {
   let p: object = {
     type: "https://iana.org/assignments/http-problem-types#quota-exceeded", title: "Request cannot be satisfied as assigned quota has been exceeded",
@@ -146,6 +146,21 @@ function refuse(d: Decision): Verdict {
     p = { type: "about:blank", title: "Service Unavailable", status: (status = 503), detail: d.reason };
     headers["Retry-After"] = "1";
   }
+  const own = d.refusal;
+  if (!own) return { decision: d, headers, refusal: { status, body: JSON.stringify(p) } };
+
+  if (own.status && ((own.status >= 400 && own.status <= 499) || own.status === 503)) status = own.status;
+  Object.assign(headers, own.headers);
+  if (typeof own.body === "string") {
+    headers["Content-Type"] = "text/plain; charset=utf-8";
+    return { decision: d, headers, refusal: { status, body: own.body } };
+  }
+  if (own.body) {
+    headers["Content-Type"] = "application/json";
+    return { decision: d, headers, refusal: { status, body: JSON.stringify(own.body) } };
+  }
+  const { type, title, detail, code } = own;
+  p = { ...p, ...(type && { type }), ...(title && { title }), status, ...(detail && { detail }), ...(code && { code }), "violated-policies": undefined };
   return { decision: d, headers, refusal: { status, body: JSON.stringify(p) } };
 }
 

@@ -18,6 +18,9 @@ lists:
 rules:
   - {name: address, key: [ip], match: {endpoint: "/address*"}, limits: [{limit: 2, per: 1h, algorithm: fixed-window}]}
   - {name: login, match: {endpoint: /login, method: POST}, key: [ip], limits: [{limit: 1, per: 1h, algorithm: fixed-window}]}
+  - {name: pay, match: {endpoint: /pay}, key: [ip], limits: [{limit: 1, per: 1h}], refusal: {status: 402, headers: {X-Why: "{rule}"}, body: "Pay."}}
+  - {name: busy, match: {endpoint: /busy}, key: [ip], limits: [{limit: 1, per: 1h}], refusal: {status: 503, body: {snake_case: "{limit}"}}}
+  - {name: slow, match: {endpoint: /slow}, key: [ip], limits: [{limit: 1, per: 1h}], refusal: {title: Slow, code: too-fast}}
   - {name: user, match: {plan: none}, key: [user], limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
   - {name: paced, match: {endpoint: /paced}, key: [ip], limits: [{limit: 1, per: 300ms, algorithm: fixed-window}], on_limit: delay, max_delay: 20s}
 `;
@@ -130,6 +133,25 @@ for (const [name, serve] of Object.entries(apps)) {
     const statuses = [];
     for (let i = 0; i < 2; i++) statuses.push((await ask("/login", ip, { method: "POST" })).status);
     assert.deepEqual(statuses, [200, 429]);
+  });
+
+  test(`${name}: a rule's refusal is the answer`, async (t) => {
+    const ask = await run(t);
+    const ip = address();
+    for (const [path, status, type, body] of [
+      ["/pay", 402, /^text\/plain/, /^Pay\.$/],
+      ["/busy", 503, /^application\/json/, /^{"snake_case":"1"}$/],
+      ["/slow", 429, /^application\/problem\+json/, /"title":"Slow","status":429,"detail":"Limit .*","code":"too-fast"}$/],
+    ]) {
+      assert.equal((await ask(path, ip)).status, 200);
+      const all = await Promise.all(Array.from({ length: 8 }, () => ask(path, ip))); // some share a request
+      for (const r of all) {
+        assert.equal(r.status, status);
+        assert.match(r.headers.get("content-type"), type);
+        assert.equal(r.headers.get("x-why"), path === "/pay" ? "pay" : null);
+        assert.match(await r.text(), path === "/slow" ? /"title":"Slow".*"code":"too-fast"}$/ : body);
+      }
+    }
   });
 
   test(`${name}: one rule by key, costs, requests that are skipped, no headers`, async (t) => {

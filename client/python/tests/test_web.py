@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,29 @@ def test_own_refusals(fake: Callable[..., Fake]) -> None:
         assert answer.status_code == 420
         assert answer.text.startswith("slow down: The limit of 10")
         assert answer.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "kind", "body"),
+    [
+        ({"status": 402, "body": "Pay."}, 402, "text/plain; charset=utf-8", "Pay."),
+        ({"status": 420, "body": {"error": "busy"}}, 420, "application/json", '{"error": "busy"}'),
+        ({"status": 200, "title": "Slow", "code": "slow"}, 429, "application/problem+json", None),
+    ],
+)
+def test_refusals_of_rules(serve: Callable[..., Ask], fake: Callable[..., Fake], own: Any, status: int, kind: str, body: str | None) -> None:
+    own = {**own, "headers": {"X-Why": "r", "Cache-Control": "private"}}
+    url = fake(lambda path, body: as_answer(429, allowed(allowed=False, retry_after_ms=10, refusal=own))).url
+    answer = serve(nodes=[url])("/")
+    assert answer.status_code == status
+    assert answer.headers["Content-Type"] == kind
+    assert (answer.headers["X-Why"], answer.headers["Cache-Control"], answer.headers["Retry-After"]) == ("r", "private", "1")
+    if body is None:
+        problem = json.loads(answer.text)
+        assert (problem["title"], problem["status"], problem["code"]) == ("Slow", 429, "slow")
+        assert "violated-policies" not in problem
+    else:
+        assert answer.text == body
 
 
 def test_websockets(fake: Callable[..., Fake]) -> None:

@@ -65,6 +65,8 @@ class Decision:
     node: str = ""  #: the name of the node
     rules_version: int = 0
     reason: str = ""  #: why it is refused, in a sentence
+    #: what the rule that refused says to the end user: status, type, title, detail, code, headers, body
+    refusal: Mapping[str, Any] | None = None
     violated: tuple[str, ...] = ()  #: the names of the limits that refused, as far as they are known
     limits: tuple[LimitDecision, ...] = ()  #: all that were looked at, with ``detail=True``
     #: for the end user: the rate headers that the rules turn on, with ``headers=True``; Retry-After where it helps
@@ -202,6 +204,7 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
             node=str(found.get("node", "")),
             rules_version=_whole(found, "rules_version"),
             reason=str(found.get("detail", "")),
+            refusal=found["refusal"] if isinstance(found.get("refusal"), dict) else None,
             violated=tuple(str(name) for name in found.get("violated-policies") or ()),
             limits=limits,
         )

@@ -370,13 +370,14 @@ class Core:
         reply = await self._ask("/v1/check/batch", body, MAX_BATCH_ANSWER, True, deadline, budget)
         if reply.status != 200:
             raise reply.problem()
-        results = reply.json().get("results")
+        told = reply.json()
+        results, refusals = told.get("results"), told.get("refusals") or []
         if not isinstance(results, list) or len(results) != len(batch):
             raise BadAnswerError(f"{reply.node}: its results are not those of {len(batch)} checks")
         style = reply.headers.get("rlnode-headers", "")
         for call, found in zip(batch, results):
             try:
-                call.decision = self._read_one(call, found, reply.node, style)
+                call.decision = self._read_one(call, _with_refusal(found, refusals), reply.node, style)
             except RlnodeError as e:
                 call.error = e
 
@@ -580,3 +581,11 @@ class Core:
             if await self._ready(node):
                 return True
         return False
+
+
+def _with_refusal(found: Any, refusals: Any) -> Any:
+    """Returns a result of a batch with its refusal, which is in the batch's table."""
+    place = found.get("refusal") if isinstance(found, dict) else None
+    if not isinstance(place, int) or not isinstance(refusals, list) or not 0 <= place < len(refusals):
+        return found
+    return {**found, "refusal": refusals[place]}

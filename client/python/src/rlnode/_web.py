@@ -180,7 +180,7 @@ def with_retry(decision: Decision) -> Decision:
 def refusal(decision: Decision) -> tuple[int, dict[str, str], bytes]:
     """Returns status, headers and body of what a refused request gets.
 
-    They are 429, 403 if it is denied, 400 if its key is missing, and 503 if no node decided.
+    That is what the rule's refusal says, or 429, 403 if it is denied, 400 if its key is missing, and 503 if no node decided.
     """
     body: dict[str, Any]
     headers = dict(decision.headers)
@@ -204,6 +204,28 @@ def refusal(decision: Decision) -> tuple[int, dict[str, str], bytes]:
             "detail": decision.reason,
             "violated-policies": list(decision.violated),
         }
-    text = json.dumps(body).encode()
-    headers.update({"Content-Type": "application/problem+json", "Cache-Control": "no-store", "Content-Length": str(len(text))})
+    headers.update({"Content-Type": "application/problem+json", "Cache-Control": "no-store"})
+    if decision.refusal is not None:
+        status, text = _own_refusal(decision.refusal, status, headers, body)
+    else:
+        text = json.dumps(body).encode()
+    headers["Content-Length"] = str(len(text))
     return status, headers, text
+
+
+def _own_refusal(own: Mapping[str, Any], status: int, headers: dict[str, str], problem: dict[str, Any]) -> tuple[int, bytes]:
+    """Returns status and body of a rule's own refusal, and adds its headers. problem is what the answer would be without it."""
+    told = own.get("status")
+    if isinstance(told, int) and (400 <= told <= 499 or told == 503):
+        status = told
+    headers.update({str(name): str(value) for name, value in (own.get("headers") or {}).items()})
+    body = own.get("body")
+    if isinstance(body, str):
+        headers["Content-Type"] = "text/plain; charset=utf-8"
+        return status, body.encode()
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+        return status, json.dumps(body).encode()
+    problem.pop("violated-policies", None)
+    problem.update({name: own[name] for name in ("type", "title", "detail", "code") if own.get(name)})
+    return status, json.dumps({**problem, "status": status}).encode()

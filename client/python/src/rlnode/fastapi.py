@@ -56,8 +56,9 @@ def limit(
         decision = await decide(client, guard, request)
         if not decision.allowed:
             status, headers, _ = refusal(decision)
-            told = {name: value for name, value in headers.items() if not name.startswith("Content-")}
-            raise HTTPException(status, decision.reason, told)
+            told = {name: value for name, value in headers.items() if name not in ("Content-Type", "Content-Length")}
+            own = decision.refusal or {}
+            raise HTTPException(status, own.get("body") or own.get("detail") or decision.reason, told)
         response.headers.update(decision.headers)
         return decision
 

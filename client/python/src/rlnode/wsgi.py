@@ -77,7 +77,7 @@ class RateLimitMiddleware:
         environ["rlnode.decision"] = decision
         if not decision.allowed and self.on_refuse is None:
             status, headers, body = refusal(decision)
-            start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
+            start_response(f"{status} {_phrase(status)}", list(headers.items()))
             return [body]
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
@@ -107,3 +107,11 @@ class RateLimitMiddleware:
             finally:
                 guard.held -= 1
         return decision
+
+
+def _phrase(status: int) -> str:
+    """Returns the phrase of a status. A rule's refusal may have one without."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Refused"

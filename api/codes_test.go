@@ -1,0 +1,17 @@
+package api
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A rule's refusal may not use a code of ours: callers tell answers apart by it.
+func TestCodesAreReserved(t *testing.T) {
+	for code := range kinds {
+		if !slices.Contains(rules.ReservedCodes, string(code)) {
+			t.Errorf("rules.ReservedCodes lacks %q", code)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package rules
+
+import (
+	"encoding/json"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// Bounds of a rule's refusal.
+const (
+	maxRefusalText    = 1024 // bytes of a text, other than the body
+	maxRefusalBody    = 4096 // bytes
+	maxRefusalHeaders = 8
+	maxRefusalDepth   = 16 // of a body that is an object
+)
+
+// UnavailableStatus is the only status of a refusal that is not from 400 to 499. Only middlewares answer with it.
+const UnavailableStatus = 503
+
+// RefusalSpec is what the end user gets when a rule refuses. Texts may have placeholders.
+type RefusalSpec struct {
+	Status                    int // 400…499 or UnavailableStatus; 0 if left out, as with the texts
+	Type, Title, Detail, Code string
+	Headers                   []RefusalHeader
+	Body                      string // plain text, or JSON if BodyIsJSON
+	BodyIsJSON                bool
+}
+
+// RefusalHeader is a header of a refusal.
+type RefusalHeader struct {
+	Name  string // in canonical form
+	Value string
+}
+
+// ReservedCodes are the codes that answers of nodes use. A refusal's code may be none of them.
+var ReservedCodes = []string{
+	"bad-json", "unknown-field", "bad-value", "missing-key", "bad-request", "unauthorized", "forbidden", "denied", "blocked",
+	"cross-origin", "wrong-host", "unknown-rule", "unknown-reservation", "not-found", "method-not-allowed", "timeout", "conflict",
+	"too-large", "too-much-work", "invalid-rules", "headers-too-large", "internal", "not-ready", "draining", "no-leader",
+	"no-owner", "member-there", "only-member", "level-refused", "no-primary", "write-failed", "overloaded",
+	"too-many-reservations", "request-id-reused", "incomplete", "in-document", "unknown",
+}
+
+var refusalFields = fieldsOf(
+	of("status", codec[int]{(*decoder).refusalStatus, unlessZero(integer[int])}, func(r *RefusalSpec) *int { return &r.Status }),
+	of("type", refusalText, func(r *RefusalSpec) *string { return &r.Type }),
+	of("title", refusalText, func(r *RefusalSpec) *string { return &r.Title }),
+	of("detail", refusalText, func(r *RefusalSpec) *string { return &r.Detail }),
+	of("code", codec[string]{(*decoder).refusalCode, text}, func(r *RefusalSpec) *string { return &r.Code }),
+	of("headers", codec[[]RefusalHeader]{(*decoder).refusalHeaders, unlessEmpty(func(list []RefusalHeader) *yaml.Node {
+		return mapNode(list, func(h RefusalHeader) string { return h.Name }, func(h RefusalHeader) *yaml.Node { return yaml.Text(h.Value) })
+	})}, func(r *RefusalSpec) *[]RefusalHeader { return &r.Headers }),
+	field[RefusalSpec]{"body", (*decoder).refusalBody, (*RefusalSpec).bodyNode},
+)
+
+var refusalText = codec[string]{func(d *decoder, n *yaml.Node) string { return d.template(n, maxRefusalText, "") }, text}
+
+func (d *decoder) refusal(n *yaml.Node) *RefusalSpec {
+	r := &RefusalSpec{}
+	if refusalFields.read(d, n, r, nil) && len(n.Items) == 0 {
+		d.fail(n, "expected at least one of %s", strings.Join(refusalFields.keys, ", "))
+	}
+	return r
+}
+
+func (d *decoder) refusalStatus(n *yaml.Node) int {
+	mistakes := len(d.errs)
+	status := int(d.integer(n, 400, UnavailableStatus))
+	if len(d.errs) == mistakes && status > 499 && status != UnavailableStatus {
+		d.fail(n, "%d is neither in 400…499 nor %d", status, UnavailableStatus)
+	}
+	return status
+}
+
+func (d *decoder) refusalCode(n *yaml.Node) string {
+	s, ok := d.text(n)
+	switch {
+	case !ok:
+		return ""
+	case s == "" || len(s) > maxNameBytes || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "":
+		d.fail(n, "a code has 1 to %d letters, digits, -, _ and .", maxNameBytes)
+	case slices.Contains(ReservedCodes, s):
+		d.fail(n, "%q is a code of rlnode's own answers", s)
+	}
+	return s
+}
+
+// refusalHeaders reads the headers of a refusal. They may not change what proxies and clients do with the answer.
+func (d *decoder) refusalHeaders(n *yaml.Node) (list []RefusalHeader) {
+	d.eachEntry(n, func(key, v *yaml.Node) {
+		h := RefusalHeader{Name: textproto.CanonicalMIMEHeaderKey(key.Text)}
+		switch {
+		case strings.HasPrefix(h.Name, "X-Ratelimit-"):
+			d.fail(key, "nodes set this header themselves")
+		case !isRefusalHeader(h.Name):
+			d.fail(key, "only X-…, Link, Cache-Control, Content-Language and WWW-Authenticate may be set")
+		case slices.ContainsFunc(list, func(o RefusalHeader) bool { return o.Name == h.Name }):
+			d.fail(key, "duplicate header")
+		}
+		h.Value = d.template(v, maxRefusalText, "")
+		if strings.Trim(h.Value, " ") != h.Value || strings.ContainsFunc(h.Value, func(r rune) bool { return r > '~' }) {
+			d.fail(v, "a header's value is printable ASCII without blanks around it")
+		}
+		list = append(list, h)
+	})
+	if n.Kind == yaml.Map && (len(list) == 0 || len(list) > maxRefusalHeaders) {
+		d.fail(n, "expected 1 to %d headers", maxRefusalHeaders)
+	}
+	return list
+}
+
+func isRefusalHeader(name string) bool {
+	switch name {
+	case "Link", "Cache-Control", "Content-Language", "Www-Authenticate":
+		return true
+	}
+	rest, ok := strings.CutPrefix(name, "X-")
+	return ok && rest != "" && len(name) <= maxNameBytes && isToken(rest)
+}
+
+// refusalBody reads an object, as such or as its text, or plain text.
+func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
+	if n.Kind != yaml.Map {
+		r.Body = d.template(n, maxRefusalBody, "\n\t")
+		object, isObject := readObject(r.Body)
+		if isObject && object == nil {
+			d.fail(n, "in an object, placeholders may stand only within texts")
+		}
+		if object == nil {
+			return
+		}
+		n = &yaml.Node{Kind: yaml.Map, Pos: n.Pos, Items: object.Items}
+	}
+
+	d.checkTemplates(n, 1)
+	r.Body, r.BodyIsJSON = string(n.AppendJSON(nil)), true
+	if len(r.Body) > maxRefusalBody {
+		d.fail(n, "a body can't be longer than %d bytes", maxRefusalBody)
+	}
+}
+
+// readObject reads the text of a JSON object. Nil means that it is none; it is still meant as one if it would be with a number in
+// place of each placeholder.
+func readObject(body string) (object *yaml.Node, meant bool) {
+	if json.Valid([]byte(body)) {
+		n, err := yaml.Parse(body)
+		if err != nil || n.Kind != yaml.Map {
+			return nil, false
+		}
+		return n, true
+	}
+	var filled strings.Builder
+	for _, p := range splitTemplate(body) {
+		filled.WriteString(p.text)
+		if p.hole != "" {
+			filled.WriteByte('0')
+		}
+	}
+	text := strings.TrimSpace(filled.String())
+	return nil, strings.HasPrefix(text, "{") && json.Valid([]byte(text))
+}
+
+// checkTemplates checks all texts of an object at that depth.
+func (d *decoder) checkTemplates(n *yaml.Node, depth int) {
+	switch {
+	case depth > maxRefusalDepth:
+		d.fail(n, "more than %d levels", maxRefusalDepth)
+	case n.Kind == yaml.List:
+		d.eachItem(n, func(n *yaml.Node) { d.checkTemplates(n, depth+1) })
+	case n.Kind == yaml.Map:
+		d.eachEntry(n, func(key, v *yaml.Node) {
+			d.checkTemplate(key, key.Text, maxRefusalBody, "")
+			d.checkTemplates(v, depth+1)
+		})
+	case n.Kind == yaml.String:
+		d.checkTemplate(n, n.Text, maxRefusalBody, "\n\t")
+	}
+}
+
+func (r *RefusalSpec) bodyNode() *yaml.Node {
+	if !r.BodyIsJSON {
+		return text(r.Body)
+	}
+	n, err := yaml.Parse(r.Body)
+	if err != nil {
+		return nil // can't happen: it was written from a node
+	}
+	return n.OnOneLine()
+}
+
+// template reads a text with placeholders. It may contain the control characters allowed.
+func (d *decoder) template(n *yaml.Node, most int, allowed string) string {
+	s, ok := d.text(n)
+	if ok && s == "" {
+		d.fail(n, "expected text")
+	}
+	if ok {
+		d.checkTemplate(n, s, most, allowed)
+	}
+	return s
+}
+
+func (d *decoder) checkTemplate(n *yaml.Node, s string, most int, allowed string) {
+	switch {
+	case len(s) > most:
+		d.fail(n, "a text can't be longer than %d bytes here", most)
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune(allowed, r) }):
+		d.fail(n, "a text can't contain control characters here")
+	}
+	for _, p := range splitTemplate(s) {
+		if p.hole != "" && !slices.Contains(placeholders[:], p.hole) {
+			d.fail(n, "{%s} is not one of {%s}%s", shorten(p.hole), strings.Join(placeholders[:], "}, {"), suggest(p.hole, placeholders[:]))
+		}
+	}
+}
+
+// placeholders are what {…} may stand for in a refusal.
+var placeholders = [...]string{"limit", "window", "retry_after", "rule"}
+
+// templatePart is a text, and the placeholder that follows it; empty at the end.
+type templatePart struct{ text, hole string }
+
+// splitTemplate splits a text at its placeholders: names in braces.
+func splitTemplate(s string) (parts []templatePart) {
+	from := 0
+	for i := 0; i < len(s); i++ {
+		if s[i] != '{' {
+			continue
+		}
+		end := i + 1
+		for end < len(s) && (s[end] == '_' || 'a' <= s[end]|0x20 && s[end]|0x20 <= 'z') {
+			end++
+		}
+		if end > i+1 && end < len(s) && s[end] == '}' {
+			parts = append(parts, templatePart{s[from:i], s[i+1 : end]})
+			from, i = end+1, end
+		}
+	}
+	return append(parts, templatePart{text: s[from:]})
+}
+
+// Refusal is a compiled RefusalSpec.
+type Refusal struct {
+	Status  int // 400…499 or UnavailableStatus; 0 if the rule leaves it
+	Headers []RefusalHeader
+	// Member is the refusal as a JSON object, for answers to callers that make a response of it.
+	Member Template
+	// Body is the body for the end user, of type BodyType; empty if the rule leaves it.
+	Body     Template
+	BodyType string
+	// Type, Title, Detail and Code are members of a problem, as JSON strings. Each is empty if the rule leaves it.
+	Type, Title, Detail, Code Template
+
+	values []Template // of Headers
+}
+
+// Template is a text with placeholders, in which values are escaped as its syntax requires.
+type Template struct {
+	parts  []templatePart
+	asJSON bool
+}
+
+// Values are what placeholders stand for.
+type Values struct {
+	Limit      int64
+	Window     string // as written: 1m, day
+	RetryAfter int64  // seconds; negative if waiting does not help
+	Rule       string
+}
+
+// quotedTemplate returns text as a JSON string; an empty Template if it is empty.
+func quotedTemplate(text string) Template {
+	if text == "" {
+		return Template{}
+	}
+	return Template{splitTemplate(string(appendJSON(nil, text))), true}
+}
+
+// IsEmpty reports whether t is no text at all.
+func (t *Template) IsEmpty() bool { return t.parts == nil }
+
+// Append appends the text with values in place of the placeholders.
+func (t *Template) Append(b []byte, v *Values) []byte {
+	for _, p := range t.parts {
+		b = append(b, p.text...)
+		switch p.hole {
+		case "limit":
+			b = strconv.AppendInt(b, v.Limit, 10)
+		case "window":
+			b = t.appendText(b, v.Window)
+		case "retry_after":
+			b = strconv.AppendInt(b, max(v.RetryAfter, 0), 10)
+		case "rule":
+			b = t.appendText(b, v.Rule)
+		}
+	}
+	return b
+}
+
+func (t *Template) appendText(b []byte, s string) []byte {
+	if !t.asJSON {
+		return append(b, s...)
+	}
+	quoted := appendJSON(nil, s)
+	return append(b, quoted[1:len(quoted)-1]...)
+}
+
+// appendJSON appends a JSON string.
+func appendJSON(b []byte, s string) []byte { return yaml.Text(s).AppendJSON(b) }
+
+// HeaderValue appends the value of the i-th header. Bytes that a header can't have become question marks.
+func (r *Refusal) HeaderValue(b []byte, i int, v *Values) []byte {
+	from := len(b)
+	b = r.values[i].Append(b, v)
+	for j := from; j < len(b); j++ {
+		if b[j] < ' ' || b[j] > '~' {
+			b[j] = '?'
+		}
+	}
+	return b
+}
+
+// compileRefusal compiles a rule's refusal; nil if it has none.
+func compileRefusal(spec *RefusalSpec) *Refusal {
+	if spec == nil {
+		return nil
+	}
+	r := &Refusal{
+		Status: spec.Status, Headers: spec.Headers,
+		Type: quotedTemplate(spec.Type), Title: quotedTemplate(spec.Title), Detail: quotedTemplate(spec.Detail), Code: quotedTemplate(spec.Code),
+		Member: Template{splitTemplate(string(refusalFields.node(spec).AppendJSON(nil))), true},
+	}
+	for _, h := range spec.Headers {
+		r.values = append(r.values, Template{splitTemplate(h.Value), false})
+	}
+	switch {
+	case spec.BodyIsJSON:
+		r.Body, r.BodyType = Template{splitTemplate(spec.Body), true}, "application/json"
+	case spec.Body != "":
+		r.Body, r.BodyType = Template{splitTemplate(spec.Body), false}, "text/plain; charset=utf-8"
+	}
+	return r
+}
