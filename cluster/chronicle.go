@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -34,9 +35,10 @@ type chronicle struct {
 	lost     string    // what was logged as missing; empty if nothing is
 	epoch    int64     // of the last ring seen
 	ring     *ring.Table
-	began    time.Time // when that ring was first seen
-	moves    bool      // partitions still move to it
-	rules    int64     // the version last logged; 0: none yet
+	began    time.Time       // when that ring was first seen
+	moves    bool            // partitions still move to it
+	rules    int64           // the version last logged; 0: none yet
+	twice    map[string]bool // names that are logged as those of two living nodes
 }
 
 // writeChronicle is the loop that keeps the chronicle.
@@ -48,6 +50,7 @@ func (c *Cluster) writeChronicle() {
 		ch.noteContact()
 		ch.noteMove(s)
 		ch.noteRules(s)
+		ch.noteNames()
 	}
 }
 
@@ -156,4 +159,27 @@ func (ch *chronicle) noteRules(s *agreement.State) {
 		ch.config.Logger.Info("rules are in force", args...)
 	}
 	ch.rules = version
+}
+
+// noteNames logs each name that two living nodes have, once until that ends.
+func (ch *chronicle) noteNames() {
+	living := map[string]int{}
+	for _, m := range ch.gossip.Load().Members() {
+		if m.State == gossip.Alive {
+			living[m.Name]++
+		}
+	}
+
+	twice := map[string]bool{}
+	for name, n := range living {
+		if n < 2 {
+			continue
+		}
+		twice[name] = true
+		if !ch.twice[name] {
+			ch.config.Logger.Warn("several living nodes have one name: give each its own, with --name; until then rlnode remove needs the ID",
+				"name", name, "nodes", n)
+		}
+	}
+	ch.twice = twice
 }

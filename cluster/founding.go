@@ -174,7 +174,12 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	if expectErr != nil {
 		return false, expectErr
 	}
-	return false, waitError(f.config.BootstrapExpect, f.gossip.Load().MissingSeeds(), f.gossip.Load().Members())
+	g := f.gossip.Load()
+	err = waitError(f.config.BootstrapExpect, g.MissingSeeds(), g.Members())
+	if n := g.Rejecting(); n > 0 {
+		err = fmt.Errorf("%w; %d of them reject this node: is the cluster secret the same everywhere?", err, n)
+	}
+	return false, err
 }
 
 // waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the

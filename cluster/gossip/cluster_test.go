@@ -242,6 +242,14 @@ func TestRestartIsTheSameMember(t *testing.T) {
 				w.agree(30*time.Second, summaryOf(3, nil))
 				until(t, 2*time.Minute, "no twin is remembered", func() bool { return !w.nodes[3].hasTwin() })
 				staysTrue(t, time.Minute, "all are alive", func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
+				for i, nd := range w.nodes {
+					if n := nd.log.count(slog.LevelError, ""); n > 0 {
+						t.Errorf("node %d: got %d errors, want none: %q", i, n, nd.log.lines)
+					}
+					if n := nd.log.count(slog.LevelInfo, "has a new address"); moved && i != 3 && n != 1 {
+						t.Errorf("node %d: got %d lines about a new address, want 1: %q", i, n, nd.log.lines)
+					}
+				}
 			})
 		})
 	}

@@ -59,6 +59,7 @@ type Gossip struct {
 	table         *table
 	logged        logLimiter[eventKey]
 	twins         twins
+	rejecting     int                // nodes that rejected this one when they were last joined
 	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
 	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
 	seedAddresses [][]netip.AddrPort // addresses of each seed at the last lookup

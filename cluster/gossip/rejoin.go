@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,9 +144,10 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	if len(failing) > maxFailing {
 		clear(failing)
 	}
+	g.noteRejections(targets, errs)
 	for i, at := range targets {
 		switch err := errs[i]; {
-		case err == errNotTried, g.ctx.Err() != nil:
+		case err == errNotTried, g.ctx.Err() != nil, isRejection(err):
 		case err == nil && failing[at]:
 			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
@@ -153,6 +156,32 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
 	}
+}
+
+// noteRejections logs, once, which nodes close this node's connections without an answer. Most probably their secret is another one, so
+// this node waits for them in vain.
+func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rejecting = 0
+	for i, at := range targets {
+		if !isRejection(errs[i]) {
+			continue
+		}
+		g.rejecting++
+		g.logOnce(eventKey{text: "a node rejects this one: their cluster secrets differ, or this is not its gossip port", name: at.String()},
+			slog.LevelWarn, "address", at)
+	}
+}
+
+// isRejection reports whether a join failed with errNoAnswer, which memberlist turns into text.
+func isRejection(err error) bool { return err != nil && strings.Contains(err.Error(), errNoAnswer.Error()) }
+
+// Rejecting returns how many nodes closed this node's connections without an answer when they were last joined.
+func (g *Gossip) Rejecting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.rejecting
 }
 
 // errNotTried marks a target that was not joined because roundTime was over.

@@ -267,7 +267,7 @@ func (c *conn) receive() ([]byte, error) {
 
 // errNoAnswer is the error of a dial whose remote node refuses this one. The remote node logs the reason, but does not send
 // it.
-var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and does it have the same gossip key?")
+var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
 
 // reserve raises the memory reserved for c's message to a total of bytes.
 func (c *conn) reserve(bytes int) error {

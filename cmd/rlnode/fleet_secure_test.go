@@ -121,6 +121,22 @@ func checkReadyzStays(t *testing.T, want int, nodes ...*fleetNode) {
 	}
 }
 
+// A node with another secret says within seconds that the others reject it, and so does its /readyz.
+func TestAnotherSecretIsSaid(t *testing.T) {
+	t.Parallel()
+	ours := secret.New()
+	f := secretFleet(t, 1, ours)
+	other := f.newNode(2, 3, "--cluster-secret-file", f.writeSecrets("n2", secret.New()))
+	other.startProcess()
+	process.Eventually(t, "the log says so", func() bool {
+		return strings.Contains(other.log.String(), `level=WARN msg="a node rejects this one: their cluster secrets differ`)
+	})
+	process.Eventually(t, "/readyz says so", func() bool {
+		_, text := other.readiness()
+		return strings.Contains(text, "reject this node: is the cluster secret the same everywhere?")
+	})
+}
+
 // TestStrangersStayOutside_long: without the secret, a stranger can't join, read or call, and its messages disturb no node. The
 // test sends each kind of message to each port: without a secret, with another one, and with the stranger's own
 // certificates.
