@@ -175,7 +175,9 @@ func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 }
 
 // isRejection reports whether a join failed with errNoAnswer, which memberlist turns into text.
-func isRejection(err error) bool { return err != nil && strings.Contains(err.Error(), errNoAnswer.Error()) }
+func isRejection(err error) bool {
+	return err != nil && strings.Contains(err.Error(), errNoAnswer.Error())
+}
 
 // Rejecting returns how many nodes closed this node's connections without an answer when they were last joined.
 func (g *Gossip) Rejecting() int {
