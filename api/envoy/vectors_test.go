@@ -198,6 +198,13 @@ func TestVectors(t *testing.T) {
 			{twice("five", "t", `,"hitsAddend":"2"`, `,"hitsAddend":"4"`), twoAnswers("OVER_LIMIT", five, "OK ", "OVER_LIMIT ")},
 			{oneDescriptor("five", "t", `,"hitsAddend":"5","isNegativeHits":true`), ok(five, "1")}, // 9 were taken
 		}},
+		{"a quota twice: it is not used up by the first", []step{
+			{twice("q1", "t", "", ""), twoAnswers("OK", "requestsPerUnit:1,unit:YEAR", "OK ", "OVER_LIMIT ")},
+		}},
+		{"a limit in shadow twice", []step{
+			{twice("shadow", "t", "", ""), twoAnswers("OK", "requestsPerUnit:1,unit:YEAR", "OK ", "OK ")},
+			{twice("shadow", "t", "", ""), twoAnswers("OK", "requestsPerUnit:1,unit:YEAR", "OK ", "OK ")},
+		}},
 		{"a descriptor twice, one of them only looks", []step{
 			{twice("three", "l", "", `,"hitsAddend":"0"`), twoAnswers("OK", three, "OK 2", "OK 2")},
 			{twice("three", "l", `,"hitsAddend":"0"`, `,"hitsAddend":"0"`), twoAnswers("OK", three, "OK 2", "OK 2")},

@@ -339,7 +339,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 	switch {
 	case la.Allowed && !refused:
 		before += cost
-	case !la.Allowed && !refused && !looks: // taken in full, though it did not fit
+	case !refused && !looks && la.Used > la.Limit.Capacity(): // taken in full, though it did not fit
 		before = max(0, cost-(la.Used-la.Limit.Capacity()))
 	}
 
