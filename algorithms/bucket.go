@@ -36,7 +36,7 @@ func (l *Limit) drain(s State, t int64) State {
 }
 
 // A token bucket in use, of which less than one unit has drained since its last change, is the usual case. IsPlain,
-// DrainQuickly, Owed and ResetQuickly are the parts of a Take and Describe for it. They are so small that the compiler puts them
+// DrainQuickly, Owed, ResetQuickly and MoreQuickly are the parts of a Take and Describe for it. They are so small that the compiler puts them
 // into their caller.
 
 // IsPlain reports whether l is a token bucket that refills and has no queue.
@@ -54,6 +54,15 @@ func (l *Limit) DrainQuickly(s State, t int64) (State, bool) {
 func (l *Limit) ResetQuickly(s State) (time.Duration, bool) {
 	hi, parts := mulAdd(s.Count, int64(l.Window), s.Part)
 	return time.Duration((parts + uint64(l.Amount) - 1) / uint64(l.Amount)), hi == 0 && parts <= math.MaxInt64
+}
+
+// MoreQuickly is MoreAfter of a bucket in use that owes no more than its burst. l must be plain.
+func (l *Limit) MoreQuickly(s State) time.Duration {
+	part := uint64(s.Part)
+	if part == 0 {
+		part = uint64(l.Window)
+	}
+	return time.Duration((part + uint64(l.Amount) - 1) / uint64(l.Amount))
 }
 
 // drainPart is drain for less than one unit, given as drained parts of 1/window unit. This is the common case for a bucket in
@@ -115,12 +124,19 @@ func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	}
 	switch {
 	case !d.Allowed && cost > l.Burst:
-		d.RetryAfter = l.retryAboveCapacity(now)
+		d.RetryAfter = Never
 	case !d.Allowed:
 		d.RetryAfter = l.bucketRetry(s, now, cost)
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
 		d.Delay = l.bucketDelay(s, now, cost)
 	}
+}
+
+// moreInBucket returns how long until a bucket that owes something has a unit more than now; if it owes more than its burst,
+// until it has one.
+func (l *Limit) moreInBucket(s State, now Instant) time.Duration {
+	target := min(s.Owed(), l.Burst) - 1
+	return l.drainTime(s.Count-target, s.Part, max(0, s.At-now.Steady))
 }
 
 // Owed returns the amount that a bucket owes, in whole units, rounded up.

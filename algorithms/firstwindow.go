@@ -40,7 +40,7 @@ func (l *Limit) describeFirst(d *Decision, s State, now Instant, cost int64) {
 	switch {
 	case d.Allowed:
 	case cost > l.Amount:
-		d.RetryAfter = l.retryAboveCapacity(now)
+		d.RetryAfter = Never
 	default:
 		d.RetryAfter = d.ResetAfter
 	}

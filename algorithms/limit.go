@@ -146,17 +146,23 @@ func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	}
 }
 
-// Never is the RetryAfter of a check that can never be allowed: its cost exceeds the capacity, which is not 0.
+// Never is the RetryAfter of a check that can never be allowed under this limit: its cost exceeds the capacity.
 const Never time.Duration = -1
 
 // Decision is a counter's answer to one check.
 type Decision struct {
-	Allowed    bool
+	Allowed bool
+	// Reduced means that the check is refused because its cost exceeds a capacity that is lower for now than the rules say. The
+	// algorithms don't know that; they answer Never.
+	Reduced    bool
 	Remaining  int64         // units left, rounded down, never negative
 	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; Never if never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	Delay      time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
+	// MoreAfter is how long until Remaining would be greater if the counter is left alone, whatever the check's cost. It is 0 if
+	// Remaining can't grow, or if it is not known when it will.
+	MoreAfter time.Duration
+	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
 }
 
 // State is what a counter remembers. The zero State is fresh.
@@ -340,6 +346,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 	case FirstWindow:
 		l.describeFirst(d, s, now, cost)
 	}
+	d.MoreAfter = l.moreAfter(s, now, d.Remaining)
 }
 
 // Used returns the usage at now, rounded up; it exceeds the capacity in debt. s must be up to date.
@@ -359,15 +366,6 @@ func (l *Limit) Used(s State, now Instant) int64 {
 func (l *Limit) Peek(s State, now Instant, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)
 	return l.Describe(s, now, cost, ok)
-}
-
-// retryAboveCapacity returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a
-// share.
-func (l *Limit) retryAboveCapacity(now Instant) time.Duration {
-	if l.Capacity() > 0 {
-		return Never
-	}
-	return max(1, l.WindowLeft(now))
 }
 
 // Fullness returns how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).

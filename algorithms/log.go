@@ -159,13 +159,16 @@ func (log *Log) Describe(l *Limit, now Instant, cost int64, allowed bool) Decisi
 	if len(live) > 0 {
 		d.ResetAfter = timeToLeave(live[len(live)-1], l, now)
 	}
+	if d.Remaining < l.Amount {
+		d.MoreAfter = time.Duration(log.admissionTime(l, d.Remaining+1) - now.Steady)
+	}
 	switch {
 	case allowed:
 		if l.MaxDelay > 0 && cost > 0 && log.lastTaken > log.advancedTo {
 			d.Delay = time.Duration(log.lastTaken - now.Steady)
 		}
 	case cost > l.Amount:
-		d.RetryAfter = l.retryAboveCapacity(now)
+		d.RetryAfter = Never
 	default:
 		d.RetryAfter = time.Duration(log.admissionTime(l, cost)-now.Steady) - l.MaxDelay
 	}
@@ -189,19 +192,26 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	if at > log.advancedTo {
 		d.Delay = time.Duration(at - now.Steady)
 	}
+	d.MoreAfter = log.moreAfter(l, now, d.Remaining, Entry{At: log.roundUp(at), N: cost})
 	return d
 }
 
-// MoreAfter returns how long until more remains than after a check that Peek decided as d. It returns zero if nothing is used, if
-// the check was refused, or if more is used than the limit allows. A Take that makes the log coarser may add up to its grain.
-func (log *Log) MoreAfter(l *Limit, now Instant, d *Decision) time.Duration {
-	switch {
-	case !d.Allowed || d.Used == 0 || d.Used > l.Amount:
-		return 0
-	case log.Len() > 0:
-		return timeToLeave(log.entries[log.head], l, now)
+// moreAfter returns how long until the log has more than remaining left, which is less than the limit and what it has with one
+// more hit.
+func (log *Log) moreAfter(l *Limit, now Instant, remaining int64, hit Entry) time.Duration {
+	// Either enough of the others leaves while the hit is in the window, ...
+	hitLeaves := hit.At + int64(l.Window)
+	if withHit := remaining + 1 + hit.N; withHit <= l.Amount {
+		if at := log.admissionTime(l, withHit); at < hitLeaves {
+			return time.Duration(at - now.Steady)
+		}
 	}
-	return timeToLeave(Entry{At: log.advancedTo}, l, now) // the check's own hit
+
+	// ... or the hit leaves, too.
+	if log.total > l.Amount-remaining-1 {
+		hitLeaves = max(hitLeaves, log.admissionTime(l, remaining+1))
+	}
+	return time.Duration(hitLeaves - now.Steady)
 }
 
 // TakeRecord describes the last Take, for a later Give.

@@ -6,74 +6,105 @@ import (
 	"time"
 )
 
-// TestMoreAfterOfLogs: after that time more remains than after the check; a nanosecond earlier it does not.
-func TestMoreAfterOfLogs(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 3))
-	known := 0
-	for range 20_000 {
-		l := &Limit{Kind: SlidingLog, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
-		if r.IntN(4) == 0 {
-			l.MaxDelay = time.Minute
-		}
-		now, log := At(time.Unix(1_800_000_000, 0)), &Log{}
-		for range r.IntN(40) {
-			now.Steady += r.Int64N(int64(l.Window) / 4)
-			if cost := r.Int64N(4); r.IntN(20) == 0 {
-				log.Force(l, TakeRecord{Steady: now.Steady}, now, cost)
-			} else {
-				log.Take(l, now, cost)
-			}
-		}
-		cost := r.Int64N(3)
-		d := log.Peek(l, now, cost)
-		more := log.MoreAfter(l, now, &d)
-		if (more == 0) != (!d.Allowed || d.Used == 0 || d.Used > l.Amount) {
-			t.Fatalf("%+v: have %v for %+v", l, more, d)
-		}
-		if more == 0 {
-			continue
-		}
-		log.Take(l, now, cost)
-		remaining := func(after time.Duration) int64 {
-			return log.Clone().Peek(l, Instant{Steady: now.Steady + int64(after)}, 0).Remaining
-		}
-		if known++; remaining(more) <= d.Remaining || remaining(more-1) > d.Remaining {
-			t.Fatalf("%+v: %+v, after %v %d, and a nanosecond earlier %d", l, d, more, remaining(more), remaining(more-1))
-		}
+// usedCounter is a counter of any algorithm, for tests that treat all of them alike.
+type usedCounter struct {
+	limit *Limit
+	state State
+	log   Log
+}
+
+func (c *usedCounter) peek(now Instant, cost int64) Decision {
+	if c.limit.Kind == SlidingLog {
+		return c.log.Clone().Peek(c.limit, now, cost)
 	}
-	if known < 10_000 {
-		t.Errorf("only %d logs have something used", known)
+	return c.limit.Peek(c.state, now, cost)
+}
+
+func (c *usedCounter) take(now Instant, cost int64) {
+	if c.limit.Kind == SlidingLog {
+		c.log.Take(c.limit, now, cost)
+	} else {
+		c.state, _ = c.limit.Take(c.state, now, cost)
 	}
 }
 
-// TestMoreAfter: after that time more remains than before; a nanosecond earlier it does not.
-func TestMoreAfter(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	known := 0
-	for range 20_000 {
-		l := &Limit{Kind: SlidingWindow, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
-		now, s := Instant{Wall: 1_700_000_000_000_000_000 + r.Int64N(1e10)}, State{}
-		for range r.IntN(40) {
-			now.Wall += r.Int64N(int64(l.Window) / 4)
-			s, _ = l.Take(s, now, r.Int64N(4))
-		}
-		s = l.Advance(s, now)
-		remaining := func(after time.Duration) int64 {
-			return l.Peek(s, Instant{Wall: now.Wall + int64(after)}, 0).Remaining
-		}
-		before := remaining(0)
-		more := l.MoreAfter(s, now, before)
-		if (more == 0) != (before == l.Amount) {
-			t.Fatalf("%+v %+v: have %v, and %d of %d remain", l, s, more, before, l.Amount)
-		}
-		if more == 0 {
-			continue
-		}
-		if known++; remaining(more) <= before || remaining(more-1) > before {
-			t.Fatalf("%+v %+v: %d remain, after %v %d, and a nanosecond earlier %d", l, s, before, more, remaining(more), remaining(more-1))
+func (c *usedCounter) force(now Instant, cost int64) {
+	if c.limit.Kind == SlidingLog {
+		c.log.Force(c.limit, TakeRecord{Steady: now.Steady}, now, cost)
+		return
+	}
+	c.state = c.limit.Advance(c.state, now)
+	c.state = c.limit.Force(c.state, c.limit.TakeRecord(c.state, now), now, cost)
+}
+
+// randomCounter returns a counter that was used for a while, perhaps beyond its limit, and the time.
+func randomCounter(r *rand.Rand, kind Kind) (*usedCounter, Instant) {
+	l := &Limit{Kind: kind, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
+	if kind.Bucket() {
+		l.Burst = 1 + r.Int64N(20)
+	}
+	if kind != FirstWindow && r.IntN(4) == 0 {
+		l.MaxDelay = time.Duration(r.Int64N(int64(5 * time.Second)))
+	}
+
+	c, now := &usedCounter{limit: l}, At(time.Unix(1_800_000_000, r.Int64N(1e10)))
+	for range r.IntN(40) {
+		step := r.Int64N(int64(l.Window) / 4)
+		now.Steady, now.Wall = now.Steady+step, now.Wall+step
+		if cost := r.Int64N(4); r.IntN(20) == 0 {
+			c.force(now, cost)
+		} else {
+			c.take(now, cost)
 		}
 	}
-	if known < 10_000 {
-		t.Errorf("only %d states have something used", known)
+	return c, now
+}
+
+// TestMoreAfterIsExact: after that time more remains than the decision says, and a nanosecond earlier it does not. That holds
+// for checks of any cost, whether they are allowed, refused or only peek.
+func TestMoreAfterIsExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for kind := range Kind(len(kinds)) {
+		known := 0
+		for range 20_000 {
+			c, now := randomCounter(r, kind)
+			cost := r.Int64N(c.limit.Capacity() + 2)
+			d := c.peek(now, cost)
+			if r.IntN(2) == 0 && d.Delay == 0 {
+				c.take(now, cost)
+				d = c.peek(now, 0)
+			} else if d.Allowed {
+				c.take(now, cost)
+			}
+
+			if full := d.Remaining >= c.limit.Capacity(); full != (d.MoreAfter == 0) {
+				t.Fatalf("%v %+v: MoreAfter is %v in %+v", kind, c.limit, d.MoreAfter, d)
+			}
+			if d.MoreAfter == 0 {
+				continue
+			}
+			known++
+			remaining := func(after time.Duration) int64 {
+				return c.peek(Instant{Steady: now.Steady + int64(after), Wall: now.Wall + int64(after)}, 0).Remaining
+			}
+			if then, before := remaining(d.MoreAfter), remaining(d.MoreAfter-1); then <= d.Remaining || before > d.Remaining {
+				t.Fatalf("%v %+v: %+v, after MoreAfter %d remain, and a nanosecond earlier %d", kind, c.limit, d, then, before)
+			}
+		}
+		if known < 10_000 {
+			t.Errorf("%v: only %d counters have something used", kind, known)
+		}
+	}
+}
+
+// TestMoreAfterDoesNotDependOnTheCost has the example of a bucket of 10 in 10 s, of which 7 are used.
+func TestMoreAfterDoesNotDependOnTheCost(t *testing.T) {
+	l := &Limit{Kind: TokenBucket, Amount: 10, Burst: 10, Window: 10 * time.Second}
+	now := At(time.Unix(1_800_000_000, 0))
+	s, _ := l.Take(State{}, now, 7)
+	for cost, retry := range map[int64]time.Duration{0: 0, 4: time.Second, 10: 7 * time.Second, 11: Never} {
+		if d := l.Peek(s, now, cost); d.RetryAfter != retry || d.MoreAfter != time.Second || d.Remaining != 3 {
+			t.Errorf("cost %d: got %+v, want RetryAfter %v, MoreAfter 1s and 3 remaining", cost, d, retry)
+		}
 	}
 }

@@ -7,29 +7,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A limit of 0, as in a region without a share, refuses everything and tells callers to retry when the window is over.
+// A limit of 0, as in a region without a share, refuses everything. The limiter, which knows the whole limit, knows whether that is for good.
 func TestAmountOfZero(t *testing.T) {
 	now := At(time.Unix(1_000_050, 0))
 	month := NewCalendar(Month, time.UTC)
-	_, end := month.Bounds(now.Wall)
-	for _, tt := range []struct {
-		limit Limit
-		want  time.Duration
-	}{
-		{Limit{Kind: FixedWindow, Window: time.Minute}, 30 * time.Second},
-		{Limit{Kind: FixedWindow, Window: 30 * 24 * time.Hour, Calendar: month}, time.Unix(end, 0).Sub(time.Unix(1_000_050, 0))},
-		{Limit{Kind: FixedWindow, Window: time.Minute, MaxDelay: time.Hour}, 30 * time.Second},
-		{Limit{Kind: SlidingWindow, Window: time.Minute}, 30 * time.Second},
-		{Limit{Kind: SlidingWindow, Window: time.Minute, MaxDelay: time.Hour}, 30 * time.Second},
-		{Limit{Kind: TokenBucket, Window: time.Minute}, time.Minute},
-		{Limit{Kind: TokenBucket, Window: time.Minute, MaxDelay: time.Hour}, time.Minute},
-		{Limit{Kind: LeakyBucket, Window: time.Minute}, time.Minute},
-		{Limit{Kind: FirstWindow, Window: time.Minute}, time.Minute},
+	for _, l := range []Limit{
+		{Kind: FixedWindow, Window: time.Minute},
+		{Kind: FixedWindow, Window: 30 * 24 * time.Hour, Calendar: month},
+		{Kind: FixedWindow, Window: time.Minute, MaxDelay: time.Hour},
+		{Kind: SlidingWindow, Window: time.Minute},
+		{Kind: SlidingWindow, Window: time.Minute, MaxDelay: time.Hour},
+		{Kind: TokenBucket, Window: time.Minute},
+		{Kind: TokenBucket, Window: time.Minute, MaxDelay: time.Hour},
+		{Kind: LeakyBucket, Window: time.Minute},
+		{Kind: FirstWindow, Window: time.Minute},
 	} {
-		l := tt.limit
 		d := l.Peek(State{}, now, 1)
-		if d.Allowed || d.RetryAfter != tt.want || d.Remaining != 0 {
-			t.Errorf("%s: have %+v, want to retry after %s", l.Kind, d, tt.want)
+		if d.Allowed || d.RetryAfter != Never || d.MoreAfter != 0 || d.Remaining != 0 {
+			t.Errorf("%s: have %+v, want a refusal for good", l.Kind, d)
 		}
 		if s, ok := l.Take(State{}, now, 1); ok || !s.Fresh() {
 			t.Errorf("%s: a cost was taken", l.Kind)
@@ -42,12 +37,12 @@ func TestAmountOfZero(t *testing.T) {
 		}
 	}
 	l, g := &Limit{Kind: SlidingLog, Window: time.Minute}, &Log{}
-	if d := g.Peek(l, now, 1); d.Allowed || d.RetryAfter != time.Minute || g.Take(l, now, 1) {
+	if d := g.Peek(l, now, 1); d.Allowed || d.RetryAfter != Never || g.Take(l, now, 1) {
 		t.Errorf("log: have %+v", d)
 	}
 	// The bucket was full when its share was taken away.
 	bucket := Limit{Kind: TokenBucket, Window: time.Minute}
-	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed || d.RetryAfter != time.Minute || d.ResetAfter != time.Minute {
+	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed || d.RetryAfter != Never || d.ResetAfter != time.Minute {
 		t.Errorf("full bucket: have %+v", d)
 	}
 }
@@ -94,7 +89,7 @@ func checkSane(t *rapid.T, l *Limit, d Decision) {
 	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never || d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
-	if !d.Allowed && d.RetryAfter == 0 || !d.Allowed && l.Capacity() == 0 && d.RetryAfter == Never {
+	if !d.Allowed && d.RetryAfter == 0 || !d.Allowed && l.Capacity() == 0 && d.RetryAfter != Never && d.RetryAfter != 1 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
 }

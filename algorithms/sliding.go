@@ -61,19 +61,10 @@ func (l *Limit) describeSliding(d *Decision, s State, now Instant, cost int64) {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
-		d.RetryAfter = l.retryAboveCapacity(now)
+		d.RetryAfter = Never
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
-}
-
-// MoreAfter returns how long until a sliding window, if left alone, has more than remaining left, which is what it has left
-// now. It returns zero if nothing is used. s must be up to date.
-func (l *Limit) MoreAfter(s State, now Instant, remaining int64) time.Duration {
-	if remaining >= l.Amount {
-		return 0
-	}
-	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
 }
 
 // longestView returns the longest view, at most a window, at which a previous count of prev weighs no more than room.

@@ -75,7 +75,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	case l.isOver(now):
 		d.RetryAfter = 1 // the next check looks up another limit
 	case cost > l.Amount+s.Part:
-		d.RetryAfter = l.retryAboveCapacity(now)
+		d.RetryAfter = Never
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}

@@ -27,6 +27,10 @@ const (
 	Unauthorized        Code = "unauthorized"
 	Forbidden           Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
 	Denied              Code = "denied"       // a decision: the deny list or the default refused the check
+	RateLimited         Code = "rate-limited" // decisions, here and below: a limit refused the check
+	CostAboveLimit      Code = "cost-above-limit"
+	Reduced             Code = "reduced"
+	Blocked             Code = "blocked"
 	CrossOrigin         Code = "cross-origin" // the request comes from a page in a browser
 	WrongHost           Code = "wrong-host"   // admin plane: Host names no known host name of this node
 	UnknownRule         Code = "unknown-rule"
@@ -55,6 +59,9 @@ const (
 	Incomplete          Code = "incomplete" // exports: a node that holds part of the data can't be reached
 )
 
+// QuotaExceeded is the title of a refusal by a limit.
+const QuotaExceeded = "Request cannot be satisfied as assigned quota has been exceeded"
+
 // kinds maps each code to its HTTP status and title.
 var kinds = map[Code]struct {
 	status int
@@ -68,6 +75,10 @@ var kinds = map[Code]struct {
 	Unauthorized:        {http.StatusUnauthorized, "A valid token is needed"},
 	Forbidden:           {http.StatusForbidden, "This is not allowed"},
 	Denied:              {http.StatusForbidden, "The rules deny this"},
+	RateLimited:         {http.StatusTooManyRequests, QuotaExceeded},
+	CostAboveLimit:      {http.StatusTooManyRequests, QuotaExceeded},
+	Reduced:             {http.StatusTooManyRequests, QuotaExceeded},
+	Blocked:             {http.StatusTooManyRequests, QuotaExceeded},
 	CrossOrigin:         {http.StatusForbidden, "Refused to a page in a browser"},
 	WrongHost:           {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
 	UnknownRule:         {http.StatusNotFound, "Unknown rule"},

@@ -179,7 +179,8 @@ func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
-		if p := r.problem(); p.Code != codeDenied {
+		// Any other code is that of an error, such as for a token without the scope.
+		if p := r.problem(); p.Code != CodeDenied {
 			return Decision{}, p
 		}
 	default:

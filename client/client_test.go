@@ -84,14 +84,14 @@ func TestDecisionFields(t *testing.T) {
 		{429, `{"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`, Decision{
 			RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this.",
 		}},
-		{403, denied, Decision{RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this."}},
+		{403, denied, Decision{Code: CodeDenied, RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this."}},
 		{403, `{"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"none"}`, Decision{
-			RetryAfter: Never, DecidedBy: ByNone, Reason: "No rule applies, and the default is to deny.",
+			Code: CodeDenied, RetryAfter: Never, DecidedBy: ByNone, Reason: "No rule applies, and the default is to deny.",
 		}},
 		{200, `{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
 			`"window_ms":1,"used":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
 			Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
-			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, 1, 2, 4 * ms, Never, 0, false, true}},
+			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, Rate{}, 1, 2, 4 * ms, Never, 0, false, true}},
 		}},
 	} {
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return test.status, test.have } })

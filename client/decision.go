@@ -37,15 +37,19 @@ type Decision struct {
 	Limit      int64         // the capacity; for a bucket its burst
 	Used       int64         // rounded up; may exceed Limit after counts and penalties. An estimate, like Remaining, if ByLease
 	Remaining  int64         // at least 0
-	Window     time.Duration // the period of Limit
+	Window     time.Duration // in which Limit comes back; of a bucket, the time in which all of it refills
+	Rate       Rate          // what the limit allows over time
 	ResetAfter time.Duration // until the counter is unused again, if nothing more is taken
 	RetryAfter time.Duration // until the same check could be allowed; 0 if it was, or Never
+	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if it can't grow
 	Delay      time.Duration // how long to hold an allowed request to keep the rule's rate
 
 	DecidedBy    DecidedBy
 	Node         string // the name of the node that answered
 	RulesVersion int64
 
+	// Code says why a check was refused, in a word for programs: CodeRateLimited, …; empty if no node decided.
+	Code string
 	// Reason says in one sentence, for people, why a check was refused. Violated names the limits that refused it, as far as
 	// they are known: for calls that shared a request, it has the rule's name.
 	Reason   string
@@ -76,6 +80,26 @@ func (d *Decision) Denied() bool {
 	return !d.Allowed && (d.DecidedBy == ByList || d.DecidedBy == ByNone)
 }
 
+// Never reports whether the check can never be allowed as it is: its cost exceeds a limit's capacity, or a list or the rules'
+// default denies it. Repeating it is no use.
+func (d *Decision) Never() bool { return !d.Allowed && d.RetryAfter == Never }
+
+// The Code of a check that limits refused, and of one that the rules deny.
+const (
+	CodeRateLimited    = "rate-limited"     // the limit is used up
+	CodeCostAboveLimit = "cost-above-limit" // the cost exceeds the limit's capacity: see Decision.Never
+	CodeReduced        = "reduced"          // the cost exceeds the capacity, which is lower for now than the rules say
+	CodeBlocked        = "blocked"          // the rule blocks the subject
+	CodeDenied         = "denied"           // see Decision.Denied
+)
+
+// Rate is what a limit allows over time: Limit units in each Per, as the rules say it. What it allows at once is another number, if
+// it is a bucket.
+type Rate struct {
+	Limit int64
+	Per   time.Duration
+}
+
 // LimitDecision is the verdict of one limit.
 type LimitDecision struct {
 	Rule       string
@@ -83,8 +107,9 @@ type LimitDecision struct {
 	Algorithm  string
 	Unit       string
 	Limit      int64
-	Window     time.Duration
-	Used       int64 // as in Decision
+	Window     time.Duration // as in Decision, like the next two
+	Rate       Rate
+	Used       int64
 	Remaining  int64
 	ResetAfter time.Duration
 	RetryAfter time.Duration // Never if the check can never be allowed
@@ -117,6 +142,8 @@ type Usage struct {
 	// Unknown is the number of further counters of the subject, whose limits the node has not seen. It is 0 if the caller named
 	// the limits.
 	Unknown int
+	// BlockedUntil is when the rule's block of the subject ends; zero if it has none. Until then nothing remains.
+	BlockedUntil time.Time
 }
 
 // LimitUsage is what a subject has used of one limit.
@@ -125,13 +152,15 @@ type LimitUsage struct {
 	Algorithm string
 	Unit      string
 	Limit     int64
-	Window    time.Duration
+	Window    time.Duration // as in Decision, like the next one
+	Rate      Rate
 	// Share is what there is to use where the subject is counted: Limit, or the region's or the node's part of it.
 	Share      int64
 	Used       int64 // without what is leased; exceeds Share if the subject is in debt
 	Leased     int64 // held by nodes that may admit checks with it, and not used yet
 	Remaining  int64 // Share less Used and Leased; 0 while the subject is blocked
 	ResetAfter time.Duration
+	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if it can't grow
 	// Estimated means that a node did not say how much it holds. That counts as used.
 	Estimated bool
 }
@@ -145,13 +174,16 @@ type answer struct {
 	Remaining    int64         `json:"remaining"`
 	Unit         string        `json:"unit"`
 	WindowMS     int64         `json:"window_ms"`
+	Rate         rate          `json:"rate"`
 	ResetAfterMS int64         `json:"reset_after_ms"`
 	RetryAfterMS int64         `json:"retry_after_ms"`
+	MoreAfterMS  int64         `json:"more_after_ms"`
 	DelayMS      int64         `json:"delay_ms"`
 	DecidedBy    DecidedBy     `json:"decided_by"`
 	Node         string        `json:"node"`
 	RulesVersion int64         `json:"rules_version"`
 	Limits       []limitAnswer `json:"limits"`
+	Code         string        `json:"code"`              // for a refusal
 	Detail       string        `json:"detail"`            // for a refusal
 	Violated     []string      `json:"violated-policies"` // for a refusal
 	Refusal      refusal       `json:"refusal"`
@@ -173,6 +205,13 @@ func (r *refusal) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &r.place)
 }
 
+type rate struct {
+	Limit int64 `json:"limit"`
+	PerMS int64 `json:"per_ms"`
+}
+
+func (r rate) rate() Rate { return Rate{max(r.Limit, 0), millis(r.PerMS)} }
+
 type limitAnswer struct {
 	Rule         string `json:"rule"`
 	Name         string `json:"name"`
@@ -180,6 +219,7 @@ type limitAnswer struct {
 	Unit         string `json:"unit"`
 	Limit        int64  `json:"limit"`
 	WindowMS     int64  `json:"window_ms"`
+	Rate         rate   `json:"rate"`
 	Share        int64  `json:"share"` // this and the next two: of usage only
 	Leased       int64  `json:"leased"`
 	Estimated    bool   `json:"estimated"`
@@ -216,15 +256,16 @@ func (a *answer) decision() (Decision, error) {
 	}
 	d := Decision{
 		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
-		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
-		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
+		Window: millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
+		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
+		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
 	}
 	if a.Limits != nil {
 		d.Limits = make([]LimitDecision, len(a.Limits))
 	}
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
-			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Used: max(l.Used, 0),
+			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
 			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
@@ -256,10 +297,21 @@ func (d *Decision) fillReason() {
 	case d.Rule == "":
 		d.Reason = "This is not allowed."
 	case d.RetryAfter == Never:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, formatDuration(d.Window))
+		d.Reason = fmt.Sprintf("The limit of %s can never allow this: its cost is above the capacity of %d.", d.rateText(), d.Limit)
 	default:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, formatDuration(d.Window), formatDuration(d.RetryAfter))
+		d.Reason = fmt.Sprintf("The limit of %s is used up; retry in %s.", d.rateText(), formatDuration(d.RetryAfter))
 	}
+}
+
+// rateText says how much the limit allows, as in "100 requests per 1m" or "5 requests at once, 100 per 1m".
+func (d *Decision) rateText() string {
+	switch {
+	case d.Rate.Per == 0: // another kind of node
+		return fmt.Sprintf("%d %s per %s", d.Limit, d.Unit, formatDuration(d.Window))
+	case d.Rate.Limit == d.Limit:
+		return fmt.Sprintf("%d %s per %s", d.Limit, d.Unit, formatDuration(d.Rate.Per))
+	}
+	return fmt.Sprintf("%d %s at once, %d per %s", d.Limit, d.Unit, d.Rate.Limit, formatDuration(d.Rate.Per))
 }
 
 // formatDuration formats d as people write it: 15m, not 15m0s.
@@ -281,11 +333,15 @@ type usage struct {
 	Key       json.RawMessage `json:"key"` // a string or an array of strings
 	Limits    []limitAnswer   `json:"limits"`
 	Unknown   int             `json:"unknown"`
+	Blocked   int64           `json:"blocked_until_ms"`
 }
 
 // usage converts u to a Usage. key is the subject's key if u has none.
 func (u *usage) usage(key []string) (Usage, error) {
 	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)), Unknown: u.Unknown}
+	if u.Blocked > 0 {
+		all.BlockedUntil = time.UnixMilli(u.Blocked)
+	}
 	var one string
 	if u.Key == nil {
 		all.Key = key
@@ -296,9 +352,9 @@ func (u *usage) usage(key []string) (Usage, error) {
 	}
 	for i, l := range u.Limits {
 		all.Limits[i] = LimitUsage{
-			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS),
+			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
-			ResetAfter: millis(l.ResetAfterMS), Estimated: l.Estimated,
+			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated,
 		}
 	}
 	return all, nil

@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"math"
 	"math/big"
 	"net/http"
 	"slices"
@@ -43,7 +44,7 @@ func headersOf(h http.Header) rateHeaders {
 // SetHeaders sets the headers that tell a caller what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
 // X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them, or made
 // from the decision if it was in a batch, where answers have no headers. It also sets Retry-After (whole seconds, at least
-// 1) if d refuses but a later check may be allowed. All but Retry-After need Request.Headers.
+// 1) if d refuses but a later check may be allowed. It sets no time at all if the check can never be allowed. All but Retry-After need Request.Headers.
 func (d *Decision) SetHeaders(h http.Header) {
 	for _, one := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
@@ -78,15 +79,30 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 		}
 		d.headers.limit = strconv.FormatInt(d.Limit, 10)
 		d.headers.remaining = strconv.FormatInt(d.Remaining, 10)
-		d.headers.reset = strconv.FormatInt(reset, 10)
+		if d.headers.reset = strconv.FormatInt(reset, 10); d.RetryAfter == Never {
+			d.headers.reset = ""
+		}
 	}
 	if ietf {
 		d.headers.policy, d.headers.rateLimit = ietfHeaders(d.Limits, d.RetryAfter)
 	}
 }
 
+// quota returns the pair of RateLimit-Policy: q units per w seconds. It is Limit in Window, or, where that is under a second, what
+// comes back in a second.
+func (l *LimitDecision) quota() (q, w int64) {
+	if l.Window >= time.Second || l.Rate.Per <= 0 {
+		return l.Limit, max(1, ceil(l.Window, time.Second))
+	}
+	perSecond := new(big.Int).Mul(big.NewInt(l.Rate.Limit), big.NewInt(int64(time.Second)))
+	if perSecond.Quo(perSecond, big.NewInt(int64(l.Rate.Per))); perSecond.IsInt64() {
+		return perSecond.Int64(), 1
+	}
+	return maxFieldInteger, 1
+}
+
 // ietfHeaders returns RateLimit-Policy and RateLimit for all limits that may refuse, tightest first. It leaves out the
-// parameter t, the time until more is available, where that would be later than retry.
+// parameter t, the time until more is available, where that would be later than Retry-After, and everywhere if retry is Never.
 func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
@@ -95,20 +111,28 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 		}
 	}
 	slices.SortStableFunc(order, compareTightness)
+	latest := int64(math.MaxInt64) // of t
+	switch {
+	case retry == Never:
+		latest = 0
+	case retry > 0:
+		latest = ceil(retry, time.Second)
+	}
 	var q, r []byte
 	for i, l := range order[:min(len(order), maxHeaderItems)] {
 		if i > 0 {
 			q, r = append(q, ", "...), append(r, ", "...)
 		}
 		q, r = appendQuoted(q, l.Name), appendQuoted(r, l.Name)
-		q = strconv.AppendInt(append(q, ";q="...), min(l.Limit, maxFieldInteger), 10)
+		quota, seconds := l.quota()
+		q = strconv.AppendInt(append(q, ";q="...), min(quota, maxFieldInteger), 10)
 		if l.Unit != "requests" {
 			q = appendQuoted(append(q, ";qu="...), l.Unit)
 		}
-		q = strconv.AppendInt(append(q, ";w="...), max(1, ceil(l.Window, time.Second)), 10)
+		q = strconv.AppendInt(append(q, ";w="...), seconds, 10)
 		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
-		if l.MoreAfter > 0 && (retry <= 0 || l.MoreAfter <= retry) {
-			r = strconv.AppendInt(append(r, ";t="...), ceil(l.MoreAfter, time.Second), 10)
+		if t := ceil(l.MoreAfter, time.Second); t > 0 && t <= latest {
+			r = strconv.AppendInt(append(r, ";t="...), t, 10)
 		}
 	}
 	return string(q), string(r)

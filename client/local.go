@@ -96,7 +96,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		op := &ops[i]
 		w, known := l.windows[op.id]
 		if !known && !l.hasRoom(now) {
-			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and this process already limits too many subjects by itself."}
+			return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and this process already limits too many subjects by itself."}
 		}
 		if w.ends <= now {
 			w = window{ends: now + op.length}
@@ -143,8 +143,9 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 		Remaining: max(0, op.capacity-op.window.used), Window: op.length, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}
 	if !fits {
-		if d.RetryAfter = d.ResetAfter; op.cost > op.capacity {
-			d.RetryAfter = Never
+		d.Code, d.RetryAfter = CodeRateLimited, d.ResetAfter
+		if op.cost > op.capacity {
+			d.Code, d.RetryAfter = CodeCostAboveLimit, Never
 		}
 	}
 	return d

@@ -180,7 +180,7 @@ func (g *guard) request(r *http.Request) (q Request, err error) {
 func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
-		d.Allowed, d.RetryAfter = false, d.Delay
+		d.Allowed, d.Code, d.RetryAfter = false, CodeRateLimited, d.Delay
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", formatDuration(d.Delay))
 		return false
 	}
@@ -204,12 +204,12 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	p := problemBody{
 		Type:  "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		Title: "Request cannot be satisfied as assigned quota has been exceeded", Status: http.StatusTooManyRequests,
-		Detail: d.Reason, Violated: d.Violated,
+		Code: cmp.Or(d.Code, CodeRateLimited), Detail: d.Reason, Violated: d.Violated,
 	}
 	h := w.Header()
 	switch {
 	case d.Denied():
-		p = problemBody{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: codeDenied, Detail: d.Reason}
+		p = problemBody{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: CodeDenied, Detail: d.Reason}
 	case d.DecidedBy == ByError:
 		p = problemBody{
 			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,

@@ -95,7 +95,7 @@ func TestMiddlewareRefuses(t *testing.T) {
 	}
 	want := map[string]any{
 		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Request cannot be satisfied as assigned quota has been exceeded",
-		"status": 429.0, "detail": "Used up.", "violated-policies": []any{"r/requests/1m"},
+		"status": 429.0, "code": "rate-limited", "detail": "Used up.", "violated-policies": []any{"r/requests/1m"},
 	}
 	if !reflect.DeepEqual(have, want) || r.StatusCode != 429 || r.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("have %d %s %v, want %v", r.StatusCode, r.Header.Get("Content-Type"), have, want)

@@ -299,9 +299,6 @@ const codeNoOwner = "no-owner"
 // codeTooManyReservations means that the subject's owner has no room for another reservation. Any other node would ask it, too.
 const codeTooManyReservations = "too-many-reservations"
 
-// codeDenied marks a 403 that is a decision. Any other 403 is an error.
-const codeDenied = "denied"
-
 // codeForbidden means that the token lacks the scope.
 const codeForbidden = "forbidden"
 

@@ -50,6 +50,15 @@ type vectors struct {
 		Have string
 		Want *string
 	}
+	// Headers has what a node answers, with the headers; see TestHeaderVectors in api/codec.
+	Headers []struct {
+		Name   string
+		Checks []struct {
+			Answer  json.RawMessage
+			Status  int
+			Headers map[string]string
+		}
+	}
 }
 
 type vectorRequest struct {
@@ -141,6 +150,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	for name, value := range map[string]any{
 		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
 		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
+		"more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "code": d.Code, "rate": rateVector(d.Rate),
 		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
 	} {
 		more[name] = value
@@ -157,6 +167,30 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	return asJSON(more), header, err
 }
 
+// agrees reports whether have has what want names.
+func agrees(have, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		fields, ok := have.(map[string]any)
+		for name := range want {
+			ok = ok && agrees(fields[name], want[name])
+		}
+		return ok
+	case []any:
+		list, ok := have.([]any)
+		ok = ok && len(list) == len(want)
+		for i := range want {
+			ok = ok && agrees(list[i], want[i])
+		}
+		return ok
+	}
+	return reflect.DeepEqual(have, want)
+}
+
+func rateVector(r Rate) map[string]any {
+	return map[string]any{"limit": r.Limit, "per_ms": r.Per.Milliseconds()}
+}
+
 func retryVector(d time.Duration) int64 {
 	if d == Never {
 		return -1
@@ -169,10 +203,16 @@ func usageVector(u Usage) map[string]any {
 	for _, l := range u.Limits {
 		limits = append(limits, map[string]any{
 			"name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
-			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(),
+			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
 		})
 	}
-	return asJSON(map[string]any{"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown})
+	blocked := int64(0)
+	if !u.BlockedUntil.IsZero() {
+		blocked = u.BlockedUntil.UnixMilli()
+	}
+	return asJSON(map[string]any{
+		"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown, "blocked_until_ms": blocked,
+	})
 }
 
 // asJSON returns m with the types that JSON has.
@@ -228,7 +268,7 @@ func TestVectors(t *testing.T) {
 			}
 			if one.Error == nil {
 				for name, want := range one.Result {
-					if have := result[name]; !reflect.DeepEqual(have, want) {
+					if have := result[name]; !agrees(have, want) {
 						t.Errorf("%s: have %v, want %v", name, have, want)
 					}
 				}
@@ -250,6 +290,49 @@ func TestVectors(t *testing.T) {
 				t.Errorf("have %v, %v, want %+v", result, err, *one.Error)
 			}
 		})
+	}
+}
+
+// TestHeaderVectors: from an answer without headers, as in a batch, the client makes those that a node sends for a single check.
+func TestHeaderVectors(t *testing.T) {
+	for _, one := range readVectors(t).Headers {
+		for i, check := range one.Checks {
+			var d Decision
+			if err := json.Unmarshal(check.Answer, &d); err != nil {
+				t.Fatal(err)
+			}
+			var a struct {
+				Code  string
+				Retry int64 `json:"retry_after_ms"`
+				More  int64 `json:"more_after_ms"`
+				Rate  struct {
+					Limit int64
+					PerMS int64 `json:"per_ms"`
+				}
+			}
+			if err := json.Unmarshal(check.Answer, &a); err != nil {
+				t.Fatal(err)
+			}
+
+			want := Rate{a.Rate.Limit, time.Duration(a.Rate.PerMS) * time.Millisecond}
+			if d.Code != a.Code || d.Never() != (a.Retry == -1) || d.Rate != want || d.MoreAfter.Milliseconds() != a.More {
+				t.Errorf("%s, check %d: got %+v from %s", one.Name, i, d, check.Answer)
+			}
+			d.MakeHeaders(true, true, true)
+			h := http.Header{}
+			d.SetHeaders(h)
+			got := map[string]string{}
+			for name := range h {
+				got[name] = h.Get(name)
+			}
+			headers := map[string]string{}
+			for name, value := range check.Headers {
+				headers[http.CanonicalHeaderKey(name)] = value
+			}
+			if !reflect.DeepEqual(got, headers) {
+				t.Errorf("%s, check %d: got the headers %v, want %v", one.Name, i, got, headers)
+			}
+		}
 	}
 }
 

@@ -95,6 +95,7 @@ func (r *firstRun) judge(d algorithms.Decision, cost int64) {
 	want := algorithms.Decision{Allowed: d.Allowed, Used: r.used(), Remaining: max(0, r.limit.Amount-r.used())}
 	if len(r.hits) > 0 {
 		want.ResetAfter = time.Duration(r.hits[0].At + int64(r.limit.Window) - r.time)
+		want.MoreAfter = want.ResetAfter
 	}
 	switch {
 	case d.Allowed:

@@ -1,8 +1,6 @@
 package counters
 
 import (
-	"time"
-
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
 )
@@ -60,7 +58,7 @@ type Op struct {
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
-	state    algorithms.State // after the check, while it is being decided; for a log, At is what MoreAfter returns
+	state    algorithms.State // after the check, while it is being decided; not of a log
 	returned int64            // of a bucket: how much was put back into it before; see Table.recordTake
 	location location
 }
@@ -84,15 +82,6 @@ func (op *Op) Took() bool {
 // Refuses reports whether op, already decided, makes its check fail.
 func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
-}
-
-// MoreAfter returns how long until op's limit, a sliding window or a log, has more left than after the check; zero if nothing is
-// used, or if a log has a queue or a debt. It is valid only for the Take or Peek that admitted the whole check.
-func (op *Op) MoreAfter() time.Duration {
-	if op.Limit.Kind == algorithms.SlidingLog {
-		return time.Duration(op.state.At)
-	}
-	return op.Limit.MoreAfter(op.state, op.At, op.Decision.Remaining)
 }
 
 // TakeRecord describes what op took, for a later Give. It refers to the window or time in which the check proceeds, after its

@@ -228,6 +228,7 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	}
 	op.state, op.Full = state, false
 	d.Allowed, d.Remaining, d.Used, d.RetryAfter, d.ResetAfter, d.Delay = true, l.Burst-used, used, 0, reset, 0
+	d.MoreAfter = l.MoreQuickly(state)
 	fullness := min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1) // as fullnessAfterCheck
 	g.set(slot, algorithms.TokenBucket, state, fullness, freshAtSteady(now.Steady, reset))
 	return true
@@ -403,7 +404,6 @@ func (t *Table) decideLog(s *shard, op *Op) {
 	}
 	before := log.Len()
 	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
-	op.state.At = int64(log.MoreAfter(op.Limit, op.At, &op.Decision))
 	if log.Len() != before {
 		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
 	}
@@ -477,7 +477,8 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 // protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
 // with it the expiry, may have changed since the counter was stored.
 func (s *shard) protectRefused(op *Op) {
-	refusing := op.Decision.RetryAfter != algorithms.Never
+	// If there is no capacity now, as in a region without a share, there may be some later.
+	refusing := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
 	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
 		if refusing {

@@ -1,13 +1,18 @@
 package limiter
 
-import "github.com/rlnode/rlnode/rules"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
 
 // FollowLoads sets the function that returns the step in force for each rule of a set, by Rule.Index: −1 for none. A nil result
-// means that no rule has a step in force. SetRules and UpdateSteps call it only for sets with at least one adaptive rule.
-func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
+// means that no rule has a step in force. SetRules and UpdateSteps call it only for sets with at least one adaptive rule. left
+// returns how much longer the load of a source is known; 0 if it is measured all the time, or unknown. It may be nil.
+func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source string) time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.loadSteps = steps
+	l.loadSteps, l.loadLeft = steps, left
 }
 
 // UpdateSteps updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the

@@ -21,7 +21,7 @@ rules:
 func TestAdapt(t *testing.T) {
 	l := open(t, adaptiveRules)
 	step := -1
-	l.FollowLoads(func(s *rules.Set) []int { return []int{-1, step} })
+	l.FollowLoads(func(s *rules.Set) []int { return []int{-1, step} }, nil)
 	query := func(rule string) Query { return Query{Rule: rule, Key: []string{"a"}, ByKey: true} }
 	ask := func(rule string) (bool, int64, int64) {
 		a := check(t, l, epoch, query(rule))
@@ -63,7 +63,7 @@ func TestAdapt(t *testing.T) {
 // A check whose limits are lowered allocates no more than any other.
 func TestAdaptAllocatesNothing(t *testing.T) {
 	l := open(t, adaptiveRules)
-	l.FollowLoads(func(s *rules.Set) []int { return []int{-1, 0} })
+	l.FollowLoads(func(s *rules.Set) []int { return []int{-1, 0} }, nil)
 	l.UpdateSteps()
 	q, a := Query{Rule: "busy", Key: []string{"a"}, ByKey: true}, &Answer{}
 	if n := testing.AllocsPerRun(100, func() {

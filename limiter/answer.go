@@ -131,30 +131,6 @@ func (a *Answer) Delay() (longest time.Duration) {
 	return longest
 }
 
-// MoreAfter returns how long it takes until more of the i-th limit is available than now; zero if nothing is used, or if this
-// node does not know. For a sliding window and a log it is known only after a refusal, or if this node admitted the check as the
-// owner.
-func (a *Answer) MoreAfter(i int) (more time.Duration) {
-	la := &a.Limits[i]
-	switch {
-	case la.Blocked, la.Full:
-	case la.Limit.Kind == algorithms.FixedWindow, la.Limit.Kind == algorithms.FirstWindow:
-		more = la.ResetAfter
-	case la.Limit.Kind.Bucket():
-		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
-			break // this node's share drains more slowly than the limit
-		}
-		// The time in which one unit drains, rounded up.
-		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
-	case a.scratch.decidedHere && a.Allowed: // a sliding window or a log
-		more = a.scratch.ops[i].MoreAfter()
-	}
-	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {
-		more = la.RetryAfter
-	}
-	return more
-}
-
 // LimitAnswer is one limit's part of an answer.
 type LimitAnswer struct {
 	Rule  *rules.Rule
@@ -168,6 +144,7 @@ type LimitAnswer struct {
 	alone   bool  // decided within this node's share, without the owner
 	lack    lack  // whose share has refused
 	Subject int32 // index in Query.Subjects; 0 if there are none
+	Cost    int64 // that the check has in the limit's unit
 }
 
 // Errors in a Query. Check wraps them with details.

@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"time"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
@@ -35,9 +37,13 @@ func (a *Answer) foldBlocks() {
 		own, blocks := s.ops[first:first+n], s.ops[first+n:first+countHitOps(h)]
 		blocked := false
 		for j := range blocks {
-			if !blocks[j].Decision.Allowed {
-				blockOps(own, &blocks[j])
-				blocked = true
+			if blocks[j].Decision.Allowed {
+				continue
+			}
+			blocked = true
+			a.resolveNever(first, first+n)
+			for k := range own {
+				own[k].Decision = whileBlocked(own[k].Decision, blocks[j].BlockLeft())
 			}
 		}
 
@@ -51,16 +57,17 @@ func (a *Answer) foldBlocks() {
 	s.ops, a.Limits, s.hasBlocks = ops, limits, false
 }
 
-// blockOps makes ops, all of one subject, refuse for at least as long as block does. What is used stays.
-func blockOps(ops []counters.Op, block *counters.Op) {
-	for j := range ops {
-		d := &ops[j].Decision
-		retry := block.Decision.RetryAfter
-		if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > retry) {
-			retry = d.RetryAfter
-		}
-		*d = algorithms.Decision{Used: d.Used, RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.BlockLeft())}
+// whileBlocked returns what a limit decides, in place of d, while its subject is blocked for a time that is left: it refuses, and
+// nothing remains, for at least that long. What is used stays.
+func whileBlocked(d algorithms.Decision, left time.Duration) algorithms.Decision {
+	out := algorithms.Decision{Used: d.Used, RetryAfter: left, ResetAfter: max(d.ResetAfter, left), MoreAfter: left}
+	if d.Remaining == 0 {
+		out.MoreAfter = max(left, d.MoreAfter)
 	}
+	if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > left) {
+		out.RetryAfter, out.Reduced = d.RetryAfter, d.Reduced
+	}
+	return out
 }
 
 // mustWait reports whether subject i must wait until every subject without a block is decided. Otherwise another rule could

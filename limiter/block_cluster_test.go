@@ -38,6 +38,11 @@ func (w *testCluster) expectBlockedEverywhere(what, rule, key string, want time.
 		u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
 		if err != nil || len(u.Limits) != 1 || want == 0 && u.Blocked != 0 || want > 0 && !nearly(u.Blocked, want) {
 			w.t.Errorf("%s: node %d says %+v, %v", what, i, u, err)
+			continue
+		}
+		// Nothing remains before the block ends.
+		if l := &u.Limits[0]; want > 0 && (l.Remaining != 0 || l.ResetAfter < u.Blocked || l.MoreAfter < u.Blocked || !nearly(l.MoreAfter, want)) {
+			w.t.Errorf("%s: node %d says %+v of a subject blocked for %v", what, i, l, u.Blocked)
 		}
 	}
 }

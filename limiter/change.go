@@ -294,9 +294,9 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of c into u.
+// fillUsage writes the result of c into u. It is the only place that makes the state of a subject, for all who read it.
 func (l *Limiter) fillUsage(u *Usage, c *change) {
-	now := l.clock.Now()
+	u.At = l.clock.Now()
 	loans := c.ops[len(u.Limits):]
 	for i := range u.blocks {
 		u.Blocked = max(u.Blocked, loans[i].BlockLeft())
@@ -305,14 +305,14 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		lu.Window, lu.ResetAfter = lu.Limit.WindowAt(now), c.ops[i].Decision.ResetAfter
+		lu.Decision = c.ops[i].Decision
 		if isLoanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
 		}
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Borrowed-lu.Lent)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
 		if u.Blocked > 0 {
-			lu.Remaining = 0
+			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}
 	}
 }

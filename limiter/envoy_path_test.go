@@ -3,8 +3,8 @@ package limiter
 import (
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -18,7 +18,7 @@ envoy:
       - {key: path, value: /a*, rate_limit: {unit: minute, requests_per_unit: 2}, descriptors: [{key: user, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 3}}]}
       - {key: closed, rate_limit: {unit: minute, requests_per_unit: 0}}
 `)
-	l.FollowLoads(func(*rules.Set) []int { return []int{-1, 1} })
+	l.FollowLoads(func(*rules.Set) []int { return []int{-1, 1} }, nil)
 	l.UpdateSteps()
 	user := Query{Rule: "edge.path_/a*.user", Key: []string{"/ab", "u"}, ByKey: true}
 	for i, want := range []bool{true, true, true, false} {
@@ -32,7 +32,7 @@ envoy:
 		t.Errorf("another value shares the counter: %+v", a.Limits[0])
 	}
 	closed := Query{Rule: "edge.closed", Key: []string{"x"}, ByKey: true}
-	if a := check(t, l, epoch, closed); a.Allowed || a.Limits[0].RetryAfter != time.Minute || !strings.Contains(string(a.AppendReason(nil)), `Limit "edge.closed"`) {
+	if a := check(t, l, epoch, closed); a.Allowed || a.Limits[0].RetryAfter != algorithms.Never || !strings.Contains(string(a.AppendReason(nil)), `Limit "edge.closed"`) {
 		t.Errorf("have %+v, %s", a.Limits[0], a.AppendReason(nil))
 	}
 	if u, err := l.Locate(&user); err != nil || u.Rule.Name != user.Rule || len(u.Limits) != 1 || u.Key[1] != "u" {

@@ -87,7 +87,10 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	}
 	share, ok := localcache.ScaleLimit(op.Limit, nodes, rank)
 	if !ok && op.Mode != counters.CountMode { // a count takes its cost all the same
-		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
+		op.Decision = algorithms.Decision{Allowed: op.Cost == 0}
+		if op.Cost > 0 {
+			op.Decision.RetryAfter = algorithms.Never
+		}
 		return false
 	}
 	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
@@ -104,7 +107,6 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 			continue // applyShare decided it
 		}
 		op.CopyOutcome(aloneOp)
-		op.Decision = localcache.UnscaleDecision(op.Decision, op.Limit, op.At, op.Cost)
 	}
 }
 
@@ -182,12 +184,14 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 	case asked.Cost == 0 && d.Remaining < op.Cost: // a peek
 		d = localcache.NoShare(op.Limit, c.now, op.Cost)
 	case asked.Cost == 0 || !admitted:
-		d.Remaining -= op.Cost
+		d.AddRemaining(op.Limit, -op.Cost)
 	}
 	if op.Decision.Allowed && !d.Allowed {
-		op.Decision, op.Full = localcache.UnscaleDecision(d, op.Limit, c.now, op.Cost), asked.Full
+		op.Decision, op.Full = d, asked.Full
 	}
-	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
+	if d.Remaining < op.Decision.Remaining {
+		op.Decision.Remaining, op.Decision.MoreAfter = max(0, d.Remaining), d.MoreAfter
+	}
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 

@@ -118,7 +118,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
 			if asked[i].Mode == counters.PeekMode && res.Allowed { // a peek reports Remaining as if it took the cost
-				ops[i].Decision.Remaining += asked[i].Cost
+				ops[i].Decision.AddRemaining(asked[i].Limit, asked[i].Cost)
 			}
 			refused = refused || !res.Allowed
 		}

@@ -39,8 +39,9 @@ type Limiter struct {
 	// step, or because another node decided by other rules.
 	ratesChangedAt atomic.Int64
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps and notHonoured
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, loadLeft and notHonoured
 	loadSteps   func(*rules.Set) []int
+	loadLeft    func(source string) time.Duration // see FollowLoads; may be nil
 	notHonoured rules.NotHonoured
 }
 
@@ -55,7 +56,8 @@ type activeRules struct {
 	hasGlobal       bool
 	recordedVersion int64
 	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
-	steps []atomic.Int32
+	steps    []atomic.Int32
+	loadLeft func(source string) time.Duration // see FollowLoads; may be nil
 }
 
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
@@ -99,6 +101,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		next.overall.absorb(s)
 	}
 	next.adapt(l.loadSteps)
+	next.loadLeft = l.loadLeft
 	before := l.inForce.Swap(next)
 	if before != nil {
 		l.noteOtherRates()
@@ -558,6 +561,7 @@ func (a *Answer) conclude(l *Limiter) {
 		a.TightestIndex = 0
 		return
 	}
+	a.resolveNever(0, len(limits))
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
 		if la.set(op); !la.Allowed {
@@ -573,14 +577,12 @@ func (a *Answer) conclude(l *Limiter) {
 func (la *LimitAnswer) set(op *counters.Op) {
 	d := &op.Decision
 	la.Allowed, la.Remaining, la.Used, la.Full = d.Allowed, d.Remaining, d.Used, op.Full
-	la.RetryAfter, la.ResetAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.Delay
+	la.RetryAfter, la.ResetAfter, la.MoreAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.MoreAfter, d.Delay
+	la.Reduced, la.Cost = d.Reduced, op.Cost
 }
 
 // concludeRefusal is what conclude does besides for a limit that refuses.
 func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
-	if la.Limit.Capacity() == 0 && la.Limit.WholeCapacity > 0 && op.Cost > la.Limit.WholeCapacity {
-		la.RetryAfter = algorithms.Never // this region has no share now, and none would be enough
-	}
 	l.adviseReturn(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true

@@ -125,7 +125,7 @@ func TestWhatWasReservedBeforeARise(t *testing.T) {
 				w := newTestCluster(t, 3, tt.rules)
 				var step atomic.Int32
 				for _, n := range w.nodes {
-					n.FollowLoads(func(set *rules.Set) []int { return []int{int(step.Load())} })
+					n.FollowLoads(func(set *rules.Set) []int { return []int{int(step.Load())} }, nil)
 					n.UpdateSteps()
 				}
 				time.Sleep(time.Minute) // until a node knows that it knows all rates

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestMoreAfter: MoreAfter is never wrong, whichever node decides the check. For a sliding window and a log, only refusals and the
-// owner's own admissions know it.
+// TestMoreAfter: MoreAfter is known whichever node decides the check, except where a lease only estimates what remains. It does not
+// depend on the cost.
 func TestMoreAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, `rules:
@@ -25,10 +25,7 @@ func TestMoreAfter(t *testing.T) {
 				t.Errorf("%s: decided by %s, want %s", rule, a.DecidedBy, want)
 			}
 			for i := range a.Limits {
-				all = append(all, a.MoreAfter(i))
-				if l := &a.Limits[i]; !l.Allowed && all[i] > l.RetryAfter {
-					t.Errorf("%s: more after %v, retry after %v", rule, all[i], l.RetryAfter)
-				}
+				all = append(all, a.Limits[i].MoreAfter)
 			}
 			return all, a.Allowed
 		}
@@ -39,18 +36,18 @@ func TestMoreAfter(t *testing.T) {
 			known bool
 		}{
 			{owner, "sliding", ByOwner, true},
-			{other, "sliding", ByForward, false},
+			{other, "sliding", ByForward, true},
 			{other, "sliding", ByLease, false},
 			{owner, "bucket", ByOwner, true},
 			{other, "bucket", ByForward, true},
-			{other, "bucket", ByLease, true},
+			{other, "bucket", ByLease, false},
 			{other, "fixed", ByForward, true},
 			{other, "fixed", ByLease, true},
-			{other, "local", ByOwner, false},
+			{other, "local", ByOwner, true},
 		} {
-			if have, _ := more(test.node, test.rule, test.by); (have[0] > 0) != test.known || len(have) > 1 && have[1] > 0 {
+			if have, _ := more(test.node, test.rule, test.by); (have[0] > 0) != test.known {
 				t.Errorf("%s by %s: have %v", test.rule, test.by, have)
-			} else if test.rule == "bucket" && have[0] != time.Hour {
+			} else if test.rule == "bucket" && test.known && (have[0] > time.Hour || have[0] < 59*time.Minute) {
 				t.Errorf("%s by %s: have %v, want the time of one unit", test.rule, test.by, have)
 			}
 		}
@@ -64,9 +61,9 @@ func TestMoreAfter(t *testing.T) {
 			for _, id := range []string{"", "x"} {
 				q := byKey(rule, w.keyOf(rule, owner, nil))
 				q.RequestID = id
-				for n, known := range map[*testNode]bool{owner: true, other: false} {
-					if _, err := n.Reserve(&q, time.Minute, &a); err != nil || !a.Allowed || id == "" && (a.MoreAfter(0) > 0) != known {
-						t.Errorf("%s, reserved: have %v, allowed %t, %v", rule, a.MoreAfter(0), a.Allowed, err)
+				for _, n := range []*testNode{owner, other} {
+					if _, err := n.Reserve(&q, time.Minute, &a); err != nil || !a.Allowed || a.Limits[0].MoreAfter == 0 {
+						t.Errorf("%s, reserved: have %v, allowed %t, %v", rule, a.Limits[0].MoreAfter, a.Allowed, err)
 					}
 				}
 			}

@@ -16,6 +16,30 @@ func (a *Answer) TightestLimit() *LimitAnswer {
 	return &a.Limits[a.TightestIndex]
 }
 
+// Cause is why a limit refuses a check, in the API's words.
+type Cause string
+
+// The causes of a refusal by a limit.
+const (
+	RateLimited    Cause = "rate-limited"     // it is used up
+	CostAboveLimit Cause = "cost-above-limit" // the cost exceeds the capacity, so that the check can never be allowed
+	Reduced        Cause = "reduced"          // the cost exceeds the capacity, which is lower for now than the rules say
+	Blocked        Cause = "blocked"          // the rule blocks the subject
+)
+
+// Cause returns why la refuses.
+func (la *LimitAnswer) Cause() Cause {
+	switch {
+	case la.RetryAfter == algorithms.Never:
+		return CostAboveLimit
+	case la.Blocked:
+		return Blocked
+	case la.Reduced:
+		return Reduced
+	}
+	return RateLimited
+}
+
 // AppendReason appends a sentence, for people, that says why the check was refused.
 func (a *Answer) AppendReason(b []byte) []byte {
 	t := a.TightestLimit()
@@ -41,18 +65,21 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	b = append(b, " of rule "...)
 	b = strconv.AppendQuote(b, t.Rule.Name)
 	b = append(b, " ("...)
-	if whose != "" {
-		b = append(strconv.AppendInt(b, part, 10), " of "...)
-	}
-	b = strconv.AppendInt(b, t.Limit.UndividedAmount(), 10)
-	b = append(b, ' ')
-	b = append(b, t.Limit.Unit...)
-	b = append(b, " per "...)
-	b = append(b, t.Limit.Window...)
+	b = appendRate(b, t.Limit, part, whose != "")
 
 	switch {
 	case t.RetryAfter == algorithms.Never:
-		return append(b, ") can never allow it: the cost is above its capacity."...)
+		b = append(b, ") can never allow it: the cost of "...)
+		b = strconv.AppendInt(b, t.Cost, 10)
+		b = append(b, " is above its capacity of "...)
+		b = strconv.AppendInt(b, t.Limit.Configured().Capacity(), 10)
+		return append(b, '.')
+	case t.Reduced:
+		b = append(b, ") does not allow it now: the cost of "...)
+		b = strconv.AppendInt(b, t.Cost, 10)
+		b = append(b, " is above its capacity, which is below the configured "...)
+		b = strconv.AppendInt(b, t.Limit.Configured().Capacity(), 10)
+		b = append(b, " for now"...)
 	case t.Full:
 		b = append(b, ')')
 	case a.DecidedBy == ByFallback && t.isUncounted():
@@ -78,6 +105,25 @@ func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 		return la.Limit.Amount, "region"
 	}
 	return la.Limit.Amount, ""
+}
+
+// appendRate appends how much a limit allows: "100 requests per 1m", or of a bucket with another burst "5 requests at once, 100
+// per 1m". If isShare is set, it says that the amount is a part: "30 of 100 requests per 1m".
+func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
+	capacity, amount := l.UndividedCapacity(), l.UndividedAmount()
+	if capacity != amount {
+		b = append(strconv.AppendInt(b, capacity, 10), ' ')
+		b = append(append(b, l.Unit...), " at once, "...)
+	}
+	if isShare {
+		b = append(strconv.AppendInt(b, part, 10), " of "...)
+	}
+	b = strconv.AppendInt(b, amount, 10)
+	if capacity == amount {
+		b = append(append(b, ' '), l.Unit...)
+	}
+	b = append(b, " per "...)
+	return append(b, l.Window...)
 }
 
 // isUncounted reports whether `on_partition: deny` refused the check, rather than a counter. It is valid for an answer with

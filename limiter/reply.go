@@ -129,13 +129,14 @@ func codeLife(c *wire.Coder, life *counters.Life) {
 	wire.Number(c, &life.Resets, math.MaxInt64)
 }
 
-const minResultBytes = 4 // the minimum size of an encoded result
+const minResultBytes = 5 // the minimum size of an encoded result
 
 func (r *result) code(c *wire.Coder) {
 	more := r.RetryAfter != 0 || r.Delay != 0 || r.Used != 0
-	c.Flags(&r.Allowed, &r.full, &more)
+	c.Flags(&r.Allowed, &r.full, &more, &r.Reduced)
 	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
+	wire.Number(c, &r.MoreAfter, math.MaxInt64)
 	wire.Varint(c, &r.when)
 	if more {
 		wire.Varint(c, &r.RetryAfter)

@@ -421,7 +421,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 	m.counts.standbyDecisions.Add(1)
 	for i := range ops {
 		op := &ops[i]
-		op.Decision, op.Full = localcache.UnscaleDecision(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
+		op.Decision, op.Full = asked[i].Decision, asked[i].Full
 		if !peek || op.Cost == 0 {
 			continue
 		}
@@ -431,7 +431,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 				verdict = counters.Refused
 			}
 		} else {
-			op.Decision.Remaining -= op.Cost
+			op.Decision.AddRemaining(op.Limit, -op.Cost)
 		}
 	}
 	return verdict

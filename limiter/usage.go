@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -18,8 +19,9 @@ type Usage struct {
 	Hash      rules.Hash // of rule and subject
 	// Unknown is the number of further counters of the subject, whose limits this node does not know; see Limiter.Usage.
 	Unknown int
-	// Blocked is how much longer the rule blocks the subject; zero if it does not.
+	// Blocked is how much longer the rule blocks the subject; zero if it does not. Nothing remains of its limits until then.
 	Blocked time.Duration
+	At      algorithms.Instant // when the usage was read
 
 	// Shares holds each region's share of the first limit of a global rule, by the version in force. It is nil for other rules,
 	// or if the regions were not asked.
@@ -30,18 +32,17 @@ type Usage struct {
 	blocks []*rules.Limit // of the rule
 }
 
-// LimitUsage reports what a subject has used of one limit.
+// LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is without what is
+// leased; it is above Share in debt. Remaining is Share − Used − Leased, but never negative, and 0 while the subject is blocked or a
+// queue is ahead.
 type LimitUsage struct {
-	Limit      *rules.Limit
-	Window     time.Duration // true length of the current window
-	Share      int64         // what there is to use where the counter is: in this region with loans, or at this node for a local rule
-	Used       int64         // rounded up, without what is leased; above Share if in debt
-	Leased     int64         // debited for other nodes, which have not spent it
-	Lent       int64         // to other regions
-	Borrowed   int64         // from other regions
-	Remaining  int64         // Share − Used − Leased, but never negative; 0 while the subject is blocked or a queue is ahead
-	ResetAfter time.Duration
-	Estimated  bool // a node did not say how much it has not spent: that counts as used
+	Limit *rules.Limit
+	algorithms.Decision
+	Share     int64 // what there is to use where the counter is: in this region with loans, or at this node for a local rule
+	Leased    int64 // debited for other nodes, which have not spent it
+	Lent      int64 // to other regions
+	Borrowed  int64 // from other regions
+	Estimated bool  // a node did not say how much it has not spent: that counts as used
 }
 
 // Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only

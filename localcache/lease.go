@@ -153,13 +153,17 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		le.grants[0].parts[i].left -= took
 		l.demand.record(op.Cost)
 		d := ageDecision(l.lastDecision, now-le.decisionAt)
-		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
+		d.Allowed, d.RetryAfter, d.Delay, d.MoreAfter = true, 0, 0, 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		d.Used = op.Limit.Capacity() - d.Remaining
 		d.Remaining -= op.Cost - took // as in every peek
+		// What remains is an estimate, so it is not known when it grows, except that a window ends.
+		if op.Limit.Kind == algorithms.FixedWindow {
+			d.MoreAfter = d.ResetAfter
+		}
 		op.Decision, op.Full = d, false
 	}
 	le.lastUsed = now
@@ -169,6 +173,7 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
 	d.ResetAfter = max(0, d.ResetAfter-passed)
+	d.MoreAfter = max(0, d.MoreAfter-passed)
 	if d.RetryAfter > 0 {
 		d.RetryAfter = max(time.Nanosecond, d.RetryAfter-passed)
 	}
@@ -217,7 +222,7 @@ func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	for i := range ops {
 		d := ageDecision(r.ops[i].decision, now-r.at)
 		switch {
-		case ops[i].Limit.Capacity() > 0 && ops[i].Cost > ops[i].Limit.Capacity():
+		case ops[i].Cost > ops[i].Limit.Capacity():
 			d.RetryAfter = algorithms.Never
 		case !r.refuses(i, now, ops[i].Cost):
 			d.Allowed, d.RetryAfter = true, 0

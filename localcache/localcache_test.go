@@ -52,13 +52,6 @@ func TestWithoutShare(t *testing.T) {
 			t.Errorf("%s: have %+v, want %+v", tt.name, have, tt.want)
 		}
 	}
-	window := tests[0].limit
-	if d := UnscaleDecision(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
-		t.Errorf("above the share only: have %+v", d)
-	}
-	if d := UnscaleDecision(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
-		t.Errorf("above the limit: have %+v", d)
-	}
 }
 
 func TestCounters(t *testing.T) {

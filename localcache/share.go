@@ -43,15 +43,6 @@ func NoShare(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms
 	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
-// UnscaleDecision converts a decision under a share into one under the whole limit l: a cost that exceeds the share but not the
-// limit may be allowed once the owner is back.
-func UnscaleDecision(d algorithms.Decision, l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms.Decision {
-	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
-		d.RetryAfter = retryWithoutCounter(l, now)
-	}
-	return d
-}
-
 // retryWithoutCounter returns how long to wait when no counter gives a better answer: for fixed windows, until the window ends; for
 // buckets, until one unit has come back; otherwise one window.
 func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Duration {

@@ -82,7 +82,7 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(g *grant) bool) {
 			if !d.Allowed {
 				most = max(d.Remaining, min(most, ops[j].Cost-1))
 			}
-			d.Remaining = max(d.Remaining, min(d.Remaining+left, most))
+			d.AddRemaining(ops[j].Limit, max(0, min(left, most-d.Remaining)))
 			d.Used = max(0, d.Used-left)
 		}
 	}

@@ -238,7 +238,7 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closeOnRelease(n.limiter)
-	n.limiter.FollowLoads(n.loads.Steps)
+	n.limiter.FollowLoads(n.loads.Steps, n.loads.Left)
 	n.recent.ruleStats = n.limiter.Stats
 	n.recent.endHistoryStep = n.limiter.EndHistoryStep
 	if n.meter != nil {

@@ -160,10 +160,15 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	if inline {
 		out.Rule = ""
 	}
+	if u.Blocked > 0 {
+		out.BlockedUntil = time.Unix(0, u.At.Wall).Add(ceilMillis(u.Blocked))
+	}
 	for _, l := range u.Limits {
+		shown := l.Limit.ShownAt(u.At)
 		out.Limits = append(out.Limits, client.LimitUsage{
-			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: ceilMillis(l.Window),
-			Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter),
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity, Window: ceilMillis(shown.Window),
+			Rate: rateOf(&shown), Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
+			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter),
 		})
 	}
 	return out, nil
@@ -443,12 +448,21 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	}
 	if t := a.TightestLimit(); t != nil {
 		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
-		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = ceilMillis(t.Limit.WindowAt(a.Now)), ceilMillis(t.ResetAfter), ceilMillis(t.RetryAfter), ceilMillis(a.Delay())
+		shown := t.Limit.ShownAt(a.Now)
+		d.Window, d.Rate = ceilMillis(shown.Window), rateOf(&shown)
+		d.ResetAfter, d.RetryAfter, d.MoreAfter = ceilMillis(t.ResetAfter), ceilMillis(t.RetryAfter), ceilMillis(t.MoreAfter)
+		d.Delay = ceilMillis(a.Delay())
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
 	}
 	if !a.Allowed {
 		d.Reason, d.Refusal = string(a.AppendReason(nil)), toRefusal(a)
+		switch t := a.TightestLimit(); {
+		case a.Denied():
+			d.Code = string(api.Denied)
+		case !a.Counted:
+			d.Code = string(t.Cause())
+		}
 		for i := range a.Limits {
 			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
 				d.Violated = append(d.Violated, l.Limit.Name)
@@ -461,10 +475,11 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	d.Limits = make([]client.LimitDecision, len(a.Limits))
 	for i := range a.Limits {
 		l := &a.Limits[i]
+		shown := l.Limit.ShownAt(a.Now)
 		d.Limits[i] = client.LimitDecision{
-			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(),
-			Window: ceilMillis(l.Limit.WindowAt(a.Now)), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
-			MoreAfter: ceilMillis(a.MoreAfter(i)), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity,
+			Window: ceilMillis(shown.Window), Rate: rateOf(&shown), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
+			MoreAfter: ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
 	if q.Headers {
@@ -474,6 +489,10 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		d.Limits = nil
 	}
 	return d
+}
+
+func rateOf(s *rules.Shown) client.Rate {
+	return client.Rate{Limit: s.Amount, Per: ceilMillis(s.Per)}
 }
 
 // ceilMillis rounds d up to whole milliseconds, as answers over HTTP do. It leaves client.Never unchanged.

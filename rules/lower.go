@@ -34,7 +34,11 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].loweredCache, all[i].shareCache = nil, nil
-		all[i].Amount, all[i].WholeCapacity, all[i].BorrowTarget = scaled(l.Amount, factor), scaled(l.WholeCapacity, factor), scaled(l.BorrowTarget, factor)
+		all[i].configured = l.Configured()
+		all[i].Amount = scaled(l.Amount, factor)
+		all[i].WholeCapacity = scaled(l.WholeCapacity, factor)
+		all[i].WholeAmount = scaled(l.WholeAmount, factor)
+		all[i].BorrowTarget = scaled(l.BorrowTarget, factor)
 		if l.Kind.Bucket() {
 			all[i].Burst = scaled(l.Burst, factor)
 		}

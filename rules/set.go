@@ -170,8 +170,8 @@ type Limit struct {
 	// subject's hash it identifies the counter. Amounts and names are not part of it, so they can change without losing
 	// what was used.
 	ID uint64
-	// WholeCapacity is the capacity of the undivided limit if this is a region's share; otherwise 0.
-	WholeCapacity int64
+	// WholeCapacity and WholeAmount are the capacity and the Amount of the undivided limit if this is a region's share; otherwise 0.
+	WholeCapacity, WholeAmount int64
 	// BorrowTarget is the amount that a region tries to keep available by borrowing, for a fixed window divided among regions:
 	// its share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	BorrowTarget int64
@@ -180,27 +180,9 @@ type Limit struct {
 
 	inWindow     *windowDivision // how regions divide it in the current window; nil if as in the version in force
 	undivided    *Limit          // the limit of which this is a share; nil if it is no share
+	configured   *Limit          // see Configured; nil if it is this one
 	shareCache   *shareCache     // only for the first limit of each list of a global rule; else nil
 	loweredCache *loweredCache   // only for the first limit of each list of a rule with `adaptive`; else nil
-}
-
-// UndividedCapacity returns the capacity that answers show: that of all regions together if regions divide the limit.
-func (l *Limit) UndividedCapacity() int64 {
-	if l.WholeCapacity > 0 {
-		return l.WholeCapacity
-	}
-	return l.Capacity()
-}
-
-// UndividedAmount returns the amount that sentences show: that of all regions together if regions divide the limit.
-func (l *Limit) UndividedAmount() int64 {
-	switch {
-	case l.WholeCapacity == 0:
-		return l.Amount
-	case l.undivided != nil && l.Kind.Bucket():
-		return l.undivided.Amount
-	}
-	return l.WholeCapacity
 }
 
 // Hit is a rule that applies to a check, for one subject.

@@ -331,7 +331,8 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
-		all[i].undivided, all[i].WholeCapacity = l, l.Capacity()
+		all[i].undivided, all[i].configured = l, l.Configured()
+		all[i].WholeCapacity, all[i].WholeAmount = l.Capacity(), l.Amount
 		all[i].shareCache = nil
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}

@@ -334,7 +334,7 @@ func TestUsageOwnerTop(t *testing.T) {
 		want         string
 	}{
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `{"rule":"login","key":"198.51.100.7","owner":"n1","limits":[{"name":"login","algorithm":"sliding-window-log","unit":"requests","limit":5,"window_ms":3600000,"used":5,"remaining":0,`},
-		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"shares":{},"blocked_until_ms":0}`},
+		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"blocked_until_ms":0,"shares":{}}`},
 		{"GET", "/v1/usage?rule=login&key=::ffff:198.51.100.7", 200, `"used":5`},
 		{"GET", "/v1/usage?" + pair, 200, `{"rule":"pair","key":["acme","/chat"],"owner":"n1","limits":[{"name":"pair","algorithm":"token-bucket","unit":"requests","limit":3,"window_ms":3600000,"used":1,"remaining":2,`},
 		{"GET", "/v1/usage?rule=all", 200, `"key":[],`},

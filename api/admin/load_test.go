@@ -27,7 +27,7 @@ func startLoads(t *testing.T) *apitest.Node {
 	var follow *limiter.Limiter
 	n := startNode(t, func(c *apitest.Config) {
 		follow = c.Decider.(*limiter.Limiter)
-		follow.FollowLoads(known.Steps)
+		follow.FollowLoads(known.Steps, known.Left)
 		c.Loads = known
 	})
 	doc, err := rules.Parse([]byte(loadRules))

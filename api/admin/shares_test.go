@@ -29,7 +29,7 @@ rules:
 	})
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"world","key":"x","detail":true}`})
 	if resp.Header.Get("X-RateLimit-Limit") != "900" || resp.Header.Get("X-RateLimit-Remaining") != "449" ||
-		!strings.Contains(resp.Header.Get("RateLimit-Policy"), ";q=900;") || strings.Count(body, `"limit":900`) != 2 ||
+		!strings.Contains(resp.Header.Get("RateLimit-Policy"), ";q=900;") || strings.Count(body, `"limit":900`) != 4 ||
 		strings.Count(body, `"remaining":449`) != 2 {
 		t.Errorf("have %v %s", resp.Header, body)
 	}
@@ -38,7 +38,7 @@ rules:
 		`"limit":900,"window_ms":3600000,"used":1,"remaining":449,`,
 		`"shares":{"eu":450,"us":450},"regions":{` +
 			`"eu":{"reachable":true,"limits":[{"name":"world","share":450,"used":1,"own":1,"leased":0,"lent":0,"borrowed":0,"remaining":449}]},` +
-			`"us":{"reachable":false,"limits":[]}},"blocked_until_ms":0}`,
+			`"us":{"reachable":false,"limits":[]}}}`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("have %s, want %s", body, want)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/api"
@@ -102,16 +101,8 @@ func (s *Server) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
 	b = codec.AppendString(b, owner)
 	b = codec.AppendUsage(b, u)
 	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
-	s.sendJSON(w, append(codec.AppendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
+	s.sendJSON(w, append(b, '}'))
 	return nil
-}
-
-// blockedUntil returns when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
-func blockedUntil(u *limiter.Usage) int64 {
-	if u.Blocked <= 0 {
-		return 0
-	}
-	return time.Now().Add(u.Blocked).UnixMilli()
 }
 
 // SubjectOwner is the answer to GET /v1/owner.

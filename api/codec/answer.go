@@ -17,9 +17,8 @@ const (
 )
 
 const (
-	quotaExceededType  = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-	quotaExceededTitle = "Request cannot be satisfied as assigned quota has been exceeded"
-	quotaExceeded      = `"type":"` + quotaExceededType + `","title":"` + quotaExceededTitle + `","status":`
+	quotaExceededType = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	quotaExceeded     = `"type":"` + quotaExceededType + `","title":"` + api.QuotaExceeded + `","status":`
 )
 
 // deniedError is the error for a check that the deny list or the default refused, not a limit.
@@ -75,12 +74,16 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 	return r.AppendDecision(b, a, q, node)
 }
 
-// AppendDecision appends the fields of decision a about q, and closes the object. A denied check has a code, also within a
+// AppendDecision appends the fields of decision a about q, and closes the object. A refused check has a code, also within a
 // batch. node must be the same in every call.
 func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
-	if a.Denied() {
+	switch {
+	case a.Denied():
 		b = AppendString(append(b, `"code":`...), string(deniedError.Code))
+		b = append(b, ',')
+	case !a.Allowed && !a.Counted:
+		b = AppendString(append(b, `"code":`...), string(t.Cause()))
 		b = append(b, ',')
 	}
 	b = AppendBool(b, `"allowed":`, a.Allowed)
@@ -119,35 +122,52 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 // about the same limit.
 type limitFieldsCache struct {
 	rule, unit []byte // copies, because an inline limit does not outlive its request
-	capacity   int64
-	window     time.Duration
-	// The text before the value of used, and the text between the values of remaining and reset_after_ms.
-	beforeUsed, afterRemaining []byte
+	shown      rules.Shown
+	// The text before the value of used, between the values of remaining and reset_after_ms, and after the value of delay_ms.
+	beforeUsed, afterRemaining, afterDelay []byte
 }
 
 // append appends the fields that describe limit l, in the order that the API documents.
 func (c *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
-	c.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
+	c.set(l.Rule.Name, l.Limit.Unit, l.Limit.ShownAt(a.Now))
 	b = append(b, c.beforeUsed...)
 	b = strconv.AppendInt(b, l.Used, 10)
 	b = AppendInt(b, `,"remaining":`, l.Remaining)
 	b = append(b, c.afterRemaining...)
 	b = strconv.AppendInt(b, Millis(l.ResetAfter), 10)
 	b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
-	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
+	b = appendMoreAfter(b, l.MoreAfter)
+	b = AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
+	return append(b, c.afterDelay...)
+}
+
+// appendMoreAfter appends in which time more is left than now, unless it is 0: not known, or never.
+func appendMoreAfter(b []byte, more time.Duration) []byte {
+	if more <= 0 {
+		return b
+	}
+	return AppendInt(b, `,"more_after_ms":`, Millis(more))
 }
 
 // set makes c describe a limit, unless it already does.
-func (c *limitFieldsCache) set(rule, unit string, capacity int64, window time.Duration) {
-	if c.capacity == capacity && c.window == window && string(c.rule) == rule && string(c.unit) == unit && len(c.beforeUsed) > 0 {
+func (c *limitFieldsCache) set(rule, unit string, shown rules.Shown) {
+	if c.shown == shown && string(c.rule) == rule && string(c.unit) == unit && len(c.beforeUsed) > 0 {
 		return
 	}
-	c.capacity, c.window = capacity, window
+	c.shown = shown
 	c.rule, c.unit = append(c.rule[:0], rule...), append(c.unit[:0], unit...)
 	c.beforeUsed = AppendString(append(c.beforeUsed[:0], `,"rule":`...), rule)
-	c.beforeUsed = append(AppendInt(c.beforeUsed, `,"limit":`, capacity), `,"used":`...)
+	c.beforeUsed = append(AppendInt(c.beforeUsed, `,"limit":`, shown.Capacity), `,"used":`...)
 	c.afterRemaining = AppendString(append(c.afterRemaining[:0], `,"unit":`...), unit)
-	c.afterRemaining = append(AppendInt(c.afterRemaining, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
+	c.afterRemaining = append(AppendInt(c.afterRemaining, `,"window_ms":`, Millis(shown.Window)), `,"reset_after_ms":`...)
+	c.afterDelay = appendRate(c.afterDelay[:0], &shown)
+}
+
+// appendRate appends what a limit allows over time.
+func appendRate(b []byte, s *rules.Shown) []byte {
+	b = AppendInt(b, `,"rate":{"limit":`, s.Amount)
+	b = AppendInt(b, `,"per_ms":`, Millis(s.Per))
+	return append(b, '}')
 }
 
 // appendLimits appends every limit that was evaluated.
@@ -161,31 +181,30 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		}
 		b = append(b, `{"rule":`...)
 		b = AppendString(b, l.Rule.Name)
-		b = appendLimit(append(b, ','), l.Limit, l.Limit.WindowAt(a.Now))
+		shown := l.Limit.ShownAt(a.Now)
+		b = appendLimit(append(b, ','), l.Limit, &shown)
 		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
 		b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
-		if more := a.MoreAfter(i); more > 0 {
-			b = AppendInt(b, `,"more_after_ms":`, Millis(more))
-		}
+		b = appendMoreAfter(b, l.MoreAfter)
 		b = AppendBool(b, `,"allowed":`, l.Allowed)
 		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
-		b = append(b, '}')
+		b = append(appendRate(b, &shown), '}')
 	}
 	return append(b, ']')
 }
 
 // appendLimit appends the fields that identify a limit.
-func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
+func appendLimit(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
 	b = append(b, `"name":`...)
 	b = AppendString(b, l.Name)
 	b = append(b, `,"algorithm":"`...)
 	b = append(b, l.Kind.String()...)
 	b = append(b, `","unit":`...)
 	b = AppendString(b, l.Unit)
-	b = AppendInt(b, `,"limit":`, l.UndividedCapacity())
-	return AppendInt(b, `,"window_ms":`, Millis(window))
+	b = AppendInt(b, `,"limit":`, shown.Capacity)
+	return AppendInt(b, `,"window_ms":`, Millis(shown.Window))
 }
 
 // appendViolated appends the names of the limits that refused the check.

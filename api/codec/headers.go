@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -29,6 +30,9 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 	if a.Set.Headers.XRateLimit {
 		r.addHeader("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
 		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
+		if t.RetryAfter == algorithms.Never {
+			return // who reads when the counter is reset would ask the same again then
+		}
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
 			// Round up the point in time, not the duration until then.
@@ -79,8 +83,8 @@ func (r *Reply) intValue(v int64) []byte {
 	return r.values[from:]
 }
 
-// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10. It leaves out the parameter t, the time until more is
-// available, where that would be later than Retry-After.
+// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-11. It leaves out the parameter t, the time until more is
+// available, where that would be later than Retry-After, and everywhere if the check can never be allowed.
 func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	from := len(r.values)
 	for n, i := range r.order {
@@ -89,15 +93,24 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = append(r.values, ", "...)
 		}
 		r.values = appendQuoted(r.values, l.Name)
-		r.values = AppendInt(r.values, ";q=", min(l.UndividedCapacity(), maxFieldInteger))
+		shown := l.ShownAt(a.Now)
+		q, w := shown.Quota()
+		r.values = AppendInt(r.values, ";q=", min(q, maxFieldInteger))
 		if l.UnitID != 0 { // requests are the default
 			r.values = appendQuoted(append(r.values, ";qu="...), l.Unit)
 		}
-		r.values = AppendInt(r.values, ";w=", max(1, seconds(l.WindowAt(a.Now))))
+		r.values = AppendInt(r.values, ";w=", w)
 	}
 	policy := r.values[from:len(r.values):len(r.values)]
+
 	from = len(r.values)
-	retry := a.Limits[a.TightestIndex].RetryAfter
+	latest := int64(math.MaxInt64) // of t
+	switch retry := a.Limits[a.TightestIndex].RetryAfter; {
+	case retry == algorithms.Never:
+		latest = 0
+	case retry > 0:
+		latest = seconds(retry)
+	}
 	for n, i := range r.order {
 		l := &a.Limits[i]
 		if n > 0 {
@@ -105,8 +118,8 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 		}
 		r.values = appendQuoted(r.values, l.Limit.Name)
 		r.values = AppendInt(r.values, ";r=", min(l.Remaining, maxFieldInteger))
-		if more := a.MoreAfter(int(i)); more > 0 && (retry <= 0 || more <= retry) {
-			r.values = AppendInt(r.values, ";t=", seconds(more))
+		if t := seconds(l.MoreAfter); t > 0 && t <= latest {
+			r.values = AppendInt(r.values, ";t=", t)
 		}
 	}
 	r.addHeader("RateLimit-Policy", policy)

@@ -110,7 +110,7 @@ func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denySt
 		return AppendString(b, otherwise)
 	}
 	b := member(r.Body, `{"type":`, refusal.Type, quotaExceededType)
-	b = member(b, `,"title":`, refusal.Title, quotaExceededTitle)
+	b = member(b, `,"title":`, refusal.Title, api.QuotaExceeded)
 	b = AppendInt(b, `,"status":`, int64(r.Status))
 	r.scratch = a.AppendReason(r.scratch[:0])
 	b = member(b, `,"detail":`, refusal.Detail, UnsafeString(r.scratch))

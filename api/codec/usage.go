@@ -1,6 +1,10 @@
 package codec
 
-import "github.com/rlnode/rlnode/limiter"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
 
 // AppendSubject starts a JSON object with the rule or the namespace of u, and its key.
 func AppendSubject(b []byte, u *limiter.Usage) []byte {
@@ -45,7 +49,7 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// AppendUsage appends the usage of each limit of u.
+// AppendUsage appends the usage of each limit of u, and until when u's subject is blocked, in Unix milliseconds; 0 if it is not.
 func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range u.Limits {
@@ -53,19 +57,25 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendLimit(append(b, '{'), l.Limit, l.Window)
+		shown := l.Limit.ShownAt(u.At)
+		b = appendLimit(append(b, '{'), l.Limit, &shown)
 		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
 		b = AppendInt(b, `,"leased":`, l.Leased)
 		b = AppendInt(b, `,"share":`, l.Share)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
+		b = appendMoreAfter(b, l.MoreAfter)
 		if l.Estimated {
 			b = append(b, `,"estimated":true`...)
 		}
-		b = append(b, '}')
+		b = append(appendRate(b, &shown), '}')
 	}
 	if b = append(b, ']'); u.Unknown > 0 {
 		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
 	}
-	return b
+	until := int64(0)
+	if u.Blocked > 0 {
+		until = Millis(time.Duration(u.At.Wall) + u.Blocked)
+	}
+	return AppendInt(b, `,"blocked_until_ms":`, until)
 }

@@ -185,7 +185,7 @@ func TestVectors(t *testing.T) {
 			{oneDescriptor("q1", "", ""), over("requestsPerUnit:1,unit:YEAR", "")},
 		}},
 		{"a bucket", []step{
-			{oneDescriptor("bucket", "", ""), ok("requestsPerUnit:4,unit:YEAR", "3")},
+			{oneDescriptor("bucket", "", ""), ok("requestsPerUnit:10,unit:YEAR", "3")},
 		}},
 		{"a descriptor twice", []step{
 			{twice("three", "t", "", ""), twoAnswers("OK", three, "OK 2", "OK 1")},

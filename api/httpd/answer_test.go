@@ -63,8 +63,8 @@ func newFixed() *fixed {
 		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, TightestIndex: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
 		Limits: []limiter.LimitAnswer{
-			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond}},
-			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Used: 588, Remaining: 412, ResetAfter: 35_279_000_001}},
+			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond, MoreAfter: time.Millisecond}},
+			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Used: 588, Remaining: 412, ResetAfter: 35_279_000_001, MoreAfter: 35_279_000_001}},
 			{Rule: shadow, Limit: window("new", 1, time.Minute, "1m"), Decision: algorithms.Decision{RetryAfter: algorithms.Never, ResetAfter: time.Second}},
 		},
 	}}
@@ -138,12 +138,12 @@ X-RateLimit-Remaining: 412
 X-RateLimit-Reset: 1700000036
 `,
 			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+				`"reset_after_ms":35280,"retry_after_ms":0,"more_after_ms":35280,"delay_ms":0,"rate":{"limit":1000,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "refused", body: plainCheck, status: 429,
 			change: func(f *fixed) { f.refuse(1, 1_000_000_001) },
-			headers: policy + `RateLimit: "tenant";r=0;t=2, "ip";r=99;t=1
+			headers: policy + `RateLimit: "tenant";r=0, "ip";r=99;t=1
 X-RateLimit-Limit: 1000
 X-RateLimit-Remaining: 0
 X-RateLimit-Reset: 1700000036
@@ -152,16 +152,16 @@ Retry-After: 2
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) is used up; retry in 1.001 s.",` +
-				`"violated-policies":["tenant"],` +
+				`"violated-policies":["tenant"],"code":"rate-limited",` +
 				`"allowed":false,"rule":"tenant","limit":1000,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+				`"reset_after_ms":35280,"retry_after_ms":1001,"more_after_ms":35280,"delay_ms":0,"rate":{"limit":1000,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "a region's share", body: plainCheck, status: 429,
 			change: func(f *fixed) {
 				f.refuse(1, 1_000_000_001)
 				share := *f.answer.Limits[1].Limit
-				share.Amount, share.WholeCapacity = 300, 900
+				share.Amount, share.WholeCapacity, share.WholeAmount = 300, 900, 900
 				f.answer.Limits[1].Limit = &share
 				f.answer.Set = &rules.Set{}
 			},
@@ -169,28 +169,29 @@ Retry-After: 2
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"This region's share of limit \"tenant\" of rule \"tenant\" (300 of 900 requests per 1m) is used up; retry in 1.001 s.",` +
-				`"violated-policies":["tenant"],` +
+				`"violated-policies":["tenant"],"code":"rate-limited",` +
 				`"allowed":false,"rule":"tenant","limit":900,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+				`"reset_after_ms":35280,"retry_after_ms":1001,"more_after_ms":35280,"delay_ms":0,"rate":{"limit":900,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "never, no headers, detail", body: `{"rule":"tenant","key":"k","detail":true}`, status: 429,
 			change: func(f *fixed) {
 				f.refuse(1, algorithms.Never)
+				f.answer.Limits[1].Cost = 1001
 				f.answer.Set = &rules.Set{}
 				f.answer.Limits = f.answer.Limits[1:]
 				f.answer.TightestIndex = 0
 			},
 			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) can never allow it: the cost is above its capacity.",` +
-				`"violated-policies":["tenant"],` +
+				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) can never allow it: the cost of 1001 is above its capacity of 1000.",` +
+				`"violated-policies":["tenant"],"code":"cost-above-limit",` +
 				`"allowed":false,"rule":"tenant","limit":1000,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":-1,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
+				`"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"delay_ms":0,"rate":{"limit":1000,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
 				`{"rule":"tenant","name":"tenant","algorithm":"fixed-window","unit":"requests","limit":1000,"window_ms":60000,` +
-				`"used":588,"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false},` +
+				`"used":588,"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false,"rate":{"limit":1000,"per_ms":60000}},` +
 				`{"rule":"new","name":"new","algorithm":"fixed-window","unit":"requests","limit":1,"window_ms":60000,` +
-				`"used":0,"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"more_after_ms":1000,"allowed":false,"shadow":true}]}`,
+				`"used":0,"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"allowed":false,"shadow":true,"rate":{"limit":1,"per_ms":60000}}]}`,
 		},
 		{
 			name: "delta, x only", body: plainCheck, status: 200,
@@ -200,7 +201,7 @@ X-RateLimit-Remaining: 412
 X-RateLimit-Reset: 36
 `,
 			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+				`"reset_after_ms":35280,"retry_after_ms":0,"more_after_ms":35280,"delay_ms":0,"rate":{"limit":1000,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "deny list", body: plainCheck, status: 403,
@@ -227,7 +228,7 @@ X-RateLimit-Reset: 36
 			name: "delayed", body: plainCheck, status: 200,
 			change: func(f *fixed) { f.answer.Set = &rules.Set{}; f.answer.Limits[0].Delay = 1500 * time.Microsecond },
 			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
-				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":2,"decided_by":"owner","node":"n2","rules_version":17}`,
+				`"reset_after_ms":35280,"retry_after_ms":0,"more_after_ms":35280,"delay_ms":2,"rate":{"limit":1000,"per_ms":60000},"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 	}
 	for _, tt := range tests {

@@ -178,7 +178,7 @@ func TestBatch(t *testing.T) {
 		}
 		have = append(have, fmt.Sprint(f["allowed"], " ", f["remaining"]))
 	}
-	want := "[true 0 false 0 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4 400 bad-value false list denied]"
+	want := "[true 0 false owner rate-limited 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4 400 bad-value false list denied]"
 	if fmt.Sprint(have) != want {
 		t.Errorf("have %v\nwant %s", have, want)
 	}

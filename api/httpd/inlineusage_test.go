@@ -29,9 +29,9 @@ func TestUsageAndReset(t *testing.T) {
 		{"adjust", `{"namespace":"n","key":"u",` + limits + `,"cost":-1,"costs":{"tokens":200},"request_id":"id"}`, 200, `"used":207,"remaining":0,`},
 		{"adjust", `{"namespace":"n","key":"u",` + limits + `,"cost":-2,"costs":{"tokens":200},"request_id":"id"}`, 409, `"request-id-reused"`},
 		{"reset", `{"namespace":"n","key":"u","request_id":"id"}`, 409, `"request-id-reused"`},
-		{"reset", `{"namespace":"n","key":"u","request_id":"id2"}`, 200, `{"namespace":"n","key":"u","limits":[]}`},
+		{"reset", `{"namespace":"n","key":"u","request_id":"id2"}`, 200, `{"namespace":"n","key":"u","limits":[],"blocked_until_ms":0}`},
 		{"usage", `{"namespace":"n","key":"u",` + limits + `}`, 200, `"used":0,"remaining":9,`},
-		{"usage", `{"namespace":"n","key":"u"}`, 200, `"limits":[]}`},
+		{"usage", `{"namespace":"n","key":"u"}`, 200, `"limits":[],"blocked_until_ms":0}`},
 
 		{"usage", `{}`, 400, `rule is missing: give rule and key, or key and limits; for all counters of a key, namespace and key`},
 		{"usage", `{"key":"u"}`, 400, `(calls without one are in inline)`},

@@ -370,7 +370,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 // setStatus sets the status of a descriptor from la, with what remains after it, and whether it is over the limit.
 func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, over bool) {
 	s := &d.status
-	s.hasLimit, s.requests = true, clampUint32(la.Limit.UndividedCapacity())
+	s.hasLimit, s.requests = true, clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
 	s.unit, s.name = d.unit, ""
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
@@ -464,7 +464,7 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 // setGivenStatus sets the status of a descriptor whose hits were given back; u is the usage afterwards.
 func (d *descriptor) setGivenStatus(u *limiter.Usage) {
 	l, s := &u.Limits[0], &d.status
-	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.UndividedCapacity()), d.unit
+	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.ShownAt(u.At).Amount), d.unit
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
 	}

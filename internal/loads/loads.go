@@ -211,6 +211,16 @@ func (l *Loads) Load(source string) (load float64, known bool) {
 	return l.load(l.config.Now(), source)
 }
 
+// Left returns how long the load of a source is known if no other is reported; 0 if it is unknown, or measured all the time.
+func (l *Loads) Left(source string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.known[source]; r != nil && source != NodeCPU {
+		return max(0, r.until-l.config.Now())
+	}
+	return 0
+}
+
 // Steps returns the step of each rule of set that is in force now, by Rule.Index; -1: none. It returns nil if no rule
 // is adaptive. Call it when Changed fires, and at least every TickInterval while some rule is Followed.
 func (l *Loads) Steps(set *rules.Set) []int {

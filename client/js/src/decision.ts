@@ -11,6 +11,8 @@ export interface Decision {
   allowed: boolean;
   /** Not allowed, and the cost was taken all the same: all that is over was counted. */
   counted: boolean;
+  /** It can never be allowed as it is: its cost is above the limit's capacity, or it is denied. Repeating it is no use. */
+  never: boolean;
   /** The deny list refused, or no rule applied and the default is to deny: no waiting helps. Answer 403, not 429. */
   denied: boolean;
   /** "inline", or "inline/" and the namespace, of limits that came with the call. */
@@ -20,16 +22,23 @@ export interface Decision {
   /** Rounded up; above `limit` after counts and penalties. */
   used: number;
   remaining: number;
+  /** In which `limit` comes back; of a bucket, in which all of it refills. */
   windowMs: number;
+  /** What the limit allows over time, as the rules say it. */
+  rate?: Rate;
   /** Until the counter is fresh. */
   resetAfterMs: number;
   /** Until the same check could be allowed; -1: never. */
   retryAfterMs: number;
+  /** Until more than `remaining` is available; absent if that is not known, or if it can't grow. */
+  moreAfterMs?: number;
   /** How long to hold an allowed request to keep the rule's rate. */
   delayMs: number;
   decidedBy: DecidedBy;
   node: string;
   rulesVersion: number;
+  /** Why the check was refused: "rate-limited", "cost-above-limit" (see `never`), "reduced", "blocked", "denied"; else empty. */
+  code: string;
   /** Why the check was refused, in a sentence; else empty. */
   reason: string;
   /** The limits that refused, as far as they are known. */
@@ -42,6 +51,12 @@ export interface Decision {
   headers: Record<string, string>;
   /** Why no node decided, if `decidedBy` is "error". */
   error?: RlnodeError;
+}
+
+/** `limit` units in each `perMs`. */
+export interface Rate {
+  limit: number;
+  perMs: number;
 }
 
 /** A rule's own answer to the end user, in place of the usual one. */
@@ -65,11 +80,11 @@ export interface LimitDecision {
   unit: string;
   limit: number;
   windowMs: number;
+  rate?: Rate;
   used: number;
   remaining: number;
   resetAfterMs: number;
   retryAfterMs: number;
-  /** Until more than `remaining` is available; absent if that is not known. */
   moreAfterMs?: number;
   allowed: boolean;
   shadow: boolean;
@@ -96,6 +111,8 @@ export interface Usage {
   limits: LimitUsage[];
   /** How many more counters the subject has whose limits the node does not know. */
   unknown?: number;
+  /** When the rule's block of the subject ends, in Unix time; 0 if it has none. Until then nothing remains. */
+  blockedUntilMs?: number;
 }
 
 export interface LimitUsage {
@@ -104,6 +121,7 @@ export interface LimitUsage {
   unit: string;
   limit: number;
   windowMs: number;
+  rate?: Rate;
   /** What there is to use where the subject is counted: limit, or the region's or the node's part of it. */
   share: number;
   /** Without what is leased; above share in debt. */
@@ -113,6 +131,7 @@ export interface LimitUsage {
   /** share less used and leased; 0 while the subject is blocked. */
   remaining: number;
   resetAfterMs: number;
+  moreAfterMs?: number;
   /** A node did not say how much it holds: that counts as used. */
   estimated?: boolean;
 }
@@ -137,16 +156,17 @@ export function camel(value: Json): Json {
 /** decide returns a decision with what is known of it. */
 export function decide(d: Partial<Decision> & { allowed: boolean }): Decision {
   const out: Decision = {
-    counted: false, denied: false, rule: "", unit: "", limit: 0, used: 0, remaining: 0, windowMs: 0, resetAfterMs: 0, retryAfterMs: 0, delayMs: 0,
-    decidedBy: "error", node: "", rulesVersion: 0, reason: "", violated: [], headers: {}, ...d,
+    counted: false, never: false, denied: false, rule: "", unit: "", limit: 0, used: 0, remaining: 0, windowMs: 0, resetAfterMs: 0, retryAfterMs: 0, delayMs: 0,
+    decidedBy: "error", node: "", rulesVersion: 0, code: "", reason: "", violated: [], headers: {}, ...d,
   }; // prettier-ignore
   if (!out.allowed) {
+    out.never = out.retryAfterMs === -1;
     out.denied = out.decidedBy === "list" || out.decidedBy === "none";
     if (!out.violated[0]) out.violated = out.limits?.filter((l) => !l.allowed && !l.shadow).map((l) => l.name) ?? (out.rule ? [out.rule] : []);
     out.reason ||= out.denied
       ? "The rules deny this."
       : out.rule
-        ? `The limit of ${out.limit} ${out.unit} per ${out.windowMs / 1000} s is used up.`
+        ? `The limit of ${amount(out)} ${out.never ? "can never allow this" : "is used up"}.`
         : "No node of the rate limiter could decide.";
     if (out.retryAfterMs > 0) out.headers["Retry-After"] = String(seconds(out.retryAfterMs));
   }
@@ -157,9 +177,13 @@ export function decide(d: Partial<Decision> & { allowed: boolean }): Decision {
 export function decisionOf(answer: Json): Decision | undefined {
   if (typeof answer?.allowed !== "boolean" || !answer.decided_by || answer.decided_by === "error") return undefined;
   const { refusal, ...plain } = answer; // its names are the rule's
-  const { type: _, title: __, status: ___, code: ____, detail: reason = "", violatedPolicies: violated = [], ...rest } = camel(plain);
+  const { type: _, title: __, status: ___, detail: reason = "", violatedPolicies: violated = [], ...rest } = camel(plain);
   return decide({ reason, violated, ...rest, ...(typeof refusal === "object" && refusal ? { refusal } : {}) });
 }
+
+/** amount says how much a limit allows: "100 requests per 60 s", or "5 requests at once, 100 per 60 s". */
+const amount = ({ limit, unit, windowMs, rate = { limit, perMs: windowMs } }: Decision): string =>
+  `${limit} ${unit}${rate.limit === limit ? "" : ` at once, ${rate.limit}`} per ${rate.perMs / 1000} s`;
 
 export const seconds = (ms: number): number => Math.ceil(ms / 1000);
 

@@ -137,7 +137,7 @@ export class Guard<R> {
 function refuse(d: Decision): Verdict {
   let p: object = {
     type: "https://iana.org/assignments/http-problem-types#quota-exceeded", title: "Request cannot be satisfied as assigned quota has been exceeded",
-    status: 429, detail: d.reason, "violated-policies": d.violated,
+    status: 429, code: d.code || "rate-limited", detail: d.reason, "violated-policies": d.violated,
   }; // prettier-ignore
   let status = 429;
   const headers: Record<string, string> = { ...d.headers, ...problemHeaders };

@@ -67,7 +67,7 @@ export class Local {
       this.#swept = now;
       for (const [id, w] of this.#windows) if (w.ends <= now) this.#windows.delete(id);
     }
-    if (full()) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, reason: "Too many are limited while no node answers.", error });
+    if (full()) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, code: "rate-limited", reason: "Too many are limited while no node answers.", error });
     for (const l of looks) {
       if (refused) break;
       l.used = l.after;
@@ -77,7 +77,7 @@ export class Local {
     const { unit, limit, windowMs, used, allowed, cost, ends } = looks.sort((a: Fields, b: Fields) => left(a) - left(b))[0];
     const resetAfterMs = ends - now;
     return decide({
-      allowed, counted: !allowed && !refused, rule: name, unit, limit, used, remaining: Math.max(0, limit - used), windowMs, resetAfterMs,
+      allowed, counted: !allowed && !refused, code: refused ? (cost > limit ? "cost-above-limit" : "rate-limited") : "", rule: name, unit, limit, used, remaining: Math.max(0, limit - used), windowMs, resetAfterMs,
       retryAfterMs: allowed ? 0 : cost > limit ? -1 : resetAfterMs, decidedBy: "local", error,
     }); // prettier-ignore
   }

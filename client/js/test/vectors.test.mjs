@@ -7,7 +7,7 @@ import { RequestError, RlnodeClient } from "rlnode";
 import { rateLimit as forExpress } from "rlnode/express";
 import { rateLimit as forHono } from "rlnode/hono";
 
-const { addresses, calls, invalid, keys, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
+const { addresses, calls, headers, invalid, keys, values } = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
 
 const camelName = (name) => name.replace(/_(.)/g, (_, c) => c.toUpperCase());
 
@@ -58,7 +58,7 @@ for (const one of calls)
         let have = result[camelName(name)];
         if (name === "key") have = [have].flat();
         if (name === "limits") for (const [i, l] of value.entries()) for (const k in camel(l)) assert.deepEqual(have[i][k], camel(l)[k], k);
-        else assert.deepEqual(have, value, name);
+        else assert.deepEqual(have, name === "rate" ? camel(value) : value, name);
       }
     } else if (one.error.on_error) {
       const closed = new RlnodeClient({ nodes: [server.url], timeoutMs: 5000, onError: "closed" });
@@ -69,6 +69,19 @@ for (const one of calls)
       assert.equal(result, undefined);
       assert.deepEqual([error.name, error.httpStatus, error.code], ["RlnodeError", one.error.status, one.error.code]);
       if (one.error.detail) assert.equal(error.detail, one.error.detail);
+    }
+  });
+
+for (const { name, checks } of headers)
+  test(`headers: ${name}`, async (t) => {
+    const server = await fake(t);
+    const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 5000 });
+    for (const [i, one] of checks.entries()) {
+      server.answer = { status: one.status, body: JSON.stringify(one.answer), headers: one.headers };
+      const d = await client.check({ rule: "r", key: "k", detail: true, headers: true });
+      assert.deepEqual(d.headers, one.headers, `check ${i}`);
+      const { code = "", retry_after_ms, more_after_ms, rate } = one.answer;
+      assert.deepEqual([d.code, d.never, d.moreAfterMs, d.rate], [code, retry_after_ms === -1, more_after_ms, camel(rate)], `check ${i}`);
     }
   });
 

@@ -12,6 +12,7 @@ import pytest
 
 from nodes import ROOT, Answer, Fake
 from rlnode import Decision, NodeError, RequestError, Settlement, Usage
+from rlnode._answers import make_headers, read_decision, with_headers
 from rlnode._requests import question, scrub
 from rlnode._web import Seen, address_of
 
@@ -27,15 +28,17 @@ def as_json(found: Any) -> dict[str, Any]:
     if isinstance(found, Settlement):
         return {"settled": found.settled, "costs": found.costs, "remaining": found.remaining}
     fields = dict(found.__dict__)
-    for name in ("window", "reset_after", "retry_after", "delay", "more_after"):
+    for name in ("window", "reset_after", "retry_after", "delay", "more_after", "blocked_until"):
         if name in fields:
             fields[f"{name}_ms"] = milliseconds(fields[name])
+    if "rate" in fields:
+        fields["rate"] = {"limit": found.rate.limit, "per_ms": milliseconds(found.rate.per)}
     if isinstance(found, (Decision, Usage)):
         fields["limits"] = [as_json(one) for one in found.limits]
     if isinstance(found, Usage):
         fields["key"] = list(found.key)
     if isinstance(found, Decision):
-        fields["denied"], fields["reservation"] = found.denied, fields.get("id")
+        fields["denied"], fields["never"], fields["reservation"] = found.denied, found.never, fields.get("id")
     return fields
 
 
@@ -96,6 +99,18 @@ def test_calls(vector: dict[str, Any], answering: tuple[Fake, list[Answer]], con
         assert not refused.allowed
         assert result.decided_by == refused.decided_by == "error"
         assert refused.error is not None
+
+
+@pytest.mark.parametrize("vector", VECTORS["headers"], ids=lambda v: v["name"])
+def test_headers(vector: dict[str, Any]) -> None:
+    """From an answer without headers, as in a batch, the client makes those that a node sends for a single check."""
+    for check in vector["checks"]:
+        answer = check["answer"]
+        decision = read_decision(answer, "n1", False)
+        have = with_headers(decision, make_headers(decision, "ietf x-ratelimit reset-delta"))
+        assert have.headers == check["headers"]
+        assert (have.code, have.never) == (answer.get("code", ""), answer["retry_after_ms"] == -1)
+        assert agrees(as_json(have), {"rate": answer["rate"], "more_after_ms": answer.get("more_after_ms", 0)})
 
 
 def test_invalid(connect: Callable[..., Any], fake: Callable[..., Fake]) -> None:

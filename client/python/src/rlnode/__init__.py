@@ -7,7 +7,7 @@ True
 """
 
 from ._aio import AsyncClient
-from ._answers import NEVER, Decision, LimitDecision, LimitUsage, Reservation, Settlement, Usage
+from ._answers import NEVER, Decision, LimitDecision, LimitUsage, Rate, Reservation, Settlement, Usage
 from ._requests import Check, Limit, Subject, Target, fingerprint
 from ._sync import Client
 from .errors import (
@@ -41,6 +41,7 @@ __all__ = [
     "MissingKeyError",
     "NodeError",
     "QueueFullError",
+    "Rate",
     "RequestError",
     "Reservation",
     "RlnodeError",

@@ -23,6 +23,14 @@ MAX_HEADER_ITEMS = 64  # as in nodes
 
 
 @dataclass(frozen=True)
+class Rate:
+    """What a limit allows over time, as the rules say it: limit units in each per seconds."""
+
+    limit: int = 0
+    per: float = 0.0
+
+
+@dataclass(frozen=True)
 class LimitDecision:
     """The verdict of one limit."""
 
@@ -32,11 +40,12 @@ class LimitDecision:
     unit: str
     limit: int
     window: float
+    rate: Rate
     used: int
     remaining: int
     reset_after: float
     retry_after: float
-    more_after: float  #: until more than remaining is available; 0 if that is not known, or nothing is used
+    more_after: float
     allowed: bool
     shadow: bool  #: it only reports, and refuses nothing
 
@@ -56,14 +65,18 @@ class Decision:
     limit: int = 0
     used: int = 0  #: rounded up; above limit after counts and penalties; an estimate from a lease
     remaining: int = 0
-    window: float = 0.0
+    window: float = 0.0  #: in which limit comes back; of a bucket, in which all of it refills
+    rate: Rate = field(default_factory=Rate)  #: what the limit allows over time
     reset_after: float = 0.0  #: until the counter is fresh again if left alone
     retry_after: float = 0.0  #: until the same check could be allowed; NEVER, which is infinite
+    more_after: float = 0.0  #: until more than remaining is available; 0 if that is not known, or if it can't grow
     delay: float = 0.0  #: how long to hold an allowed request to keep the rule's rate
     #: owner, forward, lease, standby, fallback, list, none; ``error`` if no node decided, but on_error did
     decided_by: str = ""
     node: str = ""  #: the name of the node
     rules_version: int = 0
+    #: why it is refused: rate-limited, cost-above-limit (see never), reduced, blocked, denied; empty if no node decided
+    code: str = ""
     reason: str = ""  #: why it is refused, in a sentence
     #: what the rule that refused says to the end user: status, type, title, detail, code, headers, body
     refusal: Mapping[str, Any] | None = None
@@ -75,6 +88,11 @@ class Decision:
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    @property
+    def never(self) -> bool:
+        """It can never be allowed as it is: its cost is above the limit's capacity, or it is denied. Repeating it is no use."""
+        return not self.allowed and self.retry_after == NEVER
 
     @property
     def denied(self) -> bool:
@@ -108,9 +126,11 @@ class LimitUsage:
     unit: str
     limit: int
     window: float
+    rate: Rate
     used: int  #: without what is leased; above share in debt
     remaining: int  #: share less used and leased; 0 while the subject is blocked
     reset_after: float
+    more_after: float
     share: int = 0  #: what there is to use where the subject is counted: limit, or the region's or the node's part of it
     leased: int = 0  #: held by nodes that may allow checks with it, and not used yet
     estimated: bool = False  #: a node did not say how much it holds: that counts as used
@@ -125,6 +145,7 @@ class Usage:
     key: tuple[str, ...]
     limits: tuple[LimitUsage, ...]
     unknown: int  #: further counters of the subject, whose limits the node has not met
+    blocked_until: float = 0.0  #: Unix time when the rule's block of the subject ends; 0 if it has none
 
 
 @dataclass
@@ -197,12 +218,15 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
             used=_whole(found, "used"),
             remaining=_whole(found, "remaining"),
             window=_seconds(found, "window_ms"),
+            rate=_rate(found),
             reset_after=_seconds(found, "reset_after_ms"),
             retry_after=_wait(found),
+            more_after=_seconds(found, "more_after_ms"),
             delay=_seconds(found, "delay_ms"),
             decided_by=by,
             node=str(found.get("node", "")),
             rules_version=_whole(found, "rules_version"),
+            code=str(found.get("code", "")),
             reason=str(found.get("detail", "")),
             refusal=found["refusal"] if isinstance(found.get("refusal"), dict) else None,
             violated=tuple(str(name) for name in found.get("violated-policies") or ()),
@@ -224,6 +248,7 @@ def _limit(one: dict[str, Any]) -> LimitDecision:
         unit=str(one.get("unit", "")),
         limit=_whole(one, "limit"),
         window=_seconds(one, "window_ms"),
+        rate=_rate(one),
         used=_whole(one, "used"),
         remaining=_whole(one, "remaining"),
         reset_after=_seconds(one, "reset_after_ms"),
@@ -245,6 +270,11 @@ def _seconds(found: dict[str, Any], name: str) -> float:
     return _whole(found, name) / 1000
 
 
+def _rate(found: dict[str, Any]) -> Rate:
+    rate = found.get("rate") or {}
+    return Rate(_whole(rate, "limit"), _seconds(rate, "per_ms"))
+
+
 def _wait(found: dict[str, Any]) -> float:
     n = found.get("retry_after_ms", 0)
     return NEVER if isinstance(n, int) and n < 0 else _seconds(found, "retry_after_ms")
@@ -264,9 +294,11 @@ def explain(d: Decision) -> str:
         return "No rule applies, and the default is to deny."
     if not d.rule:
         return "This is not allowed."
-    limit = f"The limit of {d.limit} {d.unit} per {span(d.window)}"
+    rate = d.rate if d.rate.per else Rate(d.limit, d.window)
+    once = "" if rate.limit == d.limit else f" at once, {rate.limit}"
+    limit = f"The limit of {d.limit} {d.unit}{once} per {span(rate.per)}"
     if d.retry_after == NEVER:
-        return f"{limit} can never allow this."
+        return f"{limit} can never allow this: its cost is above the capacity of {d.limit}."
     return f"{limit} is used up; retry in {span(d.retry_after)}."
 
 
@@ -299,21 +331,33 @@ def make_headers(d: Decision, style: str) -> Mapping[str, str]:
         reset = d.reset_after if "reset-delta" in styles else time.time() + d.reset_after
         headers["X-RateLimit-Limit"] = str(d.limit)
         headers["X-RateLimit-Remaining"] = str(d.remaining)
-        headers["X-RateLimit-Reset"] = str(math.ceil(reset))
+        if d.retry_after != NEVER:
+            headers["X-RateLimit-Reset"] = str(math.ceil(reset))
     return headers
 
 
 def _ietf(d: Decision) -> dict[str, str]:
-    """Lists all limits that may refuse, the tightest first. A time until there is more that is later than Retry-After is left out."""
+    """Lists all limits that may refuse, the tightest first.
+
+    A time until there is more is left out where it is later than Retry-After, and everywhere if d can never be allowed.
+    """
     policies, rates = [], []
+    latest = 0 if d.retry_after == NEVER else math.ceil(d.retry_after) or math.inf
     for one in sorted((one for one in d.limits if not one.shadow), key=cmp_to_key(_tighter))[:MAX_HEADER_ITEMS]:
         name = quoted(one.name)
         unit = "" if one.unit == "requests" else f";qu={quoted(one.unit)}"
-        policies.append(f"{name};q={min(one.limit, MAX_FIELD_INTEGER)}{unit};w={max(1, math.ceil(one.window))}")
-        retry = 0 if d.retry_after == NEVER else d.retry_after
-        more = f";t={math.ceil(one.more_after)}" if one.more_after > 0 and (not retry or one.more_after <= retry) else ""
+        quota, window = _quota(one)
+        policies.append(f"{name};q={min(quota, MAX_FIELD_INTEGER)}{unit};w={window}")
+        more = f";t={math.ceil(one.more_after)}" if 0 < math.ceil(one.more_after) <= latest else ""
         rates.append(f"{name};r={min(one.remaining, MAX_FIELD_INTEGER)}{more}")
     return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(rates)} if policies else {}
+
+
+def _quota(one: LimitDecision) -> tuple[int, int]:
+    """Returns limit and window in seconds or, where that is under a second, what comes back in one."""
+    if one.window >= 1 or not one.rate.per:
+        return one.limit, max(1, math.ceil(one.window))
+    return one.rate.limit * 1000 // round(one.rate.per * 1000), 1
 
 
 def _tighter(a: LimitDecision, b: LimitDecision) -> int:
@@ -372,9 +416,11 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     unit=str(one.get("unit", "")),
                     limit=_whole(one, "limit"),
                     window=_seconds(one, "window_ms"),
+                    rate=_rate(one),
                     used=_whole(one, "used"),
                     remaining=_whole(one, "remaining"),
                     reset_after=_seconds(one, "reset_after_ms"),
+                    more_after=_seconds(one, "more_after_ms"),
                     share=_whole(one, "share"),
                     leased=_whole(one, "leased"),
                     estimated=bool(one.get("estimated")),
@@ -382,6 +428,7 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                 for one in found.get("limits") or ()
             ),
             unknown=_whole(found, "unknown"),
+            blocked_until=_seconds(found, "blocked_until_ms"),
         )
     except (TypeError, ValueError, AttributeError) as e:
         raise BadAnswerError(f"{reply.node}: {e}") from e

@@ -101,6 +101,7 @@ class LocalLimiter:
                     reset_after=counter.ends - now,
                     retry_after=0.0 if fits else NEVER if cost > capacity else counter.ends - now,
                     decided_by="local",
+                    code="" if fits else "cost-above-limit" if cost > capacity else "rate-limited",
                     error=error,
                 )
                 verdicts.append((verdict, mode))

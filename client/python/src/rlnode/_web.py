@@ -201,6 +201,7 @@ def refusal(decision: Decision) -> tuple[int, dict[str, str], bytes]:
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": status,
+            "code": decision.code or "rate-limited",
             "detail": decision.reason,
             "violated-policies": list(decision.violated),
         }

@@ -1,0 +1,51 @@
+package limiter
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A counter refuses a cost above its capacity for ever. But the capacity may be lower than the rules say: a step of an adaptive
+// rule lowers it, regions divide it, and a node that is cut off has a share. It then changes again, so the check may be allowed later.
+
+const (
+	// longestReduced is the RetryAfter of a check whose cost exceeds a reduced capacity, if nobody knows when that changes.
+	longestReduced = time.Minute
+	// shortestStep is the same for a step that follows a load which is measured all the time.
+	shortestStep = time.Second
+)
+
+// resolveNever tells refusals for good by the limits first to end−1 from those by a capacity that is reduced for now.
+func (a *Answer) resolveNever(first, end int) {
+	for i := first; i < end; i++ {
+		op := &a.scratch.ops[i]
+		d, limit := &op.Decision, a.Limits[i].Limit
+		if d.Allowed || d.RetryAfter != algorithms.Never || op.Cost > limit.Configured().Capacity() {
+			continue
+		}
+		d.Reduced = true
+		d.RetryAfter = a.timeToChange(a.Limits[i].Rule, limit)
+	}
+}
+
+// timeToChange returns when the capacity of a reduced limit changes next, or may.
+func (a *Answer) timeToChange(r *rules.Rule, limit *rules.Limit) time.Duration {
+	switch {
+	case limit.IsLowered():
+		return a.scratch.active.stepLeft(r)
+	case limit.Kind == algorithms.FixedWindow:
+		return max(1, limit.WindowLeft(a.Now)) // shares change with the windows
+	}
+	return min(limit.Limit.Window, longestReduced)
+}
+
+// stepLeft returns how long the load that r's step follows is known, if no other is reported.
+func (a *activeRules) stepLeft(r *rules.Rule) time.Duration {
+	if a.loadLeft == nil || r.Adaptive == nil {
+		return shortestStep
+	}
+	return cmp.Or(a.loadLeft(r.Adaptive.Source), shortestStep)
+}

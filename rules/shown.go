@@ -1,0 +1,80 @@
+package rules
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// Shown is what answers say of a limit, whatever is used of it: no more than Capacity at once, and over time Amount per Per. A
+// caller that takes Capacity in each Window keeps the rate.
+type Shown struct {
+	Capacity int64
+	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up
+	Amount   int64
+	Per      time.Duration
+}
+
+// ShownAt returns what answers at now say of l. If regions divide l, that is about all of them together.
+func (l *Limit) ShownAt(now algorithms.Instant) Shown {
+	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
+	s.Window = s.Per
+	if l.Kind.Bucket() && s.Capacity != s.Amount && s.Amount > 0 {
+		s.Window = refillTime(s.Capacity, s.Amount, s.Per)
+	}
+	return s
+}
+
+// refillTime returns the time in which n units come back, rounded up, and at most algorithms.Forever.
+func refillTime(n, amount int64, per time.Duration) time.Duration {
+	hi, lo := bits.Mul64(uint64(n), uint64(per))
+	lo, carry := bits.Add64(lo, uint64(amount)-1, 0)
+	hi += carry
+	if hi >= uint64(amount) {
+		return algorithms.Forever
+	}
+	t, _ := bits.Div64(hi, lo, uint64(amount))
+	return time.Duration(min(t, uint64(algorithms.Forever)))
+}
+
+// Quota returns the pair of RateLimit-Policy: q units per w seconds. It is Capacity in Window, or, where that is under a second,
+// what comes back in a second: the header has no fractions.
+func (s *Shown) Quota() (q, w int64) {
+	if s.Window >= time.Second {
+		return s.Capacity, int64((s.Window + time.Second - 1) / time.Second)
+	}
+	hi, lo := bits.Mul64(uint64(s.Amount), uint64(time.Second))
+	if hi >= uint64(s.Per) {
+		return algorithms.MaxAmount, 1
+	}
+	perSecond, _ := bits.Div64(hi, lo, uint64(s.Per))
+	return int64(min(perSecond, algorithms.MaxAmount)), 1
+}
+
+// UndividedCapacity returns the capacity that answers show: that of all regions together if regions divide the limit.
+func (l *Limit) UndividedCapacity() int64 {
+	if l.WholeCapacity > 0 {
+		return l.WholeCapacity
+	}
+	return l.Capacity()
+}
+
+// UndividedAmount returns the amount per window that answers show: that of all regions together if regions divide the limit.
+func (l *Limit) UndividedAmount() int64 {
+	if l.WholeCapacity > 0 {
+		return l.WholeAmount
+	}
+	return l.Amount
+}
+
+// Configured returns the limit as the document or the call gives it: neither divided among regions nor lowered by a step.
+func (l *Limit) Configured() *Limit {
+	if l.configured != nil {
+		return l.configured
+	}
+	return l
+}
+
+// IsLowered reports whether a step of an adaptive rule lowers l.
+func (l *Limit) IsLowered() bool { return l.UndividedCapacity() < l.Configured().Capacity() }
