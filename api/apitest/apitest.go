@@ -337,6 +337,7 @@ func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool)
 var (
 	DataCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
+		api.RateLimited, api.CostAboveLimit, api.Reduced, api.Blocked,
 		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
 		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations, api.RequestIDReused,
 	}
