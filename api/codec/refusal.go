@@ -3,6 +3,7 @@ package codec
 import (
 	"cmp"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -114,8 +115,6 @@ func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denySt
 	b = AppendInt(b, `,"status":`, int64(r.Status))
 	r.scratch = a.AppendReason(r.scratch[:0])
 	b = member(b, `,"detail":`, refusal.Detail, UnsafeString(r.scratch))
-	if !refusal.Code.IsEmpty() {
-		b = refusal.Code.Append(append(b, `,"code":`...), &v)
-	}
+	b = member(b, `,"code":`, refusal.Code, string(a.TightestLimit().Cause()))
 	r.Body = append(b, '}')
 }
