@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// refusalRules has a rule for each cause of a refusal. The limits of busy are lowered to a half.
-const refusalRules = `
+// causeRules has a rule for each cause of a refusal. The limits of busy are lowered to a half.
+const causeRules = `
 version: 1
 rules:
   - {name: used, key: [a], limits: [{limit: 1, per: 1h, algorithm: token-bucket}]}
@@ -24,13 +24,13 @@ profiles:
   web: {a: header:X-A, b: header:X-B}
 `
 
-// startRefusing starts a node with refusalRules, at which the load of busy is known for 5 s.
-func startRefusing(t *testing.T) *node {
+// startWithCauses starts a node with causeRules, at which the load of busy is known for 5 s.
+func startWithCauses(t *testing.T) *node {
 	t.Helper()
 	return startNode(t, func(c *apitest.Config) {
 		l := c.Decider.(*limiter.Limiter)
 		l.FollowLoads(func(*rules.Set) []int { return []int{-1, -1, 0} }, func(string) time.Duration { return 5 * time.Second })
-		doc, err := rules.Parse([]byte(refusalRules))
+		doc, err := rules.Parse([]byte(causeRules))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func number(field any) float64 {
 // Every refusal has a code, whichever way the check comes.
 func TestCodesOfRefusals(t *testing.T) {
 	t.Parallel()
-	n := startRefusing(t)
+	n := startWithCauses(t)
 	for _, rule := range []string{"used", "block", "block"} {
 		n.post("/v1/check", fmt.Sprintf(`{"rule":%q,"key":"k"}`, rule))
 	}
@@ -100,7 +100,7 @@ func TestCodesOfRefusals(t *testing.T) {
 // Forward authentication has the headers of a check, and the body of a refusal.
 func TestForwardAuthSaysTheSame(t *testing.T) {
 	t.Parallel()
-	n := startRefusing(t)
+	n := startWithCauses(t)
 	auth := func(deny string) (*http.Response, string) {
 		return n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/v1/auth/web" + deny, Header: map[string]string{"X-A": "k"}})
 	}
@@ -124,7 +124,7 @@ func TestForwardAuthSaysTheSame(t *testing.T) {
 // During a block, nothing remains, whoever asks and however.
 func TestUsageDuringABlock(t *testing.T) {
 	t.Parallel()
-	n := startRefusing(t)
+	n := startWithCauses(t)
 	for range 2 {
 		n.post("/v1/check", `{"rule":"block","key":"k"}`)
 	}
