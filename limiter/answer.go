@@ -50,6 +50,9 @@ type Query struct {
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.
 	AwaitsLoan bool
+	// Waits means that the caller of a check waits for its turn if it is delayed. The Answer then has a QueuePlace, if the cost can
+	// be given back when the caller stops waiting.
+	Waits bool
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
 	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
@@ -111,7 +114,8 @@ type Answer struct {
 	// refused, the limit with the least remaining relative to its capacity. It is −1 if there is none.
 	TightestIndex int
 
-	scratch scratch
+	queuePlace *QueuePlace
+	scratch    scratch
 }
 
 // Denied reports whether the deny list or the default refused the check, rather than a limit.

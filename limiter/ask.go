@@ -250,7 +250,15 @@ func (a *ask) rollBack(l *Limiter) {
 		l.membership.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
-	var list []refund
+	list := a.refunds()
+	if len(list) > 0 && a.decider != l.membership.Self {
+		l.membership.counts.givenBack.Add(1)
+	}
+	l.sendRefunds(list)
+}
+
+// refunds returns what gives back all that a's check took from the counters of the node that answered.
+func (a *ask) refunds() (list []refund) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
@@ -268,8 +276,5 @@ func (a *ask) rollBack(l *Limiter) {
 		}
 		first += n
 	}
-	if len(list) > 0 && a.decider != l.membership.Self {
-		l.membership.counts.givenBack.Add(1)
-	}
-	l.sendRefunds(list)
+	return list
 }

@@ -72,18 +72,16 @@ func (c *clusterCheck) rollBack() {
 
 // rollBackHere gives s's cost back to this node's counters. If they are being handed over, the refund waits, or follows them.
 func (c *clusterCheck) rollBackHere(s *subject) {
+	if back := c.refundHere(s); len(back.ops) > 0 {
+		c.limiter.sendRefunds([]refund{back})
+	}
+}
+
+// refundHere returns what gives s's cost back to this node's counters.
+func (c *clusterCheck) refundHere(s *subject) refund {
 	l := c.limiter
 	back := refund{debit: debit{subject: s.subject, incarnation: l.incarnation, life: s.life, steady: s.decidedAt.Steady}}
 	back.place = c.takeBackPlace(s)
-	ops := c.ops(s)
-	for j := range ops {
-		op := &ops[j]
-		if op.Took() {
-			back.ops = append(back.ops, *op)
-			back.when = append(back.when, takenWhen(op, s.decidedAt))
-		}
-	}
-	if len(back.ops) > 0 {
-		l.sendRefunds([]refund{back})
-	}
+	back.addTaken(c.ops(s), s.decidedAt)
+	return back
 }

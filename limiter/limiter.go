@@ -182,6 +182,9 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 
 // resolve decides a prepared check, and waits for other nodes if need be. It does not count it.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
+	if q.Waits && !a.scratch.reserving && a.mayDelay() {
+		return l.resolveInQueue(q, a)
+	}
 	if l.start(q, a) {
 		return a.placeErr()
 	}
@@ -509,6 +512,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.active = active
 	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
+	a.queuePlace = nil
 	a.scratch.ops = a.scratch.ops[:0]
 }
 

@@ -39,27 +39,30 @@ type inquiry struct {
 // (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
 // context's cause.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
-	d, _, err := n.decide(ctx, &q, take, 0)
-	if err == nil && q.Wait && d.Allowed {
-		err = sleep(ctx, d.Delay)
+	o, err := n.decide(ctx, &q, take, 0)
+	if err == nil && q.Wait && o.Allowed {
+		err = sleep(ctx, o.Delay)
+		if err != nil && o.place != nil {
+			o.place.GiveBack() // nobody waits any more
+		}
 	}
-	return d, err
+	return o.Decision, err
 }
 
 // Peek returns the decision that Check would make, and takes nothing.
 func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, error) {
-	d, _, err := n.decide(ctx, &q, peek, 0)
-	return d, err
+	o, err := n.decide(ctx, &q, peek, 0)
+	return o.Decision, err
 }
 
 // Reserve takes q's costs as an estimate, which Settle corrects; see client.Client. ttl is at most an hour; 0 is a
 // minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
-	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
-	if err == nil && q.Wait && d.Allowed {
-		err = sleep(ctx, d.Delay)
+	o, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
+	if err == nil && q.Wait && o.Allowed {
+		err = sleep(ctx, o.Delay)
 	}
-	return client.Reservation{Decision: d, ID: id}, err
+	return client.Reservation{Decision: o.Decision, ID: o.id}, err
 }
 
 // Settle replaces a reservation's estimate with the actual use, by unit; see client.Client. Any node may have made the
@@ -215,10 +218,17 @@ const (
 	reserve // take the costs until ttl ends or Settle corrects them
 )
 
-// decide decides q. If what is reserve, it makes a reservation for ttl and returns its id.
-func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (d client.Decision, id string, err error) {
+// outcome is a decision with what it has taken.
+type outcome struct {
+	client.Decision
+	id    string              // of the reservation; empty: none was made
+	place *limiter.QueuePlace // nil: none could be given back
+}
+
+// decide decides q. If what is reserve, it makes a reservation for ttl.
+func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (o outcome, err error) {
 	if err := n.ensureOpen(ctx); err != nil {
-		return n.decisionOnError(err), "", err
+		return outcome{Decision: n.decisionOnError(err)}, err
 	}
 	i, ok := n.inquiries.Get().(*inquiry)
 	if !ok {
@@ -230,7 +240,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if err == nil && (what == reserve || i.hasCountMode()) {
 		err = checkRequestID(q)
 	}
-	i.AwaitsLoan = true
+	i.AwaitsLoan, i.Waits = true, q.Wait && what == take
 	switch {
 	case err != nil:
 	case what != reserve:
@@ -244,13 +254,13 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
 	default:
 		i.RequestID = q.RequestID
-		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
+		o.id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
 	}
 	if err != nil {
 		err = n.toClientError(err)
-		d = n.decisionOnError(err)
+		o.Decision = n.decisionOnError(err)
 	} else {
-		d = n.toDecision(q, &i.answer)
+		o.Decision, o.place = n.toDecision(q, &i.answer), i.answer.QueuePlace()
 	}
 	// Don't keep the caller's strings alive in the pool.
 	clear(i.key)
@@ -264,7 +274,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	}
 	i.Query = limiter.Query{}
 	n.inquiries.Put(i)
-	return d, id, err
+	return o, err
 }
 
 // read fills i's query from q.

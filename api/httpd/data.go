@@ -188,12 +188,13 @@ func (h *handlers) check(x *exchange) *api.Error {
 	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
-	x.check.AwaitsLoan = !x.isPipelined
+	x.check.AwaitsLoan, x.check.Waits = !x.isPipelined, x.check.Wait && !x.check.Reserving
 	if err := h.checkOrReserve(x); err != nil {
 		return h.explain(err)
 	}
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.delayAnswer(time.Now())
+		h.notePlace(x)
 	}
 	x.compose(0, false, h.node)
 	x.stripe.Observe(time.Since(x.began))

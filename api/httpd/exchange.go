@@ -48,6 +48,7 @@ type exchange struct {
 	// due is when to send the answer; zero: at once. delayAfterDue is what will be left of the check's delay at due.
 	due           time.Time
 	delayAfterDue time.Duration
+	place         place // what was taken for the delay
 	// hangUp means that the connection must be closed after the answer.
 	hangUp bool
 
@@ -77,6 +78,7 @@ func (x *exchange) reset() {
 	x.token, x.decided, x.checks, x.batchMemory = nil, false, 0, 0
 	x.values, x.wireAnswer = api.Reuse(x.values), api.Reuse(x.wireAnswer)
 	x.began, x.due, x.delayAfterDue, x.hangUp = time.Time{}, time.Time{}, 0, false
+	x.place = place{}
 }
 
 // compose turns x's decision into its answer; see codec.Reply.Compose.

@@ -2,12 +2,16 @@ package httpd
 
 import (
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // maxPolledAtOnce bounds the connections in one call of poll.
 const maxPolledAtOnce = 1024
+
+// canSeeHangUps says whether hungUp finds anything.
+const canSeeHangUps = true
 
 // hungUp returns the waiters in list whose callers have closed the connection, or at least their sending side of it.
 func hungUp(list []*waiter) (gone []*waiter) {
@@ -37,6 +41,25 @@ func hasHungUp(c net.Conn) bool {
 	poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(poll[:], 0)
 	return fd >= 0 && err == nil && n > 0
+}
+
+// awaitReset reports whether w's caller is gone altogether, rather than has only closed its sending side: then the answer that it
+// has just been sent brings a reset.
+func awaitReset(w *waiter) bool {
+	if w.fd < 0 {
+		return false
+	}
+	for pause := time.Millisecond; ; pause *= 2 {
+		poll := [1]unix.PollFd{{Fd: int32(w.fd)}}
+		n, err := unix.Poll(poll[:], 0)
+		if err == nil && n > 0 {
+			return poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+		}
+		if pause > resetTimeout/2 {
+			return false
+		}
+		time.Sleep(pause)
+	}
 }
 
 // hasUnreadInput reports whether w's caller has sent something that is still unread.

@@ -21,7 +21,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	if t == nil || !s.waiting.takeSlot() {
 		return false
 	}
-	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
 	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
 			s.waiting.freeSlot()
@@ -100,6 +100,9 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	}
 	s.handlers.Budget.Give(w.charged)
 	s.waiting.freeSlot()
+	if w.hungUp && (err != nil || awaitReset(w)) {
+		s.waiting.leave(w)
+	}
 	if err == nil && !closes && c.end() {
 		_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
 		s.goOn(c, w.unread)

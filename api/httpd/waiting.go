@@ -13,7 +13,7 @@ const (
 	// spareFilesDivisor is the fraction of the open-file limit that connections leave free: one in spareFilesDivisor.
 	spareFilesDivisor = 16
 	// hangUpInterval is how often the connections of held answers are checked for callers that hung up.
-	hangUpInterval = time.Second
+	hangUpInterval = 250 * time.Millisecond
 )
 
 // heldAnswers holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection,
@@ -26,6 +26,7 @@ type heldAnswers struct {
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
 	taken int           // slots of answers not sent yet. Invariant: len(held) <= taken <= most
+	left  []place       // of callers that are gone, for others
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 
@@ -40,6 +41,8 @@ type waiter struct {
 	fd            int           // the file descriptor of conn; -1: unknown
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
+	place         place
+	hungUp        bool // the caller has closed the connection, or its sending side
 	timer         *time.Timer
 	reply         heldReply
 	closes        bool  // the connection is closed after it
@@ -103,14 +106,25 @@ func (ws *heldAnswers) hold(w *waiter) {
 		ws.releaseLocked(w, true)
 		return
 	}
-	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.release(w, false) })
+	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.releaseDue(w) })
 }
 
-// release sends w's answer now, unless that has already begun.
-func (ws *heldAnswers) release(w *waiter, closes bool) {
+// releaseDue sends w's answer, which is due.
+func (ws *heldAnswers) releaseDue(w *waiter) {
+	ws.mu.Lock()
+	hasPlace := w.place.giveBack != nil
+	ws.mu.Unlock()
+	ws.release(w, hasPlace && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
+}
+
+// release sends w's answer now, unless that has already begun. hungUp means that the caller has hung up.
+func (ws *heldAnswers) release(w *waiter, hungUp bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.releaseLocked(w, closes)
+	if _, here := ws.held[w]; here {
+		w.hungUp = hungUp
+		ws.releaseLocked(w, hungUp)
+	}
 }
 
 // releaseLocked removes w and starts sending its answer. The caller holds ws.mu, so that no goroutine starts once close waits.
@@ -176,9 +190,8 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 		}
 		polled = polled[:0]
 		ws.mu.Lock()
-		soon := time.Now().Add(hangUpInterval)
 		for w := range ws.held {
-			if w.fd >= 0 && w.due.After(soon) {
+			if w.fd >= 0 {
 				polled = append(polled, w)
 			}
 		}

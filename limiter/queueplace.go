@@ -1,0 +1,133 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// QueuePlace is what a delayed check has taken in advance. If nobody waits for the check any more, another check that takes the same
+// may have its place, or GiveBack gives it back.
+type QueuePlace struct {
+	limiter *Limiter
+	taken   []refund
+	kind    string
+	until   time.Time // the owner knows no longer what may come back
+}
+
+// Kind is the same for places of the same size in the same queues.
+func (p *QueuePlace) Kind() string { return p.kind }
+
+// GiveBack gives the place back, as far as it is known what may come back. Call it at most once.
+func (p *QueuePlace) GiveBack() {
+	if time.Now().Before(p.until) {
+		p.limiter.sendRefunds(p.taken)
+	}
+}
+
+// QueuePlace returns the place of a check with Query.Waits; nil if it has none that could be given back.
+func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
+
+// takeQueuePlace records what a, which is decided, has taken in advance.
+func (l *Limiter) takeQueuePlace(a *Answer) {
+	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
+		return
+	}
+	p := &QueuePlace{limiter: l, until: time.Now().Add(maxDebitAge)}
+	if l.membership == nil {
+		p.taken = a.refundsHere(l)
+	} else {
+		p.taken = a.scratch.cluster.refunds()
+	}
+
+	var kind []byte
+	for i := range p.taken {
+		for j := range p.taken[i].ops {
+			op := &p.taken[i].ops[j]
+			kind = counters.AppendKey(kind, op.Key)
+			kind = binary.AppendVarint(kind, op.Cost)
+			kind = op.Limit.Append(kind, 0)
+		}
+	}
+	if p.kind = string(kind); p.kind != "" {
+		a.queuePlace = p
+	}
+}
+
+// hasBlockingRule reports whether a rule of the check has a block, whose counters were in between those of the limits.
+func (a *Answer) hasBlockingRule() bool {
+	for i := range a.scratch.match.Hits {
+		if h := &a.scratch.match.Hits[i]; countHitOps(h) > len(h.Limits) {
+			return true
+		}
+	}
+	return false
+}
+
+// refundsHere returns what would give back all that a's check took. The limiter has no cluster.
+func (a *Answer) refundsHere(l *Limiter) (list []refund) {
+	first := 0
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		back := refund{debit: debit{subject: h.Subject.Hi, incarnation: l.incarnation, life: a.scratch.life, steady: a.Now.Steady}}
+		back.addTaken(a.scratch.ops[first:first+len(h.Limits)], algorithms.Instant{Steady: a.Now.Steady})
+		if len(back.ops) > 0 {
+			list = append(list, back)
+		}
+		first += len(h.Limits)
+	}
+	return list
+}
+
+// refunds returns what would give back all that the check took from counters here and at other owners.
+func (c *clusterCheck) refunds() (list []refund) {
+	var asked []*ask
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		switch {
+		case !s.admitted:
+		case s.undo == undoHere:
+			if back := c.refundHere(s); len(back.ops) > 0 {
+				list = append(list, back)
+			}
+		case s.undo == undoAsked && !slices.Contains(asked, s.answeredBy):
+			asked = append(asked, s.answeredBy)
+			list = append(list, s.answeredBy.refunds()...)
+		}
+	}
+	return list
+}
+
+// addTaken adds those of ops to r that took their cost. base is as for takenWhen.
+func (r *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
+	for i := range ops {
+		if op := &ops[i]; op.Took() {
+			r.ops = append(r.ops, *op)
+			r.when = append(r.when, takenWhen(op, base))
+		}
+	}
+}
+
+// resolveInQueue is resolve for a caller that waits for its turn. The check takes nothing from leases, so that all can come back.
+func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
+	a.scratch.reserving = true
+	defer func() { a.scratch.reserving = false }()
+	if l.membership == nil {
+		a.scratch.life = l.table.Life(ring.PartitionOf(a.scratch.ops[0].Key.Subject)) // before the Take: see exchange.decideAsOwner
+	}
+
+	if err := l.resolve(q, a); err != nil {
+		return err
+	}
+	l.takeQueuePlace(a)
+	return nil
+}
+
+// mayDelay reports whether a limit of the check may delay it.
+func (a *Answer) mayDelay() bool {
+	return slices.ContainsFunc(a.Limits, func(la LimitAnswer) bool { return la.Limit.MaxDelay > 0 || la.Limit.Kind == algorithms.LeakyBucket })
+}
