@@ -187,6 +187,24 @@ func TestTheLastNodeDoesNotLeave(t *testing.T) {
 	})
 }
 
+// A command that gets no answer because of the scheme, or of the certificate, says what to do.
+func TestWrongSchemesAreSaid(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	secure := start(t, t.TempDir(), "--name", "n1", "--http-cert", cert, "--http-key", key)
+	plain := start(t, t.TempDir(), "--name", "n2")
+	for _, test := range []struct{ admin, want string }{
+		{strings.Replace(secure.admin, "https://", "http://", 1), "its address begins with https://"},
+		{strings.Replace(plain.admin, "http://", "https://", 1), "its address begins with http://"},
+		{secure.admin, "--ca FILE"},
+	} {
+		code, _, stderr := tool(t, "", "members", "--admin", test.admin)
+		if code != exitFailed || !strings.Contains(stderr, test.want) {
+			t.Errorf("%s: got %d %s, want %q", test.admin, code, stderr, test.want)
+		}
+	}
+}
+
 func TestHealthCommand(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)

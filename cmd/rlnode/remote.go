@@ -278,11 +278,28 @@ func (rm *remote) unreachable(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer from %s within %v", rm.base, rm.timeout)
 	}
-	hint := ""
+	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, rm.hint(err))
+}
+
+// hint says what to do about an error without an answer; empty if that is not known.
+func (rm *remote) hint(err error) string {
+	plain := strings.HasPrefix(rm.base, "http://")
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		hint = "; is it running? " + planes
+		return "; is it running? " + planes
 	}
-	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, hint)
+	if plain && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)) {
+		return "; if the node has --http-cert, its address begins with https://"
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return "; if the node has no --http-cert, its address begins with http://"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "; name the file with the certificate that signed the node's: --ca FILE, or RLNODE_CA"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "; use a name or an address that the certificate is for"
+	}
+	return ""
 }
 
 // planes is a hint to the planes' default ports.
