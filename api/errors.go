@@ -34,6 +34,7 @@ const (
 	CrossOrigin         Code = "cross-origin" // the request comes from a page in a browser
 	WrongHost           Code = "wrong-host"   // admin plane: Host names no known host name of this node
 	UnknownRule         Code = "unknown-rule"
+	UnknownLimit        Code = "unknown-limit"
 	UnknownReservation  Code = "unknown-reservation"
 	NotFound            Code = "not-found"
 	MethodNotAllowed    Code = "method-not-allowed"
@@ -82,6 +83,7 @@ var kinds = map[Code]struct {
 	CrossOrigin:         {http.StatusForbidden, "Refused to a page in a browser"},
 	WrongHost:           {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
 	UnknownRule:         {http.StatusNotFound, "Unknown rule"},
+	UnknownLimit:        {http.StatusNotFound, "Unknown limit"},
 	UnknownReservation:  {http.StatusNotFound, "Unknown reservation"},
 	NotFound:            {http.StatusNotFound, "Not found"},
 	MethodNotAllowed:    {http.StatusMethodNotAllowed, "Method not allowed"},
@@ -180,6 +182,8 @@ var causes = []struct {
 	{ErrOnlyMember, OnlyMember, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
 	{limiter.ErrUnknownRule, UnknownRule, ""},
+	{limiter.ErrUnknownLimit, UnknownLimit, ""},
+	{limiter.ErrNotBilled, BadValue, ""},
 	{limiter.ErrUnknownReservation, UnknownReservation, "reservation: "},
 	{limiter.ErrTooManyLimits, BadValue, ""},
 	{limiter.ErrOnExpiry, BadValue, ""},

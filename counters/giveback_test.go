@@ -738,10 +738,15 @@ func opsOf(list []*modelCounter) (ops []Op) {
 // reset resets a subject. In some histories so many others are reset afterwards that the table forgets it.
 func (h *giveBackHistory) reset() {
 	list := h.anySubject()
-	if err := h.owner.table.Amend(h.now(), &Amendment{Ops: opsOf(list), Reset: true}); err != nil {
+	isPartial := h.random.IntN(3) == 0
+	if isPartial {
+		i := h.random.IntN(len(list))
+		list = list[i : i+1]
+	}
+	if err := h.owner.table.Amend(h.now(), &Amendment{Ops: opsOf(list), Reset: true, Partial: isPartial}); err != nil {
 		h.fail("a reset failed: %v", err)
 	}
-	h.trace("reset %x", list[0].key.Subject)
+	h.trace("reset %x, some %t", list[0].key, isPartial)
 	for _, c := range list {
 		c.reset(h.at())
 	}
@@ -760,7 +765,7 @@ func (h *giveBackHistory) flood() {
 		n.Subject = uint64(ring.Partitions-1)<<(64-ring.PartitionBits) + i
 		_ = all.MakeRoom(n, h.steady)
 		held := all.Lock(n.Partition(), h.steady)
-		held.Reset(n.Subject, false, h.steady, (h.steady+int64(resetMemory))/1e9)
+		held.Reset(notes.ResetKey(n.Subject, 0), false, h.steady, (h.steady+int64(resetMemory))/1e9)
 		held.Unlock()
 		all.Made(n)
 	}

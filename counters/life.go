@@ -15,7 +15,7 @@ var ErrGone = errors.New("the counter that the cost was taken from is gone")
 // Life identifies the counters that a cost was taken from, for what may come back to them.
 type Life struct {
 	Lineage uint64 // of the partition's counters; 0 if nothing may come back
-	Resets  uint64 // how many subjects of the partition had been reset by then
+	Resets  uint64 // how many resets the partition had had by then
 }
 
 // Life returns the life of the counters of p. Read it before a Take: then what was taken later is never of an earlier life.
@@ -35,7 +35,7 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 
 	h := t.notes.Lock(p, now.Steady)
 	defer h.Unlock()
-	return !h.IsResetSince(k.Subject, life.Resets)
+	return !h.IsResetSince(k.Subject, k.Counter, life.Resets)
 }
 
 // GiveBack puts back cost that was taken at from, in the given life: a grant, the cost of a check that another limit refused, of a
@@ -163,12 +163,12 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	h.Put(&n)
 }
 
-// isResetAfter reports whether k's subject was reset after from.
+// isResetAfter reports whether k was reset after from.
 func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.TakeRecord) bool {
 	if t.notes.Resets(k.Partition()) == 0 {
 		return false
 	}
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
-	return h.IsResetAfter(k.Subject, from.Steady)
+	return h.IsResetAfter(k.Subject, k.Counter, from.Steady)
 }

@@ -89,17 +89,20 @@ func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Instant, n int, ops 
 
 // Amendment is an administrative change to counters of one subject.
 type Amendment struct {
-	Ops   []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
-	Reset bool // makes the counters fresh, and begins a new life of the subject
+	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
+	// Reset makes the counters fresh, and begins a new life of the subject. With Partial, it begins one only of the counters of Ops,
+	// which are not all that the subject has, and leaves blocks as they are.
+	Reset, Partial bool
+	OldRates       bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
+	// From, by op, and Life say what costs of a late settling belong to: they are dropped if that is over.
+	From []algorithms.TakeRecord
+	Life Life
 	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to
 	// store in the memo.
-	OldRates bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
-	// From, by op, and Life say what costs of a late settling belong to: they are dropped if that is over.
-	From     []algorithms.TakeRecord
-	Life     Life
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
-	Repeated bool // set by Amend: the change was made earlier, so the Decisions of Ops are not set
+	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
+	Applied  []int64 // set by Amend, by op: by how much usage rose. A reward takes off no more than there was.
 }
 
 // Amend changes counters of one subject. If it fails with ErrShut, ErrFull, ErrRequestIDReused or notes.ErrWrites, nothing changes.
@@ -134,26 +137,35 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if !t.makeRoomFor(s, k, now, room, a.Ops) {
 		return ErrFull
 	}
+	a.Applied = make([]int64, len(a.Ops))
 	for i := range a.Ops {
 		op := &a.Ops[i]
+		a.Applied[i] = op.Cost
+		before := int64(0)
+		if op.Cost < 0 {
+			before = t.usageHeld(s, now, op.Key, op.Limit).Used
+		}
 		if err := t.amend(s, now, i, a); err != nil {
 			return err // can't happen, because room was just made
 		}
 		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
+		if op.Cost < 0 {
+			a.Applied[i] = op.Decision.Used - before
+		}
 	}
 	t.noteAmendment(now, a)
 	return nil
 }
 
 // maxAnswerPerOp bounds the bytes of a memo's answer per op.
-const maxAnswerPerOp = 64
+const maxAnswerPerOp = 80
 
 // makeRoomForNotes makes room for the notes that an amendment leaves.
 func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 	k := a.Ops[0].Key
-	if a.Reset {
+	for _, reset := range a.resets() {
 		// There is always room: the oldest one goes.
-		_ = t.notes.MakeRoom(&notes.Note{Key: notes.Key{Subject: k.Subject, Kind: notes.Reset}, Inline: k.IsInline()}, now.Steady)
+		_ = t.notes.MakeRoom(&notes.Note{Key: reset, Inline: k.IsInline()}, now.Steady)
 	}
 	if a.Memo == nil {
 		return nil
@@ -168,6 +180,21 @@ func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 	return t.notes.MakeRoom(n, now.Steady)
 }
 
+// resets returns the keys of the notes of the resets that a makes.
+func (a *Amendment) resets() (list []notes.Key) {
+	switch {
+	case a.Reset && !a.Partial:
+		list = append(list, notes.ResetKey(a.Ops[0].Key.Subject, 0))
+	case a.Reset:
+		for i := range a.Ops {
+			if op := &a.Ops[i]; !op.Block {
+				list = append(list, notes.ResetKey(op.Key.Subject, op.Key.Counter))
+			}
+		}
+	}
+	return list
+}
+
 // resetMemory is how long a reset is remembered: longer than anything can come back that was taken before it.
 const resetMemory = 75 * time.Minute
 
@@ -176,9 +203,9 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 	k := a.Ops[0].Key
 	h := t.notes.Lock(k.Partition(), now.Steady)
 	defer h.Unlock()
-	if a.Reset {
-		h.Reset(k.Subject, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
-		t.notes.Made(&notes.Note{Key: notes.Key{Subject: k.Subject, Kind: notes.Reset}, Inline: k.IsInline()})
+	for _, reset := range a.resets() {
+		h.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
+		t.notes.Made(&notes.Note{Key: reset, Inline: k.IsInline()})
 	}
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
@@ -192,6 +219,8 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) error {
 	op := &a.Ops[i]
 	switch {
+	case a.Reset && a.Partial && op.Block:
+		return nil
 	case a.Reset:
 		return t.reset(s, now, op.Key, op.Limit)
 	case a.From != nil:

@@ -46,6 +46,10 @@ type Query struct {
 	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
 	// none.
 	RequestID string
+	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also corrects the bill by an
+	// adjustment.
+	LimitName string
+	Bill      bool
 	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.

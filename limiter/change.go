@@ -17,17 +17,18 @@ import (
 type verb uint8
 
 const (
-	verbUsage  verb = iota // read the usage
-	verbAdjust             // debit costs, which may be negative
-	verbReset              // make the counters fresh
-	verbList               // list the inline counters
-	verbClear              // make all inline counters fresh
-	verbGive               // as verbAdjust with costs below zero; leases stay
-	verbCharge             // debit what settling a reservation takes beyond it
+	verbUsage     verb = iota // read the usage
+	verbAdjust                // debit costs, which may be negative
+	verbReset                 // make the counters fresh
+	verbList                  // list the inline counters
+	verbClear                 // make all inline counters fresh
+	verbGive                  // as verbAdjust with costs below zero; leases stay
+	verbCharge                // debit what settling a reservation takes beyond it
+	verbResetSome             // make the counters of some limits fresh; blocks stay
 	verbs
 )
 
-var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to", "charge"}
+var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to", "charge", "reset"}
 
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
@@ -41,8 +42,11 @@ type change struct {
 	ops    []counters.Op // their decisions are the result
 	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	leased []leasedPart  // of each of ops; also part of the result
-	taken  *debit        // for verbCharge by a late settling: what the reservation took; has ops
-	local  bool          // of a `consistency: local` rule: concerns only this node's counters; never sent
+	// applied, by op, is part of the result of an adjustment.
+	applied []int64
+	bill    *bill  // of an adjustment: corrected by what was applied; may be nil
+	taken   *debit // for verbCharge by a late settling: what the reservation took; has ops
+	local   bool   // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	inlineSubject uint64
 	counters      counterIDs // the result of verbList
@@ -94,8 +98,12 @@ func (c *change) Code(w *wire.Coder) {
 	if c.verb == verbCharge && c.codeCharge(w) {
 		return
 	}
+	if c.verb == verbAdjust {
+		c.codeBill(w)
+	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive || c.verb == verbCharge)
 	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
+	w.Require(c.bill == nil || len(c.bill.units) <= len(c.ops))
 }
 
 // codeCharge codes what only a charge has, and its ops if it has taken.
@@ -119,6 +127,7 @@ func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
 	c.leased = make([]leasedPart, len(c.ops))
+	c.applied = make([]int64, len(c.ops))
 	if c.local && l.membership != nil {
 		return c.applyLocal(l)
 	}
@@ -186,7 +195,7 @@ func (c *change) reply() wire.Message {
 	if c.verb == verbList {
 		return &c.counters
 	}
-	return resultsOf(c.ops, c.leased)
+	return resultsOf(c)
 }
 
 // applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
@@ -241,7 +250,7 @@ func (c *change) list(l *Limiter) error {
 // voidLeases voids the subject's leases and remembered refusals if c has freed quota, because they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	reset := c.verb == verbReset || c.verb == verbClear
+	reset := c.verb == verbReset || c.verb == verbResetSome || c.verb == verbClear
 	if l.membership == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && givesBack) {
 		return
 	}
@@ -311,6 +320,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		}
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Borrowed-lu.Lent)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
+		lu.Applied, lu.isAdjusted = c.applied[i], c.ops[i].Cost != 0
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}

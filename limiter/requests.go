@@ -92,8 +92,8 @@ func hashContent(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(h[:])
 }
 
-// hashChange hashes a change of one subject. The order of costs does not matter.
-func hashChange(v verb, u *Usage, costs []UnitCost) uint64 {
+// hashChange hashes c, a change of u. The order of costs does not matter.
+func hashChange(c *change, u *Usage, costs []UnitCost) uint64 {
 	n, others := int64(0), []UnitCost(nil)
 	for _, c := range costs {
 		if c.Unit == rules.Requests {
@@ -103,7 +103,8 @@ func hashChange(v verb, u *Usage, costs []UnitCost) uint64 {
 		}
 	}
 	slices.SortFunc(others, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
-	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), u.Rule.Name)
+	b := wire.AppendText(binary.AppendVarint(nil, int64(c.verb)), u.Rule.Name)
+	b = wire.AppendBool(wire.AppendText(b, u.limitName), c.bill != nil)
 	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
 	for _, c := range others {
 		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
@@ -155,20 +156,25 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 // amend applies c to this node's counters; only once, if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) amend(l *Limiter, now algorithms.Instant) error {
-	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
+	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset || c.verb == verbResetSome, Partial: c.verb == verbResetSome}
 	if c.verb == verbCharge {
 		a.OldRates = l.mayHaveNewRate(&c.ops[0], c.made, now)
 		c.describeTaken(l, now, &a)
 	}
 	if c.ticket != nil {
 		a.Memo = c.memo(now)
-		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops, c.leased)) }
+		a.Answer = func(a *counters.Amendment) []byte {
+			c.applied = a.Applied
+			return wire.Encode(nil, resultsOf(c))
+		}
 	}
 	err := c.table(l).Amend(now, &a)
 	if err != nil {
 		return requestError(err)
 	}
 	if !a.Repeated {
+		c.applied = a.Applied
+		c.correctBill(l, now.Wall)
 		return nil
 	}
 
@@ -257,6 +263,7 @@ func (c *change) acceptResults(list results) bool {
 	}
 	for i := range list {
 		c.ops[i].Decision, c.leased[i] = list[i].Decision, list[i].leasedPart
+		c.applied[i] = list[i].applied
 	}
 	return true
 }
@@ -268,21 +275,23 @@ type results []opUsage
 type opUsage struct {
 	result
 	leasedPart
+	applied int64
 }
 
-func resultsOf(ops []counters.Op, leased []leasedPart) *results {
-	list := make(results, len(ops))
-	for i := range ops {
-		list[i].Decision, list[i].leasedPart = ops[i].Decision, leased[i]
+func resultsOf(c *change) *results {
+	list := make(results, len(c.ops))
+	for i := range c.ops {
+		list[i].Decision, list[i].leasedPart, list[i].applied = c.ops[i].Decision, c.leased[i], c.applied[i]
 	}
 	return &list
 }
 
 // Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+2, func(v *opUsage) {
+	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+3, func(v *opUsage) {
 		v.code(c)
 		wire.Number(c, &v.units, math.MaxInt64)
 		c.Bool(&v.estimated)
+		wire.Varint(c, &v.applied)
 	})
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,10 @@ type Usage struct {
 	// Regions lists the regions that divide the limits, including this one, sorted by name.
 	Regions []RegionUsage
 
-	blocks []*rules.Limit // of the rule
+	Adjusted bool // the limits say what was applied
+
+	blocks    []*rules.Limit // of the rule
+	limitName string         // Query.LimitName
 }
 
 // LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is without what is
@@ -38,11 +42,13 @@ type Usage struct {
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
-	Share     int64 // what there is to use where the counter is: in this region with loans, or at this node for a local rule
-	Leased    int64 // debited for other nodes, which have not spent it
-	Lent      int64 // to other regions
-	Borrowed  int64 // from other regions
-	Estimated bool  // a node did not say how much it has not spent: that counts as used
+	Share      int64 // what there is to use where the counter is: in this region with loans, or at this node for a local rule
+	Leased     int64 // debited for other nodes, which have not spent it
+	Lent       int64 // to other regions
+	Borrowed   int64 // from other regions
+	Applied    int64 // of an adjustment: by how much usage rose; a reward takes off no more than there was
+	Estimated  bool  // a node did not say how much it has not spent: that counts as used
+	isAdjusted bool  // it is in the unit of a cost
 }
 
 // Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only
@@ -157,13 +163,66 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	return nil
 }
 
-// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit: a
-// penalty, which may become a debt, or a reward. It leaves a block as it is. It returns the usage afterwards. If q.RequestID is
-// repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrFull,
-// ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Errors of changes.
+var (
+	// ErrUnknownLimit means that the subject has no limit with that name.
+	ErrUnknownLimit = errors.New("unknown limit")
+	// ErrNotBilled means that the rule is in no bill.
+	ErrNotBilled = errors.New("bill")
+)
+
+// Applied returns what an adjustment applied in each unit that has a limit and a cost: of several limits, the most.
+func (u *Usage) Applied() (list []UnitCost) {
+	for i := range u.Limits {
+		lu := &u.Limits[i]
+		at := slices.IndexFunc(list, func(c UnitCost) bool { return c.Unit == lu.Limit.Unit })
+		switch {
+		case !lu.isAdjusted:
+		case at < 0:
+			list = append(list, UnitCost{Unit: lu.Limit.Unit, Cost: lu.Applied})
+		default:
+			list[at].Cost = furtherFromZero(list[at].Cost, lu.Applied)
+		}
+	}
+	return list
+}
+
+// furtherFromZero returns a or, if it is further from zero, b.
+func furtherFromZero(a, b int64) int64 {
+	if max(b, -b) > max(a, -a) {
+		return b
+	}
+	return a
+}
+
+// selectLimit leaves of u only the limit that q names, if any. The error wraps ErrUnknownLimit.
+func (u *Usage) selectLimit(q *Query) error {
+	u.limitName = q.LimitName
+	if q.LimitName == "" {
+		return nil
+	}
+	names := make([]string, len(u.Limits))
+	for i := range u.Limits {
+		names[i] = u.Limits[i].Limit.Name
+	}
+	u.Limits = slices.DeleteFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Name != q.LimitName })
+	if len(u.Limits) == 0 {
+		return fmt.Errorf("%w %q: limit_name must be one of %q", ErrUnknownLimit, q.LimitName, names)
+	}
+	return nil
+}
+
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit, or of the one that
+// q names: a penalty, which may become a debt, or a reward. It leaves a block as it is. With q.Bill, the bill of the rule changes by what
+// was applied; of several limits in a unit, by the most. It returns the usage afterwards, and what was applied. If q.RequestID is
+// repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit,
+// ErrNotBilled, ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
+		return nil, err
+	}
+	if err := u.selectLimit(q); err != nil {
 		return nil, err
 	}
 	costs := q.subjectCosts()
@@ -173,7 +232,14 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 		}
 	}
 	c := newChange(verbAdjust, u, costs)
-	c.ticket = ticketOf(q.RequestID, hashChange(verbAdjust, u, costs), checkTimeout)
+	if q.Bill {
+		if !u.Rule.CountsMonthly {
+			return nil, fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly", ErrNotBilled, u.Rule.Name)
+		}
+		c.bill = billOf(u)
+	}
+	c.ticket = ticketOf(q.RequestID, hashChange(c, u, costs), checkTimeout)
+	u.Adjusted = true
 	return u, l.applyChange(c, u)
 }
 
@@ -189,23 +255,29 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 		costs[i].Cost = -costs[i].Cost
 	}
 	c := newChange(verbGive, u, costs)
-	c.ticket = ticketOf("", hashChange(verbGive, u, costs), checkTimeout)
+	c.ticket = ticketOf("", hashChange(c, u, costs), checkTimeout)
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block. If an inline subject comes with limits, Reset makes only their
-// counters fresh. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner,
-// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Reset makes a subject's counters fresh and lifts its block. If q names a limit, it makes only that counter fresh, and lifts no
+// block. If an inline subject comes with limits, Reset makes only their counters fresh. It returns the usage afterwards. q.RequestID is
+// as for Adjust. The error wraps ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
+	if err := u.selectLimit(q); err != nil {
+		return nil, err
+	}
 	c := newChange(verbReset, u, nil)
+	if u.limitName != "" {
+		c.verb = verbResetSome
+	}
 	if u.coversAllCounters() {
 		c = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
 	}
-	c.ticket = ticketOf(q.RequestID, hashChange(c.verb, u, nil), checkTimeout)
+	c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
 	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}

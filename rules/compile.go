@@ -187,9 +187,9 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []
 	for i, spec := range specs {
 		out[i] = &all[i]
 		c.compileLimit(out[i], rule, spec)
-		out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen
-		if spec.Name == "" && len(specs) > 1 {
-			out[i].Name += "/" + out[i].Unit + "/" + spec.Per
+		out[i].Name = spec.Name + chosen
+		if spec.Name == "" {
+			out[i].Name = c.doc.limitName(rule.Name+chosen, specs, i)
 		}
 	}
 	if rule.Adaptive != nil && len(out) > 0 {
@@ -200,6 +200,26 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []
 		out[0].shareCache = &shareCache{number: c.globalLists}
 	}
 	return out
+}
+
+// limitName returns the name of the i-th of a rule's limits that has none of its own. If others have the same unit and window, it ends
+// with what makes the difference: the algorithm or, of calendar windows, the zone.
+func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
+	l := limits[i]
+	if len(limits) == 1 {
+		return rule
+	}
+	name := rule + "/" + cmp.Or(l.Unit, Requests) + "/" + l.Per
+	isAlike := func(o *LimitSpec) bool {
+		return o != l && o.Name == "" && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
+	}
+	if slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) != d.kind(l) }) {
+		name += "/" + d.kind(l).String()
+	}
+	if l.TZ != "" && slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) == d.kind(l) }) {
+		name += "/" + l.TZ
+	}
+	return name
 }
 
 func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {

@@ -309,7 +309,7 @@ rules:
 	want := []string{
 		"a token-bucket 10/10 requests 0 1m0s",
 		"b/requests/day fixed-window 20/0 requests 0 24h0m0sday@Europe/Berlin",
-		"b/requests/day fixed-window 20/0 requests 0 24h0m0sday@UTC",
+		"b/requests/day/UTC fixed-window 20/0 requests 0 24h0m0sday@UTC",
 		"b/tokens/1m token-bucket 5/8 tokens 1 1m0s",
 		"n sliding-window-log 5/0 requests 0 1h0m0s",
 	}

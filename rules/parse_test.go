@@ -135,6 +135,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"same counter", lim("{limit: 1, per: 60s}, {limit: 2, per: 1m}"), []string{"4:36 rules[0].limits[1]|the same counter"}},
 		{"same counter by zone", rule("tz: Europe/Berlin", "limits: [{limit: 1, per: day}, {limit: 2, per: day, tz: Europe/Berlin}]"), []string{"5:36 rules[0].limits[1]|the same counter"}},
 		{"same limit name", lim("{name: x, limit: 1, per: 60s}, {name: x, limit: 2, per: 1h}"), []string{`4:45 rules[0].limits[1].name|two limits are called "x"`}},
+		{"a default name", lim("{limit: 1, per: 60s}, {name: a/requests/60s, limit: 2, per: 1h}"), []string{`4:36 rules[0].limits[1].name|rules[0].limits[0] is called "a/requests/60s", too, for it has no name of its own`}},
 
 		{"match nothing", rule("match: {}", okLimits), []string{"4:12 rules[0].match|at least one attribute"}},
 		{"match empty list", rule("match: {a: []}", okLimits), []string{"4:16 rules[0].match.a|matches nothing"}},

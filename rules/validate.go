@@ -101,6 +101,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	}
 	c.checkConditions(path, r)
 	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
+	c.checkNames(path+".limits", r.Limits, r.Name)
 	c.checkGlobal(path+".limits", r, r.Limits)
 	if !r.Tiered || c.tooManyTierLimits {
 		return
@@ -108,6 +109,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	for _, t := range c.doc.Tiers {
 		path := keyPath("tiers", t.Name) + ".limits"
 		c.checkGlobal(path, r, t.Limits)
+		c.checkNames(path, t.Limits, r.Name)
 		if mixesZones(t.Limits) {
 			c.checkDistinct(path, t.Limits, c.doc.zoneOf(r))
 		}
@@ -174,6 +176,18 @@ func (c *checker) checkDistinct(path string, limits []*LimitSpec, zone string) {
 	}
 }
 
+// checkNames rejects limits of a rule with the name that another one, which has none of its own, has in answers.
+func (c *checker) checkNames(path string, limits []*LimitSpec, rule string) {
+	for i, l := range limits {
+		isTaken := func(j int) bool { return limits[j].Name == "" && c.doc.limitName(rule, limits, j) == l.Name }
+		for j := range limits {
+			if l.Name != "" && isTaken(j) {
+				c.add(l.pos, fmt.Sprintf("%s[%d].name", path, i), "%s[%d] is called %q, too, for it has no name of its own", path, j, l.Name)
+			}
+		}
+	}
+}
+
 func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
@@ -209,6 +223,7 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 			c.add(o.pos, at, "the rule's key does not include %q", attribute)
 		default:
 			c.checkLimits(at, o.Limits, c.doc.zoneOf(r))
+			c.checkNames(at, o.Limits, r.Name)
 			c.checkGlobal(at, r, o.Limits)
 		}
 	}

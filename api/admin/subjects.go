@@ -83,6 +83,10 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 	if r.URL.Query().Has("request_id") && (q.RequestID == "" || len(q.RequestID) > limiter.MaxRequestID) {
 		return api.Errorf(api.BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
 	}
+	q.LimitName = r.URL.Query().Get("limit_name")
+	if r.URL.Query().Has("limit_name") && (q.LimitName == "" || len(q.LimitName) > codec.MaxValue || !utf8.ValidString(q.LimitName)) {
+		return api.Errorf(api.BadValue, "limit_name must have 1 to %d bytes of UTF-8", codec.MaxValue)
+	}
 	u, err := s.config.Subjects.Reset(q)
 	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)

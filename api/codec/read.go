@@ -49,6 +49,8 @@ const (
 	fieldMode
 	fieldSubjects
 	fieldOnExpiry
+	fieldLimitName
+	fieldBill
 )
 
 func fieldOf(name string) fields {
@@ -95,6 +97,10 @@ func fieldOf(name string) fields {
 		return fieldSubjects
 	case "on_expiry":
 		return fieldOnExpiry
+	case "limit_name":
+		return fieldLimitName
+	case "bill":
+		return fieldBill
 	}
 	return 0
 }
@@ -136,12 +142,13 @@ var (
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
-		fields: targetFields | fieldCost | fieldCosts | fieldRequestID, names: targetNames + ", cost, costs, request_id", minCost: -algorithms.MaxAmount,
-		validate: (*Request).validateAdjust,
+		fields: targetFields | fieldCost | fieldCosts | fieldLimitName | fieldBill | fieldRequestID, minCost: -algorithms.MaxAmount,
+		names: targetNames + ", cost, costs, limit_name, bill, request_id", validate: (*Request).validateAdjust,
 	}
 	UsageForm = &Form{fields: targetFields, names: targetNames, validate: (*Request).validateTarget}
 	ResetForm = &Form{
-		fields: targetFields | fieldRequestID, names: targetNames + ", request_id", validate: (*Request).validateTarget,
+		fields: targetFields | fieldLimitName | fieldRequestID, names: targetNames + ", limit_name, request_id",
+		validate: (*Request).validateReset,
 	}
 	TryForm = &Form{fields: checkFields, names: tryNames, validate: (*Request).validateTry}
 
@@ -275,6 +282,10 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 		r.readSubjects(dec)
 	case fieldOnExpiry:
 		r.readOnExpiry(dec)
+	case fieldLimitName:
+		r.LimitName = dec.readBounded("", name, 1, MaxValue)
+	case fieldBill:
+		r.Bill = dec.readBool(name)
 	}
 }
 
@@ -404,6 +415,13 @@ func (r *Request) validateAdjust(dec *Decoder) {
 	r.validateTarget(dec)
 	if r.given&fieldNamespace != 0 {
 		r.requireAny(dec, fieldLimits, "limits is missing: give the limits to adjust")
+	}
+}
+
+func (r *Request) validateReset(dec *Decoder) {
+	r.validateTarget(dec)
+	if r.given&fieldNamespace != 0 && r.LimitName != "" {
+		r.requireAny(dec, fieldLimits, "limits is missing: limit_name is one of theirs")
 	}
 }
 

@@ -49,6 +49,14 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
+// AppendApplied appends, if u was adjusted, by how much it was, by unit: of several limits in a unit, the most.
+func AppendApplied(b []byte, u *limiter.Usage) []byte {
+	if !u.Adjusted {
+		return b
+	}
+	return AppendCosts(append(b, `,"applied":`...), u.Applied())
+}
+
 // AppendUsage appends the usage of each limit of u, and until when u's subject is blocked, in Unix milliseconds; 0 if it is not.
 func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `,"limits":[`...)
@@ -65,6 +73,9 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		b = AppendInt(b, `,"share":`, l.Share)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
 		b = appendMoreAfter(b, l.MoreAfter)
+		if u.Adjusted {
+			b = AppendInt(b, `,"applied":`, l.Applied)
+		}
 		if l.Estimated {
 			b = append(b, `,"estimated":true`...)
 		}

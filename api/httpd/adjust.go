@@ -21,7 +21,9 @@ func answerUsage(operation func(api.Decider, *limiter.Query) (*limiter.Usage, er
 			return h.explain(err)
 		}
 		x.StartJSON(200)
-		x.Body = append(codec.AppendUsage(q.AppendGivenCosts(codec.AppendSubject(x.Body, u)), u), '}')
+		x.Body = q.AppendGivenCosts(codec.AppendSubject(x.Body, u))
+		x.Body = codec.AppendUsage(x.Body, u)
+		x.Body = append(codec.AppendApplied(x.Body, u), '}')
 		return nil
 	}
 }

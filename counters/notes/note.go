@@ -27,7 +27,7 @@ const (
 	Write
 	// Retry: the same for a request that a node repeats by itself.
 	Retry
-	// Reset: a subject was reset for the Rank-th time in its partition, at At. ID is 0.
+	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th reset in its partition. ID is 0 for all counters.
 	Reset
 	// Resets: a partition has had Rank resets, of which those up to Minor are no longer all known. At At, it last forgot rates of which
 	// late settlings still depended. Key is PartitionKey.

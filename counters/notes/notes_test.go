@@ -176,13 +176,13 @@ func TestResets(t *testing.T) {
 		}
 		h := s.Lock(n.Partition(), begin)
 		defer h.Unlock()
-		h.Reset(subject, false, begin, begin/1e9+100)
+		h.Reset(ResetKey(subject, 0), false, begin, begin/1e9+100)
 		s.Made(n)
 	}
 	since := func(subject, resets uint64) bool {
 		h := s.Lock(Key{Subject: subject}.Partition(), begin)
 		defer h.Unlock()
-		return h.IsResetSince(subject, resets)
+		return h.IsResetSince(subject, 7, resets)
 	}
 
 	reset(1)
@@ -295,7 +295,7 @@ func TestACopyKeepsItsFloor(t *testing.T) {
 	s.Replace(&numbers, begin)
 	h := s.Lock(0, begin)
 	defer h.Unlock()
-	if !h.IsResetSince(1, 3) || h.IsResetSince(1, 4) || s.Resets(0) != 6 {
+	if !h.IsResetSince(1, 7, 3) || h.IsResetSince(1, 7, 4) || s.Resets(0) != 6 {
 		t.Error("what was taken before resets that were forgotten would come back")
 	}
 }

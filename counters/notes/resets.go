@@ -1,20 +1,20 @@
 package notes
 
-// A reset begins a new life of a subject's counters: what was taken in an earlier life does not come back. So a partition numbers
+// A reset begins a new life of a subject's counters, or of one of them: what was taken in an earlier life does not come back. So a partition numbers
 // its resets. What may come back carries the number as of its taking, and is dropped if its subject was reset since.
 
-// Reset records that a subject of the partition was reset at steady. It is known until the given time, in Unix seconds on the
-// steady clock, by when nothing that was taken before may come back any more.
-func (h Held) Reset(subject uint64, inline bool, steady, until int64) {
-	numbers, _ := h.Get(h.resetsKey(subject))
-	numbers.Key = h.resetsKey(subject)
+// ResetKey returns the key of the note of a reset: of one counter of a subject or, if counter is 0, of all of them.
+func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
+
+// Reset records a reset at steady, under a ResetKey. It is known until the given time, in Unix seconds on the steady clock, by when
+// nothing that was taken before may come back any more.
+func (h Held) Reset(k Key, inline bool, steady, until int64) {
+	numbers, _ := h.Get(h.resetsKey(k.Subject))
+	numbers.Key = h.resetsKey(k.Subject)
 	numbers.Rank++
 	numbers.Until = forever
 	h.Put(&numbers)
-	h.Put(&Note{
-		Key: Key{Subject: subject, Kind: Reset}, Rank: numbers.Rank,
-		At: steady, Until: until, Inline: inline,
-	})
+	h.Put(&Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline})
 }
 
 // forever is a time at which no note expires.
@@ -24,20 +24,25 @@ func (h Held) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
-// IsResetSince reports whether a subject of the partition was reset after its partition had had that many resets, or may have been.
-func (h Held) IsResetSince(subject, resets uint64) bool {
+// IsResetSince reports whether a counter was reset after its partition had had that many resets, or may have been.
+func (h Held) IsResetSince(subject, counter, resets uint64) bool {
 	numbers, some := h.Get(h.resetsKey(subject))
 	if !some {
 		return false
 	}
-	last, _ := h.Get(Key{Subject: subject, Kind: Reset})
-	return last.Rank > resets || numbers.Minor > resets
+	of, _ := h.Get(ResetKey(subject, counter))
+	all, _ := h.Get(ResetKey(subject, 0))
+	return max(of.Rank, all.Rank, numbers.Minor) > resets
 }
 
-// IsResetAfter reports whether a subject of the partition is known to have been reset after a steady time.
-func (h Held) IsResetAfter(subject uint64, steady int64) bool {
-	last, found := h.Get(Key{Subject: subject, Kind: Reset})
-	return found && last.At > steady
+// IsResetAfter reports whether a counter is known to have been reset after a steady time.
+func (h Held) IsResetAfter(subject, counter uint64, steady int64) bool {
+	of, found := h.Get(ResetKey(subject, counter))
+	if found && of.At > steady {
+		return true
+	}
+	all, found := h.Get(ResetKey(subject, 0))
+	return found && all.At > steady
 }
 
 // raiseFloor records that resets of the partition of subject, up to the given one, are no longer all known.

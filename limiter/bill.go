@@ -1,0 +1,72 @@
+package limiter
+
+import (
+	"slices"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// bill says in whose bill an adjustment is counted.
+type bill struct {
+	hashLo uint64 // of the subject's hash
+	rule   string
+	key    []string
+	units  []string // of the change's first ops
+}
+
+// billOf returns the bill of u, for a change of its limits.
+func billOf(u *Usage) *bill {
+	b := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key}
+	for i := range u.Limits {
+		b.units = append(b.units, u.Limits[i].Limit.Unit)
+	}
+	return b
+}
+
+// codeBill codes the bill of c, which may have none.
+func (c *change) codeBill(w *wire.Coder) {
+	isGiven := c.bill != nil
+	if w.Bool(&isGiven); !isGiven {
+		return
+	}
+	if w.Reads() {
+		c.bill = &bill{}
+	}
+	wire.Fixed(w, &c.bill.hashLo)
+	w.Text(&c.bill.rule, maxUnitBytes)
+	w.Texts(&c.bill.key, maxKeyValues, maxUnitBytes)
+	w.Texts(&c.bill.units, maxSubjectOps, maxUnitBytes)
+}
+
+// correctBill counts what c, which has just been carried out here, has applied.
+func (c *change) correctBill(l *Limiter, wall int64) {
+	b := c.bill
+	if b == nil || l.meter == nil {
+		return
+	}
+	key := b.key
+	if key == nil {
+		key = []string{} // the rule has no key attributes; nil would mean an unknown key
+	}
+	subject := rules.Hash{Hi: c.subject(), Lo: b.hashLo}
+	for i, unit := range b.units {
+		if slices.Contains(b.units[:i], unit) {
+			continue
+		}
+		cost := c.mostApplied(unit)
+		if cost != 0 && !l.meter.Add(wall, subject, unit, cost, 0) {
+			l.meter.AddNamed(wall, subject, b.rule, key, unit, cost, 0)
+		}
+	}
+}
+
+// mostApplied returns what was applied to the limits in a unit: of several, the most.
+func (c *change) mostApplied(unit string) (most int64) {
+	for i := range c.bill.units {
+		if c.bill.units[i] == unit {
+			most = furtherFromZero(most, c.applied[i])
+		}
+	}
+	return most
+}
