@@ -82,7 +82,7 @@ func (l *Limiter) Activity() []NodeActivity {
 	return l.activityRound.latest(func() []NodeActivity {
 		all := []NodeActivity{l.activityHere()}
 		if l.membership != nil {
-			gatherFrom(l.membership, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
+			gatherFrom(l.membership, MethodActivity, nil, func(from ring.NodeID, a *NodeActivity) {
 				a.Node = from
 				all = append(all, *a)
 			})

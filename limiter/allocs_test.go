@@ -114,7 +114,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		t.Errorf("have %v allocations, want 0", n)
 	}
 	hit := &a.scratch.match.Hits[0]
-	if n := testing.AllocsPerRun(500, func() { l.top.count(hit, true, 3, &q); l.top.count(hit, false, 0, &q) }); n != 0 {
+	if n := testing.AllocsPerRun(500, func() { l.tops[TopRefused].count(hit, true, 3, &q); l.tops[TopRefused].count(hit, false, 0, &q) }); n != 0 {
 		t.Errorf("have %v allocations for a refusal and an admission, want 0", n)
 	}
 	if n := testing.AllocsPerRun(500, func() {

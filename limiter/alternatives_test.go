@@ -30,7 +30,7 @@ rules: [{name: caller, key: [[user, ip]], limits: [{limit: 2, per: 365d, algorit
 			t.Errorf("usage of %s: got %+v %v, want %d used", key, u, err, want)
 		}
 	}
-	if top := l.Top(10); len(top) != 1 || !slices.Equal(top[0].Key, []string{"user=ann"}) {
+	if top := l.mostRefused(10); len(top) != 1 || !slices.Equal(top[0].Key, []string{"user=ann"}) {
 		t.Errorf("top: got %+v, want user=ann", top)
 	}
 }

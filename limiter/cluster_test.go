@@ -502,15 +502,15 @@ func TestTopOfAll(t *testing.T) {
 				w.nodes[0].check(byKey("r", "y"))
 			}
 		}
-		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Refused: 29, Checks: 30}, {Rule: "r", Key: []string{"y"}, Refused: 2, Checks: 3}}
+		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Count: 29, Checks: 30}, {Rule: "r", Key: []string{"y"}, Count: 2, Checks: 3}}
 		for i, n := range w.nodes {
-			have := n.Top(10)
-			if len(have) != 2 || have[0].Refused != 29 || have[1].Refused != want[1].Refused || !slices.Equal(have[0].Key, want[0].Key) {
+			have := n.mostRefused(10)
+			if len(have) != 2 || have[0].Count != 29 || have[1].Count != want[1].Count || !slices.Equal(have[0].Key, want[0].Key) {
 				t.Errorf("node %d: have %+v, want %+v", i, have, want)
 			}
 		}
 		w.setCut(w.nodes[0], w.nodes[1], true)
-		if have := w.nodes[0].Top(1); len(have) != 1 || have[0].Refused >= 29 {
+		if have := w.nodes[0].mostRefused(1); len(have) != 1 || have[0].Count >= 29 {
 			t.Errorf("without one node: have %+v", have)
 		}
 	})

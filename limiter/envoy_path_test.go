@@ -38,7 +38,7 @@ envoy:
 	if u, err := l.Locate(&user); err != nil || u.Rule.Name != user.Rule || len(u.Limits) != 1 || u.Key[1] != "u" {
 		t.Errorf("have %+v, %v", u, err)
 	}
-	top := l.Top(10)
+	top := l.mostRefused(10)
 	if len(top) != 2 || top[0].Rule != "edge.closed" || top[1].Rule != user.Rule || top[1].Key[0] != "/ab" {
 		t.Errorf("have %+v", top)
 	}

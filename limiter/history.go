@@ -48,12 +48,15 @@ func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(HistoryStep) 
 
 // EndHistoryStep records what was decided in a step, once the step is over. Call it every second.
 func (l *Limiter) EndHistoryStep() {
+	l.seconds.Add(1)
 	active, now := l.inForce.Load(), l.step()
 	if active == nil {
 		return
 	}
 	if l.history.endSteps(now, active.checks) {
-		l.top.endStep()
+		for _, t := range l.tops {
+			t.endStep()
+		}
 		active.endUseStep(now)
 	}
 }
@@ -96,7 +99,7 @@ func (l *Limiter) History() History {
 	return History{Now: l.step(), Nodes: l.historyRound.latest(func() []NodeHistory {
 		all := []NodeHistory{l.historyHere()}
 		if l.membership != nil {
-			gatherFrom(l.membership, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
+			gatherFrom(l.membership, MethodHistory, nil, func(from ring.NodeID, h *NodeHistory) {
 				h.Node = from
 				all = append(all, *h)
 			})

@@ -84,20 +84,20 @@ func TestTopRecent(t *testing.T) {
 		}
 		expect := func(what string, want ...TopSubject) {
 			t.Helper()
-			have, nodes := w.nodes[0].TopRecent(5)
+			have, nodes := w.nodes[0].Top(TopOptions{Recent: true, N: 5})
 			ok := len(have) == len(want) && len(nodes) == 3 && nodes[0] == w.nodes[0].id
 			for i := range want {
-				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent && have[i].Refused == want[i].Refused
+				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent && have[i].Count == want[i].Count
 			}
 			if !ok {
 				t.Errorf("%s: have %+v, want %+v", what, have, want)
 			}
 		}
 		old := func(recent, refused int64) TopSubject {
-			return TopSubject{Key: []string{"old"}, Recent: recent, Refused: refused}
+			return TopSubject{Key: []string{"old"}, Recent: recent, Count: refused}
 		}
 		late := func(recent, refused int64) TopSubject {
-			return TopSubject{Key: []string{"late"}, Recent: recent, Refused: refused}
+			return TopSubject{Key: []string{"late"}, Recent: recent, Count: refused}
 		}
 		pass := func(d time.Duration) {
 			for range d / time.Second {
@@ -119,7 +119,7 @@ func TestTopRecent(t *testing.T) {
 		expect("after five and a half", late(9, 9), old(2, 32))
 		pass(6 * time.Minute)
 		expect("later", old(0, 32), late(0, 9))
-		if top := w.nodes[0].Top(1); len(top) != 1 || top[0].Refused != 32 || top[0].Recent != 0 {
+		if top := w.nodes[0].mostRefused(1); len(top) != 1 || top[0].Count != 32 || top[0].Recent != 0 {
 			t.Errorf("have %+v", top)
 		}
 	})
@@ -129,16 +129,16 @@ func TestTopRecent(t *testing.T) {
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
 	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})
-	s.refused[0] = 7
+	s.counts[0] = 7
 	for range topSteps + 3 {
-		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.countsAtStep[s.steps%topSteps] = s.counts
 		s.steps++
 	}
 	if have := s.recent(0); have != 0 {
 		t.Errorf("have %d, want 0", have)
 	}
-	s.entries[0] = topEntry{stepsAtEntry: s.steps, refusedAtEntry: 7} // as insert does
-	s.refused[0] += 2
+	s.entries[0] = topEntry{stepsAtEntry: s.steps, countAtEntry: 7} // as insert does
+	s.counts[0] += 2
 	if have := s.recent(0); have != 2 {
 		t.Errorf("have %d, want 2", have)
 	}

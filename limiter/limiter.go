@@ -20,7 +20,9 @@ type Limiter struct {
 	table         *counters.Table
 	clock         *Clock
 	inForce       atomic.Pointer[activeRules]
-	top           *top
+	tops          [topKinds]*top
+	near          *near
+	seconds       atomic.Uint32 // counts the calls of EndHistoryStep, one each second
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
 	incarnation   uint64        // random; identifies this process, its counts and its clock readings
@@ -63,7 +65,11 @@ type activeRules struct {
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, near: newNear(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l.seconds.Store(1) // an Answer's first check begins a second, too
+	for by := range l.tops {
+		l.tops[by] = newTop()
+	}
 	l.reservations.limiter = l
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails

@@ -108,7 +108,7 @@ func TestMessagesComeBack(t *testing.T) {
 	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner || got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}, {Rule: "s", Refused: 1}}}, topList{}
+	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9}, {Rule: "s", Count: 1}}}, topList{}
 	if err := wire.Decode(wire.Encode(nil, &top), &list, "list"); err != nil || !reflect.DeepEqual(list, top) {
 		t.Errorf("have %+v, %v", list, err)
 	}
@@ -254,7 +254,7 @@ func FuzzGifts(f *testing.F) {
 }
 
 func FuzzTop(f *testing.F) {
-	f.Add(wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}}}))
+	f.Add(wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9}}}))
 	f.Fuzz(func(_ *testing.T, b []byte) { _ = wire.Decode(b, &topList{}, "list") })
 }
 

@@ -13,7 +13,7 @@ import (
 const (
 	MethodAsk      peer.Method = 80 + iota // a question, with a reply
 	MethodRefund                           // one way: gives back cost that was debited but not spent
-	MethodTop                              // asks for the subjects refused most, with a reply
+	MethodTop                              // asks for one of the lists of subjects, with a reply
 	MethodForget                           // one way: leases or remembered refusals of a subject are void
 	MethodChange                           // an operator's request about a subject's counters, with a reply
 	MethodSettle                           // settles a reservation, with a reply
@@ -22,7 +22,6 @@ const (
 	MethodLend                             // from another region, or forwarded to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
-	MethodRecent                           // asks for the subjects refused most in the last five minutes, with a reply
 	MethodHistory                          // asks for a node's decisions in the last hour, with a reply
 	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
 	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply

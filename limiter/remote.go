@@ -109,16 +109,16 @@ func (m *membership) otherMembers() []ring.NodeID {
 // gatherTimeout bounds how long a node waits for replies from all others.
 const gatherTimeout = 500 * time.Millisecond
 
-// gatherFrom asks all other nodes that can be reached, and calls take for each valid reply that arrives in time.
+// gatherFrom sends body to all other nodes that can be reached, and calls take for each valid reply that arrives in time.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
-}](m *membership, method peer.Method, take func(from ring.NodeID, reply *R)) {
+}](m *membership, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
 	gather(gatherTimeout, slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
-		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTimeout, done) },
-		func(id ring.NodeID, body []byte, err error) {
+		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, body, gatherTimeout, done) },
+		func(id ring.NodeID, answer []byte, err error) {
 			reply := new(R)
-			if err == nil && wire.Decode(body, M(reply), "reply") == nil {
+			if err == nil && wire.Decode(answer, M(reply), "reply") == nil {
 				take(id, reply)
 			}
 		})

@@ -83,15 +83,11 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			l.sendRefunds(refunds.list)
 		}
 	case MethodTop:
-		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
+		l.serveTop(body, to)
 	case MethodActivity:
 		m.serveInBackground(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
-		})
-	case MethodRecent:
-		m.serveInBackground(to, func() {
-			to.Reply(wire.Encode(nil, (*recentList)(truncateToMessage(rankByRecent(l.top.list(), maxTopKept)))))
 		})
 	case MethodHistory:
 		m.serveInBackground(to, func() {

@@ -132,9 +132,14 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 // count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
 	if s := &a.scratch; s.soleCounts != nil && a.Allowed && a.DecidedBy == ByOwner {
-		s.soleCounts.ownerAllowed[a.Limits[0].headroom()].Add(1)
+		headroom := a.Limits[0].headroom()
+		s.soleCounts.ownerAllowed[headroom].Add(1)
+		h := &s.match.Hits[0]
 		if s.isTop {
-			l.top.count(&s.match.Hits[0], false, 0, q)
+			l.topOf(h.Rule).count(h, false, 0, q)
+		}
+		if weight := l.sampleWeight(s); weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
+			l.noteUse(h, a.Limits[:1], true, weight, q)
 		}
 		return
 	}
@@ -182,7 +187,8 @@ func (l *Limiter) stripeOf(a *Answer) uint32 {
 func (l *Limiter) prepareCount(a *Answer) {
 	s := &a.scratch
 	if s.soleCounts != nil {
-		s.isTop = l.top.mayHold(s.match.Hits[0].Subject)
+		h := &s.match.Hits[0]
+		s.isTop = l.topOf(h.Rule).mayHold(h.Subject)
 	}
 }
 
@@ -199,13 +205,15 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 	}
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.top.count(h, false, 0, q)
+	l.topOf(h.Rule).count(h, false, 0, q)
+	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 	return true
 }
 
 // countRules counts a check for each rule that applied to it.
 func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
 	limits, ops := a.Limits, a.scratch.ops
+	weight := l.sampleWeight(&a.scratch)
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
@@ -229,7 +237,8 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		if d == DecisionRefused {
 			l.recordRefusal(&stats.refusals, a, h, own, q)
 		}
-		l.top.count(h, d == DecisionRefused, priorChecks, q)
+		l.topOf(h.Rule).count(h, refused, priorChecks, q)
+		l.noteUse(h, own, a.Allowed, weight, q)
 	}
 }
 
@@ -268,21 +277,23 @@ func (la *LimitAnswer) headroom() int64 {
 type scratch struct {
 	match        rules.Match
 	ops          []counters.Op
-	stripe       uint32        // 1…stripes; 0 before the first check
-	active       *activeRules  // the rules that decide the check
-	matchDecides bool          // matching alone has decided the check
-	decidedHere  bool          // this node decided all ops as the owner, in one Take or Peek
-	isListed     bool          // match has listed the ops
-	isRepeatable bool          // the ops suit another check with the same hits, but for their subjects
-	soleCounts   *ruleCounts   // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
-	isTop        bool          // with soleCounts: limiter.top may hold the subject
-	hasLocal     bool          // some rule has `consistency: local`
-	hasBlocks    bool          // ops include blocks, each after the limits of its hit
-	reserving    bool          // use no leases: a reservation must know what it takes
-	placing      *placing      // of a reservation; nil for all other checks, and if it needs none
-	life         counters.Life // of the counters that a standalone node decides a reservation by
-	deadline     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster      *clusterCheck // nil before the first check that needs it
+	stripe       uint32       // 1…stripes; 0 before the first check
+	active       *activeRules // the rules that decide the check
+	matchDecides bool         // matching alone has decided the check
+	decidedHere  bool         // this node decided all ops as the owner, in one Take or Peek
+	isListed     bool         // match has listed the ops
+	isRepeatable bool         // the ops suit another check with the same hits, but for their subjects
+	soleCounts   *ruleCounts  // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	isTop        bool         // with soleCounts: the list of refusals may hold the subject
+	// For sampleWeight.
+	sampledSecond, exactLeft, unsampled uint32
+	hasLocal                            bool          // some rule has `consistency: local`
+	hasBlocks                           bool          // ops include blocks, each after the limits of its hit
+	reserving                           bool          // use no leases: a reservation must know what it takes
+	placing                             *placing      // of a reservation; nil for all other checks, and if it needs none
+	life                                counters.Life // of the counters that a standalone node decides a reservation by
+	deadline                            time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster                             *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.

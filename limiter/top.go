@@ -20,20 +20,43 @@ const (
 	topSteps    = int(5 * time.Minute / HistoryStep)
 )
 
-// TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
-// by the count of the subject that it replaced.
-type TopSubject struct {
-	Rule    string
-	Key     []string
-	Refused int64
-	// Checks counts checks since then, plus as many earlier ones as it took to use what was used then. It is at least Refused.
-	Checks int64
-	// Recent counts the refusals of the last five minutes, to within half a minute. Top returns it as 0.
-	Recent int64
+// TopBy says by what subjects are listed.
+type TopBy uint8
+
+// The lists of subjects.
+const (
+	TopRefused TopBy     = iota
+	TopShadow            // refused if the rule were not a shadow rule
+	TopUsed              // checks that were admitted
+	TopDelayed           // checks that were allowed after a delay
+	TopNear              // nearest to a limit
+	topKinds   = TopNear // the lists that count events
+)
+
+// TopOptions say which subjects to list.
+type TopOptions struct {
+	By     TopBy
+	Recent bool   // by the last five minutes; not for TopNear
+	Rule   string // only of this rule; empty for all
+	N      int    // how many, at most 1,000
 }
 
-// top keeps the subjects refused most, in bounded memory. It counts refusals with the Space-Saving algorithm of Metwally,
-// Agrawal and El Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its stripe's refusals.
+// TopSubject is a subject with the events that put it into a list. Count counts them from the time the subject entered the
+// list; it may be too high by the count of the subject that it replaced.
+type TopSubject struct {
+	Rule  string
+	Key   []string
+	Count int64
+	// Checks counts checks since then, plus as many earlier ones as it took to use what was used then. It is at least Count.
+	Checks int64
+	// Recent counts the events of the last five minutes, to within half a minute.
+	Recent int64
+	// Used and Limit are of the subject's tightest limit after its last check, for TopNear; 0 in other lists.
+	Used, Limit int64
+}
+
+// top keeps the subjects with most events of one kind, in bounded memory. It counts events with the Space-Saving algorithm of
+// Metwally, Agrawal and El Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its stripe's events.
 type top struct {
 	stripe [topStripes]topStripe
 }
@@ -41,24 +64,24 @@ type top struct {
 type topStripe struct {
 	mu       sync.Mutex // guards all but filter
 	entries  []topEntry
-	refused  [topCapacity]int64 // by entry; kept apart so that finding the minimum touches few cache lines
+	counts   [topCapacity]int64 // events, by entry; kept apart so that finding the minimum touches few cache lines
 	index    map[rules.Hash]int // into entries
 	replaced int                // subjects replaced since the filter was rebuilt
 	steps    int                // steps of the history that have ended
-	// refusedAtStep holds refused as of the end of each of the last steps, by number; 20 kB.
-	refusedAtStep [topSteps][topCapacity]int64
+	// countsAtStep holds counts as of the end of each of the last steps, by number; 20 kB.
+	countsAtStep [topSteps][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
 	// before they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
 type topEntry struct {
-	hash           rules.Hash
-	rule           string
-	key            []string
-	checks         int64
-	stepsAtEntry   int   // the stripe's steps when the subject entered
-	refusedAtEntry int64 // refused at that moment: the count of the replaced subject
+	hash         rules.Hash
+	rule         string
+	key          []string
+	checks       int64
+	stepsAtEntry int   // the stripe's steps when the subject entered
+	countAtEntry int64 // its count at that moment: the count of the replaced subject
 }
 
 func newTop() *top {
@@ -69,11 +92,17 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject. priorChecks is the number of such checks that the refusing counter already held.
-func (t *top) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
-	if refused || t.mayHold(h.Subject) {
-		t.stripeOf(h.Subject).count(h, refused, priorChecks, q)
+// count counts a check of h's subject, which was an event or not. priorChecks is the number of such checks that the refusing
+// counter already held.
+func (t *top) count(h *rules.Hit, event bool, priorChecks int64, q *Query) {
+	if event || t.mayHold(h.Subject) {
+		t.stripeOf(h.Subject).count(h, event, 1, priorChecks, q)
 	}
+}
+
+// add counts weight events of h's subject.
+func (t *top) add(h *rules.Hit, weight int64, q *Query) {
+	t.stripeOf(h.Subject).count(h, true, weight, 0, q)
 }
 
 func (t *top) stripeOf(subject rules.Hash) *topStripe { return &t.stripe[subject.Lo%topStripes] }
@@ -96,12 +125,12 @@ func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
-func (s *topStripe) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
+func (s *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, known := s.index[h.Subject]
 	if !known {
-		if !refused {
+		if !event {
 			return
 		}
 		i = s.insert(h, q)
@@ -109,9 +138,9 @@ func (s *topStripe) count(h *rules.Hit, refused bool, priorChecks int64, q *Quer
 		word, bit := s.filterBit(h.Subject)
 		word.Or(bit)
 	}
-	s.entries[i].checks++
-	if refused {
-		s.refused[i]++
+	s.entries[i].checks += weight
+	if event {
+		s.counts[i] += weight
 	}
 }
 
@@ -122,19 +151,19 @@ func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		s.entries = append(s.entries, e)
 	} else {
 		i = 0
-		for j, n := range s.refused {
-			if n < s.refused[i] {
+		for j, n := range s.counts {
+			if n < s.counts[i] {
 				i = j
 			}
 		}
 		delete(s.index, s.entries[i].hash)
-		e.checks = s.refused[i]
+		e.checks = s.counts[i]
 		s.entries[i] = e
 		if s.replaced++; s.replaced > topCapacity {
 			s.renewFilter()
 		}
 	}
-	s.entries[i].stepsAtEntry, s.entries[i].refusedAtEntry = s.steps, s.refused[i]
+	s.entries[i].stepsAtEntry, s.entries[i].countAtEntry = s.steps, s.counts[i]
 	s.index[e.hash] = i
 	return i
 }
@@ -156,7 +185,7 @@ func (t *top) endStep() {
 	for i := range t.stripe {
 		s := &t.stripe[i]
 		s.mu.Lock()
-		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.countsAtStep[s.steps%topSteps] = s.counts
 		s.steps++
 		s.mu.Unlock()
 	}
@@ -167,9 +196,9 @@ func (t *top) endStep() {
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
 	if e.stepsAtEntry > s.steps-topSteps {
-		return s.refused[i] - e.refusedAtEntry
+		return s.counts[i] - e.countAtEntry
 	}
-	return s.refused[i] - s.refusedAtStep[s.steps%topSteps][i]
+	return s.counts[i] - s.countsAtStep[s.steps%topSteps][i]
 }
 
 // subjectKey returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
@@ -216,34 +245,45 @@ func shortenValues(key []string) []string {
 	return key
 }
 
-// Top returns the n subjects refused most since the process started, most refused first. In a cluster it adds up the counts of
-// all nodes that answer within half a second.
-func (l *Limiter) Top(n int) []TopSubject {
-	n = min(max(n, 0), maxTop)
-	all := l.top.list()
-	if l.membership != nil {
-		gatherFrom(l.membership, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
-		all = mergeSubjects(all)
-	}
-	all = rankByRefused(all, n)
-	for i := range all {
-		all[i].Recent = 0 // MethodTop does not carry it
-	}
-	return all
-}
-
-// TopRecent returns the n subjects refused most in the last five minutes, followed by subjects refused earlier. It also returns
-// the nodes whose counts are included, this one first.
-func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
-	all, nodes = l.top.list(), make([]ring.NodeID, 1)
+// Top lists subjects, first in first place, and the nodes whose counts are included, this one first. In a cluster it adds up
+// the counts of all nodes that answer within half a second. Counts are since each node's process started.
+func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
+	all, nodes := l.topHere(o.By), make([]ring.NodeID, 1)
 	if l.membership != nil {
 		nodes[0] = l.membership.Self
-		gatherFrom(l.membership, MethodRecent, func(from ring.NodeID, other *recentList) {
+		gatherFrom(l.membership, MethodTop, []byte{byte(o.By)}, func(from ring.NodeID, other *topList) {
 			all, nodes = append(all, other.list...), append(nodes, from)
 		})
 		all = mergeSubjects(all)
 	}
-	return rankByRecent(all, min(max(n, 0), maxTop)), nodes
+	if o.Rule != "" {
+		all = slices.DeleteFunc(all, func(s TopSubject) bool { return s.Rule != o.Rule })
+	}
+	o.N = min(o.N, maxTop)
+	return rank(all, o), nodes
+}
+
+// topHere returns what this node has of a list.
+func (l *Limiter) topHere(by TopBy) []TopSubject {
+	switch {
+	case by == TopNear:
+		return l.near.list(l.clock.Now().Wall)
+	case by < topKinds:
+		return l.tops[by].list()
+	}
+	return nil
+}
+
+// rank sorts subjects and returns the first ones.
+func rank(all []TopSubject, o TopOptions) []TopSubject {
+	n := max(o.N, 0)
+	switch {
+	case o.By == TopNear:
+		return rankByNear(all, n)
+	case o.Recent:
+		return rankByRecent(all, n)
+	}
+	return rankByCount(all, n)
 }
 
 // list returns all subjects, in no particular order.
@@ -252,24 +292,24 @@ func (t *top) list() (all []TopSubject) {
 		s := &t.stripe[i]
 		s.mu.Lock()
 		for i, e := range s.entries {
-			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: s.refused[i], Checks: e.checks, Recent: s.recent(i)})
+			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Count: s.counts[i], Checks: e.checks, Recent: s.recent(i)})
 		}
 		s.mu.Unlock()
 	}
 	return all
 }
 
-// rankByRefused sorts all, most refused first, and returns the first n.
-func rankByRefused(all []TopSubject, n int) []TopSubject {
+// rankByCount sorts all, those with most events first, and returns the first n.
+func rankByCount(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
-		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
 }
 
-// rankByRecent sorts all, most refused in the last five minutes first, and returns the first n.
+// rankByRecent sorts all, those with most events in the last five minutes first, and returns the first n.
 func rankByRecent(all []TopSubject, n int) []TopSubject {
-	all = rankByRefused(all, len(all))
+	all = rankByCount(all, len(all))
 	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
 	return all[:min(n, len(all))]
 }
@@ -278,7 +318,7 @@ const (
 	maxTop = 1000 // bounds the subjects that Top returns
 	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
 	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as sent. The subjects refused least are dropped.
+	// maxTopBytes bounds a node's list as sent. The last subjects are dropped.
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
@@ -291,9 +331,12 @@ func mergeSubjects(all []TopSubject) []TopSubject {
 		// The encoded lengths keep different keys from looking alike.
 		name := string(wire.AppendTexts(wire.AppendText(nil, s.Rule), s.Key))
 		if i, ok := at[name]; ok {
-			out[i].Refused += s.Refused
+			out[i].Count += s.Count
 			out[i].Checks += s.Checks
 			out[i].Recent += s.Recent
+			if nearer(&s, &out[i]) {
+				out[i].Used, out[i].Limit = s.Used, s.Limit
+			}
 			continue
 		}
 		at[name] = len(out)
@@ -319,18 +362,7 @@ type topList struct{ list []TopSubject }
 
 // Code implements wire.Message.
 func (t *topList) Code(c *wire.Coder) {
-	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) { s.code(c) })
-}
-
-// recentList is the reply to MethodRecent: a topList with Recent.
-type recentList topList
-
-// Code implements wire.Message.
-func (r *recentList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxTopKept, 5, func(s *TopSubject) {
-		s.code(c)
-		wire.Number(c, &s.Recent, 1<<62)
-	})
+	wire.List(c, &t.list, maxTopKept, 7, func(s *TopSubject) { s.code(c) })
 }
 
 func (s *TopSubject) code(c *wire.Coder) {
@@ -338,6 +370,19 @@ func (s *TopSubject) code(c *wire.Coder) {
 	c.Text(&s.Rule, maxTopText)
 	s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
 	c.Texts(&s.Key, maxKeyParts, maxTopText)
-	wire.Number(c, &s.Refused, 1<<62)
-	wire.Number(c, &s.Checks, 1<<62)
+	for _, n := range []*int64{&s.Count, &s.Checks, &s.Recent, &s.Used, &s.Limit} {
+		wire.Number(c, n, 1<<62)
+	}
+}
+
+// serveTop answers another node with what this one has of a list.
+func (l *Limiter) serveTop(body []byte, to Responder) {
+	if len(body) != 1 || TopBy(body[0]) > TopNear {
+		to.Fail(CodeMessage, "unknown list of subjects")
+		return
+	}
+	by := TopBy(body[0])
+	l.membership.serveInBackground(to, func() {
+		to.Reply(wire.Encode(nil, truncateToMessage(rank(l.topHere(by), TopOptions{By: by, N: maxTopKept}))))
+	})
 }

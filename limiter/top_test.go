@@ -14,11 +14,11 @@ func TestTop(t *testing.T) {
 			check(t, l, epoch, Query{Attributes: attrs("ip", fmt.Sprintf("192.0.2.%d", i))})
 		}
 	}
-	top := l.Top(2)
-	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Refused != 9 || top[1].Key[0] != "192.0.2.0" || top[1].Refused != 5 {
+	top := l.mostRefused(2)
+	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Count != 9 || top[1].Key[0] != "192.0.2.0" || top[1].Count != 5 {
 		t.Errorf("have %+v", top)
 	}
-	if all := l.Top(100); len(all) != 3 {
+	if all := l.mostRefused(100); len(all) != 3 {
 		t.Errorf("have %d subjects, want the 3 refused", len(all))
 	}
 	if top[0].Checks != 11 || top[1].Checks != 7 {
@@ -26,7 +26,7 @@ func TestTop(t *testing.T) {
 	}
 	_, _ = l.Reset(&Query{Rule: "r", Key: []string{"192.0.2.2"}})
 	check(t, l, epoch, byKey("r", "192.0.2.2"))
-	if top = l.Top(1); top[0].Checks != 12 || top[0].Refused != 9 {
+	if top = l.mostRefused(1); top[0].Checks != 12 || top[0].Count != 9 {
 		t.Errorf("have %+v", top[0])
 	}
 }
@@ -48,8 +48,8 @@ func TestTopOfShares(t *testing.T) {
 		if have := string(a.AppendReason(nil)); have != `Limit "deny" of rule "deny" (10 requests per 1440h) can't be counted: its owner can't be reached, and on_partition is deny; retry in 1 s.` {
 			t.Error(have)
 		}
-		for _, s := range n.Top(2) {
-			if want := map[string]int64{"local": 10, "deny": 14}[s.Rule]; s.Checks != 14 || s.Refused != want {
+		for _, s := range n.mostRefused(2) {
+			if want := map[string]int64{"local": 10, "deny": 14}[s.Rule]; s.Checks != 14 || s.Count != want {
 				t.Errorf("have %+v, want %d of 14 refused", s, want)
 			}
 		}
@@ -78,14 +78,20 @@ func TestTopOnZipf(t *testing.T) {
 			want[k]++
 		}
 	}
-	for i, top := range l.Top(20) {
-		if top.Key[0] != fmt.Sprint(i) || top.Refused != want[top.Key[0]] {
-			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Refused, i, want[fmt.Sprint(i)])
+	for i, top := range l.mostRefused(20) {
+		if top.Key[0] != fmt.Sprint(i) || top.Count != want[top.Key[0]] {
+			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Count, i, want[fmt.Sprint(i)])
 		}
 	}
-	for i := range l.top.stripe {
-		if n := len(l.top.stripe[i].entries); n > topCapacity || n != len(l.top.stripe[i].index) {
-			t.Errorf("stripe %d holds %d entries and an index of %d", i, n, len(l.top.stripe[i].index))
+	for i := range l.tops[TopRefused].stripe {
+		if n := len(l.tops[TopRefused].stripe[i].entries); n > topCapacity || n != len(l.tops[TopRefused].stripe[i].index) {
+			t.Errorf("stripe %d holds %d entries and an index of %d", i, n, len(l.tops[TopRefused].stripe[i].index))
 		}
 	}
+}
+
+// mostRefused returns the n subjects refused most.
+func (l *Limiter) mostRefused(n int) []TopSubject {
+	all, _ := l.Top(TopOptions{N: n})
+	return all
 }

@@ -42,11 +42,11 @@ func TestTopOfAMillion(t *testing.T) {
 	}
 	var all []TopSubject
 	for i, kept := range tops {
-		list, err := readTop(wire.Encode(nil, truncateToMessage(rankByRefused(kept.list(), maxTopKept))))
+		list, err := readTop(wire.Encode(nil, truncateToMessage(rankByCount(kept.list(), maxTopKept))))
 		if err != nil || len(list) != topStripes*topCapacity {
 			t.Fatalf("node %d: have %d subjects, %v, want %d", i, len(list), err, topStripes*topCapacity)
 		}
-		expectLargest(t, rankByRefused(slices.Clone(list), shown), refused[i])
+		expectLargest(t, rankByCount(slices.Clone(list), shown), refused[i])
 		all = append(all, list...)
 	}
 	for _, other := range refused[1:] {
@@ -54,7 +54,7 @@ func TestTopOfAMillion(t *testing.T) {
 			refused[0][n] += other[n]
 		}
 	}
-	expectLargest(t, rankByRefused(mergeSubjects(all), shown), refused[0])
+	expectLargest(t, rankByCount(mergeSubjects(all), shown), refused[0])
 }
 
 // expectLargest checks that have holds the subjects refused most, in order, with their true counts.
@@ -63,14 +63,14 @@ func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 	shown := map[int]bool{}
 	for rank := range have {
 		n, _ := strconv.Atoi(have[rank].Key[0])
-		if shown[n] = true; have[rank].Refused != refused[n] {
-			t.Errorf("rank %d: subject %d has %d refused, want %d", rank, n, have[rank].Refused, refused[n])
+		if shown[n] = true; have[rank].Count != refused[n] {
+			t.Errorf("rank %d: subject %d has %d refused, want %d", rank, n, have[rank].Count, refused[n])
 		}
-		if rank > 0 && have[rank].Refused > have[rank-1].Refused {
-			t.Errorf("rank %d: %d is more than the rank before", rank, have[rank].Refused)
+		if rank > 0 && have[rank].Count > have[rank-1].Count {
+			t.Errorf("rank %d: %d is more than the rank before", rank, have[rank].Count)
 		}
 	}
-	least := have[len(have)-1].Refused
+	least := have[len(have)-1].Count
 	for n, sum := range refused {
 		if sum > least && !shown[n] {
 			t.Errorf("subject %d with %d refused is not shown, one with %d is", n, sum, least)
@@ -85,7 +85,7 @@ func readTop(b []byte) ([]TopSubject, error) {
 
 // A list from another node is validated before it is used.
 func TestReadTopOfStrangers(t *testing.T) {
-	good := wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", "b"}, Refused: 3, Checks: 4}}})
+	good := wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", "b"}, Count: 3, Checks: 4}}})
 	for cut := range good {
 		if list, err := readTop(good[:cut]); err == nil {
 			t.Errorf("cut at %d: have %v, want an error", cut, list)

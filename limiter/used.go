@@ -157,7 +157,7 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 		return all, nodes
 	}
 	nodes[0] = m.Self
-	gatherFrom(m, MethodUse, func(from ring.NodeID, r *useReport) {
+	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, r *useReport) {
 		nodes = append(nodes, from)
 		all.counted = min(all.counted, r.counted)
 		all.rules = append(all.rules, r.rules...)

@@ -22,11 +22,8 @@ type Subjects interface {
 	// Reset clears a subject's counters and returns the usage afterwards. A request id that was seen before does not reset
 	// again. Errors are those of Usage, and those about request ids, such as limiter.ErrRequestIDReused.
 	Reset(q *limiter.Query) (*limiter.Usage, error)
-	// Top returns the n most refused subjects, in descending order.
-	Top(n int) []limiter.TopSubject
-	// TopRecent returns the n subjects that were refused most in the last five minutes, then those refused most before, and
-	// the nodes that have reported them, this one first.
-	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
+	// Top returns one of the lists of subjects, and the nodes that have reported theirs, this one first.
+	Top(o limiter.TopOptions) ([]limiter.TopSubject, []ring.NodeID)
 	// Use returns which rules were used in the last hour, in this region and in the given others.
 	Use(regions []string) *limiter.Use
 	// LimitFactor returns the factor by which the limits of an adaptive rule are currently multiplied.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,11 +69,11 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 	return q, err
 }
 
-// choiceParam returns the value of a parameter that is either usual, the default, or other.
-func choiceParam(q url.Values, name, usual, other string) (string, error) {
+// choiceParam returns the value of a parameter that is either usual, the default, or one of others.
+func choiceParam(q url.Values, name, usual string, others ...string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
-	if text != usual && text != other {
-		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, other)
+	if text != usual && !slices.Contains(others, text) {
+		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, strings.Join(others, " or "))
 	}
 	return text, nil
 }

@@ -152,19 +152,43 @@ type TopSubjects struct {
 	Nodes    []nodePart   `json:"nodes,omitempty"`
 }
 
-// TopSubject is a subject that was refused. Recent is set if the list is by recent refusals.
+// TopSubject is a subject in one of the lists. Which fields are set depends on the list: see topKinds.
 type TopSubject struct {
 	Rule    string     `json:"rule"`
 	Key     SubjectKey `json:"key"`
 	Refused int64      `json:"refused"`
 	Checks  int64      `json:"checks"`
-	Recent  *int64     `json:"recent,omitempty"`
+	Shadow  int64      `json:"shadow,omitempty"`  // times that a shadow rule would have refused
+	Used    *int64     `json:"used,omitempty"`    // admitted checks; in the list of the nearest, what is used of Limit
+	Delayed int64      `json:"delayed,omitempty"` // checks that were allowed after a delay
+	Limit   *int64     `json:"limit,omitempty"`   // the tightest limit
+	Recent  *int64     `json:"recent,omitempty"`  // within the last five minutes
 }
 
-// getTop lists the most refused subjects.
+// topKind is a list of subjects.
+type topKind struct {
+	by   limiter.TopBy
+	fill func(out *TopSubject, s *limiter.TopSubject)
+}
+
+// topKinds has the lists by the value of the parameter by.
+var topKinds = map[string]topKind{
+	"refused": {limiter.TopRefused, func(out *TopSubject, s *limiter.TopSubject) { out.Refused = s.Count }},
+	"recent":  {limiter.TopRefused, func(out *TopSubject, s *limiter.TopSubject) { out.Refused = s.Count }},
+	"shadow":  {limiter.TopShadow, func(out *TopSubject, s *limiter.TopSubject) { out.Shadow = s.Count }},
+	"used":    {limiter.TopUsed, func(out *TopSubject, s *limiter.TopSubject) { out.Used = &s.Count }},
+	"delayed": {limiter.TopDelayed, func(out *TopSubject, s *limiter.TopSubject) { out.Delayed = s.Count }},
+	"near":    {limiter.TopNear, func(out *TopSubject, s *limiter.TopSubject) { out.Used, out.Limit = &s.Used, &s.Limit }},
+}
+
+// getTop lists subjects.
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	by, err := choiceParam(q, "by", "refused", "recent")
+	by, err := choiceParam(q, "by", "refused", "shadow", "used", "delayed", "near", "recent")
+	if err != nil {
+		return err
+	}
+	recent, err := choiceParam(q, "recent", "false", "true")
 	if err != nil {
 		return err
 	}
@@ -172,17 +196,22 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := TopSubjects{Subjects: []TopSubject{}}
-	if by == "recent" {
-		list, nodes := s.config.Subjects.TopRecent(n)
-		for _, t := range list {
-			answer.Subjects = append(answer.Subjects, TopSubject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
-		}
-		answer.Nodes = s.nodeParts(nodes)
-		return s.reply(w, answer)
+	kind := topKinds[by]
+	o := limiter.TopOptions{By: kind.by, N: n, Rule: q.Get("rule"), Recent: recent == "true" || by == "recent"}
+	if o.Recent && o.By == limiter.TopNear {
+		return api.Errorf(api.BadValue, "recent: subjects near to a limit are always those of now")
 	}
-	for _, t := range s.config.Subjects.Top(n) {
-		answer.Subjects = append(answer.Subjects, TopSubject{t.Rule, t.Key, t.Refused, t.Checks, nil})
+
+	list, nodes := s.config.Subjects.Top(o)
+	answer := TopSubjects{Subjects: []TopSubject{}, Nodes: s.nodeParts(nodes)}
+	for i := range list {
+		t := &list[i]
+		one := TopSubject{Rule: t.Rule, Key: t.Key, Checks: t.Checks}
+		kind.fill(&one, t)
+		if o.Recent {
+			one.Recent = &t.Recent
+		}
+		answer.Subjects = append(answer.Subjects, one)
 	}
 	return s.reply(w, answer)
 }

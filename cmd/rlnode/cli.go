@@ -28,7 +28,7 @@ type cli struct {
 	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`
 	Members  membersCmd    `cmd:"" help:"List the nodes, their state and their part of the ring."`
 	Owner    ownerCmd      `cmd:"" help:"Show which node owns a subject."`
-	Top      topCmd        `cmd:"" help:"List the subjects that are refused most."`
+	Top      topCmd        `cmd:"" help:"List the subjects that are refused most, use most, or are nearest to a limit."`
 	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block."`
 	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
 	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`

@@ -131,8 +131,13 @@ func (c *ownerCmd) Run(env *environment) error {
 	})
 }
 
-// topCmd lists the most refused subjects.
+// topCmd lists subjects.
 type topCmd struct {
+	By     string `default:"refused" enum:"refused,shadow,used,delayed" placeholder:"KIND" help:"refused, shadow (by shadow rules), used or delayed (default ${default})."`
+	Near   bool   `help:"Those nearest to a limit, not only those refused."`
+	Rule   string `placeholder:"RULE" help:"Only subjects of this rule."`
+	Recent bool   `help:"Those of the last five minutes first."`
+
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
 	Watch    bool          `short:"w" help:"Print repeatedly until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
@@ -141,9 +146,14 @@ type topCmd struct {
 
 // Help implements kong.HelpProvider.
 func (topCmd) Help() string {
-	return `Examples:
+	return `Lists the subjects with most refusals, or other things, since the nodes' processes began.
+
+Examples:
 
   rlnode top
+  rlnode top --by shadow --rule new-idea                whom a shadow rule would refuse
+  rlnode top --near                                     who is about to be refused
+  rlnode top --by used --recent
   rlnode top -n 5 --watch --interval 5s`
 }
 
@@ -155,14 +165,30 @@ func (c *topCmd) Run(env *environment) error {
 	if c.Interval < 100*time.Millisecond {
 		return usageError("--interval: %v is under 100ms", c.Interval)
 	}
-	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
+	switch {
+	case c.Near && c.By != "refused":
+		return usageError("--near and --by exclude each other")
+	case c.Near && c.Recent:
+		return usageError("--near and --recent exclude each other: who is near to a limit is so now")
+	}
+	by := c.By
+	if c.Near {
+		by = "near"
+	}
+	query := url.Values{"by": {by}, "n": {strconv.Itoa(c.N)}}
+	if c.Rule != "" {
+		query.Set("rule", c.Rule)
+	}
+	if c.Recent {
+		query.Set("recent", "true")
+	}
 	clear := ""
 	if c.Watch && isTerminal(env.stdout) && !c.JSON {
 		clear = "\x1b[H\x1b[2J" // move to the corner and clear the screen
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
-		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query}, printTop); err != nil {
+		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query}, topPrinter(by, c.Recent)); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request
 			}
@@ -174,17 +200,54 @@ func (c *topCmd) Run(env *environment) error {
 	}
 }
 
-func printTop(w io.Writer, top *admin.TopSubjects) error {
-	if len(top.Subjects) == 0 {
-		_, err := fmt.Fprintln(w, "no subject has been refused")
-		return err
+// topPrinter returns a function that prints one of the lists of subjects.
+func topPrinter(by string, recent bool) func(io.Writer, *admin.TopSubjects) error {
+	return func(w io.Writer, top *admin.TopSubjects) error {
+		if len(top.Subjects) == 0 {
+			none := map[string]string{
+				"refused": "has been refused", "shadow": "would have been refused by a shadow rule", "used": "has used anything",
+				"delayed": "has been delayed", "near": "is near to a limit",
+			}
+			_, err := fmt.Fprintln(w, "no subject", none[by])
+			return err
+		}
+		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+		head := map[string]string{"refused": "REFUSED\tCHECKS", "shadow": "WOULD REFUSE\tCHECKS", "used": "USED", "delayed": "DELAYED", "near": "USED\tOF"}[by]
+		if recent {
+			head = "RECENT\t" + head
+		}
+		fmt.Fprintf(table, "%s\t  RULE AND SUBJECT\n", head)
+		for i := range top.Subjects {
+			s := &top.Subjects[i]
+			if recent && s.Recent != nil {
+				fmt.Fprintf(table, "%d\t", *s.Recent)
+			}
+			fmt.Fprintf(table, "%s\t  %s: %s\n", topColumns(by, s), s.Rule, replay.Key(s.Key))
+		}
+		return table.Flush()
 	}
-	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT")
-	for _, s := range top.Subjects {
-		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, replay.Key(s.Key))
+}
+
+// topColumns returns the numbers of a subject in a list.
+func topColumns(by string, s *admin.TopSubject) string {
+	var used, limit int64
+	if s.Used != nil {
+		used = *s.Used
 	}
-	return table.Flush()
+	if s.Limit != nil {
+		limit = *s.Limit
+	}
+	switch by {
+	case "shadow":
+		return fmt.Sprintf("%d\t%d", s.Shadow, s.Checks)
+	case "used":
+		return strconv.FormatInt(used, 10)
+	case "delayed":
+		return strconv.FormatInt(s.Delayed, 10)
+	case "near":
+		return fmt.Sprintf("%d\t%d", used, limit)
+	}
+	return fmt.Sprintf("%d\t%d", s.Refused, s.Checks)
 }
 
 // printable quotes s if it is empty or would not print unchanged: any client that sends checks can choose values.

@@ -1,0 +1,179 @@
+package limiter
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"sync"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	nearStripes  = 16
+	nearCapacity = 64 // subjects in a stripe
+	// nearHeadroom is the headroom, in tenths, from which on each check is noted. Others are noted as they are sampled.
+	nearHeadroom = 2
+
+	// Of each answer's checks in a second, the first exactSamples are sampled, and then one in sampleEvery.
+	exactSamples = 32
+	sampleEvery  = 64
+)
+
+// near keeps subjects that are near to their limits. It replaces the one that is farthest, so it holds the nearest ones
+// whatever their number of checks.
+type near struct{ stripe [nearStripes]nearStripe }
+
+type nearStripe struct {
+	mu      sync.Mutex // guards the fields below
+	entries []nearEntry
+	index   map[rules.Hash]int // into entries
+}
+
+type nearEntry struct {
+	hash        rules.Hash
+	rule        string
+	key         []string
+	used, limit int64 // of the tightest limit, after the last check
+	freshAt     int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
+}
+
+func newNear() *near {
+	n := &near{}
+	for i := range n.stripe {
+		n.stripe[i].index = make(map[rules.Hash]int)
+	}
+	return n
+}
+
+// note records what a check left of a limit.
+func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
+	e := nearEntry{
+		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.Limit.Capacity(), freshAt: now + int64(la.ResetAfter),
+	}
+	s := &n.stripe[h.Subject.Lo%nearStripes]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, known := s.index[e.hash]
+	switch {
+	case known:
+		e.key = s.entries[i].key
+	case len(s.entries) < nearCapacity:
+		i = len(s.entries)
+		s.entries = append(s.entries, nearEntry{})
+	default:
+		i = s.farthest(now)
+		if s.entries[i].freshAt > now && !isNearer(e.used, e.limit, s.entries[i].used, s.entries[i].limit) {
+			return
+		}
+		delete(s.index, s.entries[i].hash)
+	}
+	if !known {
+		e.key = subjectKey(h, q)
+		s.index[e.hash] = i
+	}
+	s.entries[i] = e
+}
+
+// farthest returns an entry that is over or, if there is none, the one that is farthest from its limit.
+func (s *nearStripe) farthest(now int64) (at int) {
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.freshAt <= now {
+			return i
+		}
+		if isNearer(s.entries[at].used, s.entries[at].limit, e.used, e.limit) {
+			at = i
+		}
+	}
+	return at
+}
+
+// list returns the subjects that have used something.
+func (n *near) list(now int64) (all []TopSubject) {
+	for i := range n.stripe {
+		s := &n.stripe[i]
+		s.mu.Lock()
+		for _, e := range s.entries {
+			if e.freshAt > now {
+				all = append(all, TopSubject{Rule: e.rule, Key: e.key, Used: e.used, Limit: e.limit})
+			}
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// isNearer reports whether a use of a limit is a larger part of it than another.
+func isNearer(used, limit, otherUsed, otherLimit int64) bool {
+	return compareNear(used, limit, otherUsed, otherLimit) > 0
+}
+
+// compareNear compares used/limit with otherUsed/otherLimit. A limit of 0 is used up.
+func compareNear(used, limit, otherUsed, otherLimit int64) int {
+	if limit <= 0 || otherLimit <= 0 {
+		return cmp.Compare(otherLimit, limit)
+	}
+	aHi, aLo := bits.Mul64(uint64(max(used, 0)), uint64(otherLimit))
+	bHi, bLo := bits.Mul64(uint64(max(otherUsed, 0)), uint64(limit))
+	return cmp.Or(cmp.Compare(aHi, bHi), cmp.Compare(aLo, bLo))
+}
+
+func nearer(a, b *TopSubject) bool { return isNearer(a.Used, a.Limit, b.Used, b.Limit) }
+
+// rankByNear sorts all, those nearest to their limit first, and returns the first n.
+func rankByNear(all []TopSubject, n int) []TopSubject {
+	slices.SortFunc(all, func(a, b TopSubject) int {
+		return cmp.Or(compareNear(b.Used, b.Limit, a.Used, a.Limit), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
+	})
+	return all[:min(n, len(all))]
+}
+
+// sampleWeight returns for how many checks the current one stands in the list of subjects used most: 0 if it is not sampled.
+// Few checks are all sampled, and of very many one in sampleEvery, since each takes a lock.
+func (l *Limiter) sampleWeight(s *scratch) int64 {
+	if second := l.seconds.Load(); s.sampledSecond != second {
+		s.sampledSecond, s.exactLeft = second, exactSamples
+	}
+	if s.exactLeft > 0 {
+		s.exactLeft--
+		return 1
+	}
+	if s.unsampled++; s.unsampled < sampleEvery {
+		return 0
+	}
+	s.unsampled = 0
+	return sampleEvery
+}
+
+// noteUse adds a decided check of h's subject to the lists of those that use most, are delayed, or are near to a limit.
+func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
+	if len(limits) == 0 {
+		return // Envoy's unlimited descriptors have none
+	}
+	tightest := &limits[0]
+	delayed := false
+	for i := range limits {
+		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
+		if limits[i].Tighter(tightest) {
+			tightest = &limits[i]
+		}
+	}
+	if allowed && weight > 0 {
+		l.tops[TopUsed].add(h, weight, q)
+	}
+	if delayed {
+		l.tops[TopDelayed].add(h, 1, q)
+	}
+	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
+		l.near.note(h, tightest, l.clock.Now().Wall, q)
+	}
+}
+
+// topOf returns the list of refusals to which a rule's belong.
+func (l *Limiter) topOf(r *rules.Rule) *top {
+	if r.Shadow {
+		return l.tops[TopShadow]
+	}
+	return l.tops[TopRefused]
+}
