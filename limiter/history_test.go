@@ -73,7 +73,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 	})
 }
 
-// TopRecent reports the refusals of the last five minutes beside those since the process started.
+// TestTopRecent: Top reports the refusals of the last five minutes beside those since the process started.
 func TestTopRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
