@@ -16,6 +16,7 @@ import (
 // returns a zero value for a faulty node.
 type decoder struct {
 	collector
+	shapes   *shapes                   // not nil: note what values would be accepted; see Schema
 	path     []byte                    // of the current node
 	days     bool                      // some duration was written in days
 	declared map[string]*AttributeSpec // the attributes that the document declares; nil if it declares none
@@ -25,6 +26,10 @@ type decoder struct {
 }
 
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+	if d.shapes != nil {
+		d.shapes.refuse(n)
+		return
+	}
 	d.add(n.Pos, string(d.path), format, args...)
 }
 
@@ -60,6 +65,9 @@ func appendKey(path []byte, key string) []byte {
 
 // eachField calls field for each key of a mapping, with the key's index in keys, which lists the allowed ones.
 func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
+	if d.shapes != nil {
+		return d.describeFields(n, keys, field)
+	}
 	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
@@ -83,6 +91,9 @@ func (d *decoder) eachField(n *yaml.Node, keys []string, field func(i int, key, 
 
 // eachEntry calls entry for each key of a mapping whose keys the user chooses.
 func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	if d.shapes != nil {
+		return d.describeEntries(n, entry)
+	}
 	if !d.expectKind(n, yaml.Map) {
 		return false
 	}
@@ -102,6 +113,9 @@ func (d *decoder) eachEntry(n *yaml.Node, entry func(key, value *yaml.Node)) boo
 
 // eachItem calls item for each item of a list.
 func (d *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
+	if d.shapes != nil {
+		return d.describeItems(n, item)
+	}
 	if !d.expectKind(n, yaml.List) {
 		return false
 	}
@@ -114,6 +128,9 @@ func (d *decoder) eachItem(n *yaml.Node, item func(n *yaml.Node)) bool {
 }
 
 func (d *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
+	if d.shapes != nil {
+		return d.shapes.acceptKind(n, want, nil)
+	}
 	if n.Kind != want {
 		d.fail(n, "expected %s, not %s", want, n.Kind)
 	}
@@ -122,6 +139,9 @@ func (d *decoder) expectKind(n *yaml.Node, want yaml.Kind) bool {
 
 // text reads any scalar as written, because a tenant may be called 123.
 func (d *decoder) text(n *yaml.Node) (string, bool) {
+	if d.shapes != nil {
+		return d.shapes.describeText(n)
+	}
 	switch n.Kind {
 	case yaml.Null, yaml.Map, yaml.List:
 		d.fail(n, "expected text, not %s", n.Kind)
@@ -165,6 +185,10 @@ func (d *decoder) value(n *yaml.Node) (string, bool) {
 
 // integer reads plain decimal digits.
 func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
+	if d.shapes != nil {
+		d.shapes.describeNumber(n, yaml.Int, integer(low), integer(high))
+		return 0
+	}
 	if n.Kind != yaml.Int {
 		d.fail(n, "expected an integer, not %s", n.Kind)
 		return 0
@@ -184,6 +208,10 @@ func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 
 // fraction reads a number in low…high.
 func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
+	if d.shapes != nil {
+		d.shapes.describeNumber(n, yaml.Float, fraction(low), fraction(high))
+		return 0
+	}
 	if n.Kind != yaml.Int && n.Kind != yaml.Float {
 		d.fail(n, "expected a number, not %s", n.Kind)
 		return 0
@@ -202,6 +230,10 @@ func (d *decoder) boolean(n *yaml.Node) bool {
 
 // word reads one of the given words.
 func (d *decoder) word(n *yaml.Node, words ...string) string {
+	if d.shapes != nil {
+		d.shapes.describeWords(n, words)
+		return ""
+	}
 	if slices.Contains(words, n.Text) && n.Kind == yaml.String {
 		return n.Text
 	}
@@ -213,6 +245,10 @@ func (d *decoder) word(n *yaml.Node, words ...string) string {
 
 // span reads a duration in low…high.
 func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
+	if d.shapes != nil {
+		d.shapes.acceptKind(n, yaml.String, object("type", yaml.Text("string"), "pattern", yaml.Text(durationPattern)))
+		return Span{}
+	}
 	if n.Kind == yaml.Int || n.Kind == yaml.Float {
 		d.fail(n, "a duration needs a unit, as in %ss", shorten(n.Text))
 		return Span{}

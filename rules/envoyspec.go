@@ -159,8 +159,8 @@ func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
 
 func (d *decoder) envoyDomain(n *yaml.Node) *EnvoySpec {
 	s := &EnvoySpec{pos: n.Pos}
-	if envoyFields.read(d, n, s, nil) && n.Get("domain") == nil {
-		d.fail(n, "domain is missing")
+	if envoyFields.read(d, n, s, nil) {
+		d.need(n, "domain", "domain is missing")
 	}
 	return s
 }
@@ -180,8 +180,8 @@ func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec])
 	d.envoyLevel++
 	d.eachItem(n, func(n *yaml.Node) {
 		s := &EnvoyDescriptorSpec{pos: n.Pos}
-		if f.read(d, n, s, nil) && n.Get("key") == nil {
-			d.fail(n, "key is missing")
+		if f.read(d, n, s, nil) {
+			d.need(n, "key", "key is missing")
 		}
 		list = append(list, s)
 	})
@@ -239,8 +239,8 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 	}
 	d.eachItem(n, func(n *yaml.Node) {
 		name := ""
-		if replaceFields.read(d, n, &name, nil) && n.Get("name") == nil {
-			d.fail(n, "name is missing: the name of the limit that this one replaces")
+		if replaceFields.read(d, n, &name, nil) {
+			d.need(n, "name", "name is missing: the name of the limit that this one replaces")
 		}
 		names = append(names, name)
 	})
@@ -250,7 +250,7 @@ func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 // envoyMetadata reads metadata, which may be any mapping that JSON can represent.
 func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 	mistakes := len(d.errs)
-	if !d.expectKind(n, yaml.Map) {
+	if d.isAny(n) || !d.expectKind(n, yaml.Map) {
 		return nil
 	}
 	d.plainValue(n)

@@ -56,6 +56,10 @@ const maxGroups = 256
 var (
 	documentFields = fieldsOf(
 		field[Document]{"version", func(d *decoder, n *yaml.Node, _ *Document) {
+			if d.shapes != nil {
+				d.shapes.describeNumber(n, yaml.Int, integer(1), integer(1))
+				return
+			}
 			if n.Kind != yaml.Int || n.Text != "1" {
 				d.fail(n, "the only version is 1")
 			}
@@ -108,6 +112,7 @@ var (
 	leaseFields = fieldsOf(
 		of("threshold", fractionCodec(0.5, 0.95), func(l *LeaseSpec) *float64 { return &l.Threshold }),
 		field[LeaseSpec]{"ttl", func(d *decoder, n *yaml.Node, l *LeaseSpec) {
+			d.alsoWords(n, "auto")
 			if l.AutoTTL = n.Kind == yaml.String && n.Text == "auto"; !l.AutoTTL {
 				l.TTL = d.span(n, 50*time.Millisecond, 5*time.Second)
 			}
@@ -283,8 +288,8 @@ func (d *decoder) matchValue(c Condition, v *yaml.Node) []string {
 
 func (d *decoder) tier(key, n *yaml.Node) *TierSpec {
 	t := &TierSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
-	if tierFields.read(d, n, t, nil) && n.Get("limits") == nil {
-		d.fail(n, "a tier needs limits")
+	if tierFields.read(d, n, t, nil) {
+		d.need(n, "limits", "a tier needs limits")
 	}
 	return t
 }

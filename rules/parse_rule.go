@@ -92,12 +92,10 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	if r.malformed = !ok; !ok {
 		return r
 	}
-	if !r.has("name") && name == "" {
-		d.fail(n, "a rule needs a name")
+	if name == "" {
+		d.need(n, "name", "a rule needs a name")
 	}
-	if !r.has("key") {
-		d.fail(n, "a rule needs a key; [] is one counter for all")
-	}
+	d.need(n, "key", "a rule needs a key; [] is one counter for all")
 	return r
 }
 
@@ -135,13 +133,11 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	l := &LimitSpec{pos: n.Pos}
 	ok := limitFields.read(d, n, l, nil)
-	switch {
-	case !ok:
+	if !ok {
 		return l
-	case n.Get("limit") == nil:
-		d.fail(n, "limit is missing: how much is allowed per window")
-	case n.Get("per") == nil:
-		d.fail(n, "per is missing: the length of the window")
+	}
+	if d.need(n, "limit", "limit is missing: how much is allowed per window") {
+		d.need(n, "per", "per is missing: the length of the window")
 	}
 	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
 		mark := d.push("algorithm")
@@ -160,6 +156,7 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 
 // per reads a window: a word of the calendar or a duration.
 func (d *decoder) per(n *yaml.Node, l *LimitSpec) {
+	d.alsoWords(n, "minute", "hour", "day", "week", "month", "year")
 	if unit, ok := algorithms.ParseCalendarUnit(n.Text); ok && n.Kind == yaml.String {
 		l.Per, l.window = n.Text, unit.Nominal()
 		return
@@ -206,8 +203,8 @@ func (l *LimitSpec) calendar() bool {
 
 func (d *decoder) cost(n *yaml.Node) *CostTable {
 	c := &CostTable{Default: 1}
-	if costFields.read(d, n, c, nil) && n.Get("by") == nil {
-		d.fail(n, "by is missing: the attribute that the cost depends on")
+	if costFields.read(d, n, c, nil) {
+		d.need(n, "by", "by is missing: the attribute that the cost depends on")
 	}
 	return c
 }
@@ -236,27 +233,30 @@ func (d *decoder) adaptive(n *yaml.Node) *Adaptive {
 	a := &Adaptive{}
 	ok := adaptiveFields.read(d, n, a, nil)
 	for _, key := range adaptiveFields.keys {
-		if ok && n.Get(key) == nil {
-			d.fail(n, "%s is missing", key)
+		if ok {
+			d.need(n, key, key+" is missing")
 		}
 	}
 	return a
 }
 
 func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
-	if n.Kind == yaml.List && (len(n.Items) == 0 || len(n.Items) > maxAdaptiveSteps) {
+	if n.Kind == yaml.List && len(n.Items) > maxAdaptiveSteps {
 		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
 		return nil
 	}
-	d.eachItem(n, func(n *yaml.Node) {
+	isList := d.eachItem(n, func(n *yaml.Node) {
 		var step AdaptiveStep
-		if stepFields.read(d, n, &step, nil) && (n.Get("above") == nil || n.Get("factor") == nil) {
-			d.fail(n, "a step needs above and factor")
+		if stepFields.read(d, n, &step, nil) && d.need(n, "above", "a step needs above and factor") {
+			d.need(n, "factor", "a step needs above and factor")
 		}
 		if last := len(list) - 1; last >= 0 && step.Above <= list[last].Above {
 			d.fail(n, "each step must be above the one before it")
 		}
 		list = append(list, step)
 	})
+	if isList && len(n.Items) == 0 {
+		d.fail(n, "expected 1 to %d steps", maxAdaptiveSteps)
+	}
 	return list
 }

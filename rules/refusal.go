@@ -137,6 +137,9 @@ func (d *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 		n = &yaml.Node{Kind: yaml.Map, Pos: n.Pos, Items: object.Items}
 	}
 
+	if d.isAny(n) {
+		return
+	}
 	d.checkTemplates(n, 1)
 	r.Body, r.BodyIsJSON = string(n.AppendJSON(nil)), true
 	if len(r.Body) > maxRefusalBody {

@@ -99,6 +99,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/history", api.ScopeRead, s.getHistory},
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
+		{"GET /schema.json", api.Anyone, getSchema},
 
 		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/rules"
 )
 
 func TestOpenAPIIsTrue(t *testing.T) {
@@ -14,4 +15,9 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		t.Fatalf("have %d", resp.StatusCode)
 	}
 	apitest.CheckOpenAPI(t, "admin plane", n.Admin.Routes())
+
+	resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/schema.json"})
+	if resp.StatusCode != 200 || body != string(rules.Schema()) || resp.Header.Get("Content-Type") != "application/schema+json" {
+		t.Errorf("schema: got %d %s of %d bytes", resp.StatusCode, resp.Header.Get("Content-Type"), len(body))
+	}
 }

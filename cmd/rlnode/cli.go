@@ -23,6 +23,7 @@ type cli struct {
 	Rollback rollbackCmd   `cmd:"" help:"Put an earlier version of the rules in force again."`
 	Versions versionsCmd   `cmd:"" help:"List the versions of the rules: who wrote them, when and why."`
 	Validate validateCmd   `cmd:"" help:"Check a rules file without a node."`
+	Schema   schemaCmd     `cmd:"" help:"Print a JSON Schema of the rules file, for editors."`
 	Starter  starterCmd    `cmd:"" help:"Print a set of rules to begin with, or list the sets."`
 	Import   importCmd     `cmd:"" help:"Make a rules file from another program's configuration."`
 	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`

@@ -37,3 +37,21 @@ func (c *starterCmd) Run(env *environment) error {
 	_, err := env.stdout.Write(text)
 	return err
 }
+
+// schemaCmd prints the JSON Schema of the rules file.
+type schemaCmd struct{}
+
+// Help implements kong.HelpProvider.
+func (schemaCmd) Help() string {
+	return `Editors complete keys by it, and mark mistakes. It needs no node; a node serves the schema of its release at /schema.json.
+
+Example:
+
+  rlnode schema > rlnode-rules.schema.json`
+}
+
+// Run prints the schema.
+func (schemaCmd) Run(env *environment) error {
+	_, err := fmt.Fprintf(env.stdout, "%s\n", rules.Schema())
+	return err
+}
