@@ -20,6 +20,9 @@ func (g grouping) of(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		bits = g.ipv4
 	}
+	if bits == a.BitLen() {
+		return a // the usual case of IPv4
+	}
 	p, err := a.Prefix(bits)
 	if err != nil {
 		return a
