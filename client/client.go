@@ -195,7 +195,7 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	switch {
 	case errors.Is(err, ErrQueueFull) && !c.options.OpenWhenFull:
 		d.Reason = "Too many calls wait for the rate limiter."
-	case errors.As(err, &answered) && answered.isRejection():
+	case errors.As(err, &answered) && answered.IsRejection():
 		d.Allowed = c.options.OnRejected == RejectedOpen
 		if !d.Allowed {
 			d.Reason = "The rate limiter rejects this server."

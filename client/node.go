@@ -193,11 +193,11 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		case err == nil && r.status < 500:
 			n.markHealthy()
 			c.answers.Add(1)
-			if more && rejection == nil && r.isRejection() {
+			if more && rejection == nil && r.IsRejection() {
 				rejection = r
 				continue
 			}
-			if r.isRejection() {
+			if r.IsRejection() {
 				c.logRejection(r)
 			}
 			return r, nil

@@ -110,13 +110,13 @@ func (c *Client) logUnknownRule(name, node string) {
 	}
 }
 
-// isRejection reports whether r says that the node rejects this client.
-func (r *reply) isRejection() bool {
-	return (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden) && r.problem().isRejection()
+// IsRejection reports whether r says that the node rejects this client.
+func (r *reply) IsRejection() bool {
+	return (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden) && r.problem().IsRejection()
 }
 
-// isRejection reports whether e says that the node rejects this client: its token is wrong, or lacks the scope.
-func (e *Error) isRejection() bool {
+// IsRejection reports whether e says that the node rejects this client: its token is wrong, or lacks the scope.
+func (e *Error) IsRejection() bool {
 	return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden && e.Code == codeForbidden
 }
 

@@ -56,7 +56,7 @@ func (c *Cluster) writeChronicle() {
 
 func (ch *chronicle) noteLead() {
 	leads := ch.leads()
-	if leads && !ch.led {
+	if leads && !ch.led && len(ch.voterIDs()) > 1 { // who else, if it is the only one
 		ch.config.Logger.Info(ch.config.Self.Name + " leads")
 	}
 	ch.led = leads

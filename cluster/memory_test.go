@@ -51,7 +51,7 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 				last = s.Version
 				n.rules.Store(s)
 				var m rules.Match
-				if err := s.MatchKey(s.Rules[0], make([]string, len(s.Rules[0].Key)), &m); err != nil || len(m.Hits) != 1 {
+				if err := s.MatchKey(s.Rules[0], []string{"192.0.2.1"}, &m); err != nil || len(m.Hits) != 1 {
 					t.Errorf("have %d hits, %v", len(m.Hits), err)
 					return
 				}

@@ -119,7 +119,7 @@ func TestLargestQuestion(t *testing.T) {
 	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
 	q := &question{count: 1}
 	for i := range 1000 {
-		for j := range 17 { // the limits of a rule, and its block
+		for j := range 24 { // the limits of a rule, and its blocks
 			q.ops = append(q.ops, counters.Op{Key: counters.Key{Subject: uint64(i), Counter: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
 		}
 	}

@@ -441,7 +441,9 @@ func (n *Node) decisionOnError(err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
 	switch {
-	case errors.Is(err, client.ErrRequest), errors.As(err, &answered) && answered.Status < 500:
+	case errors.As(err, &answered) && answered.IsRejection():
+		d.Reason = "The rate limiter rejects this server."
+	case errors.Is(err, client.ErrRequest), answered != nil && answered.Status < 500:
 		d.Reason = "The rate limiter can't decide this."
 	case n.config.OnError == client.Open:
 		d.Allowed = true

@@ -181,7 +181,7 @@ func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
 	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
-	"ReservationBytes": "--reservations", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
+	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
 	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
 	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
 	"WANPort": "--wan-port", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",

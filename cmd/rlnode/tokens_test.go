@@ -92,7 +92,7 @@ func TestTokensFile(t *testing.T) {
 	expect("POST", s.data+"/v1/check", gateway, oneCheck, 401)
 	expect("DELETE", s.admin+"/v1/usage?rule=year&key=a", support, "", 200)
 	expect("PUT", s.admin+"/v1/rules", deploy, yearRules(7), 200)
-	if _, text, _ := s.call("GET", s.admin+"/v1/rules/versions", deploy, ""); !strings.Contains(text, "token deploy") {
+	if _, text, _ := s.call("GET", s.admin+"/v1/rules/versions", deploy, ""); !strings.Contains(text, `"by":"deploy (127.0.0.1)"`) {
 		t.Errorf("the versions do not name the token: %s", text)
 	}
 
