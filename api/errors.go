@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Code names an error in a problem+json answer.
@@ -57,7 +58,9 @@ const (
 	Overloaded          Code = "overloaded"
 	TooManyReservations Code = "too-many-reservations"
 	RequestIDReused     Code = "request-id-reused"
-	Incomplete          Code = "incomplete" // exports: a node that holds part of the data can't be reached
+	InDocument          Code = "in-document"      // the document has it, and no entry beside it
+	TooManyEntries      Code = "too-many-entries" // no place is left for an entry beside the document
+	Incomplete          Code = "incomplete"       // exports: a node that holds part of the data can't be reached
 )
 
 // QuotaExceeded is the title of a refusal by a limit.
@@ -106,6 +109,8 @@ var kinds = map[Code]struct {
 	WriteFailed:         {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:          {http.StatusServiceUnavailable, "The node is overloaded"},
 	TooManyReservations: {http.StatusServiceUnavailable, "Too many reservations are open"},
+	InDocument:          {http.StatusConflict, "Only the rules document has this"},
+	TooManyEntries:      {http.StatusConflict, "There are too many entries"},
 	Incomplete:          {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 
@@ -116,6 +121,7 @@ type Error struct {
 	Err      error        // the cause, if any
 	Mistakes rules.Errors // for InvalidRules: the mistakes in the document
 	Allow    string       // for MethodNotAllowed: the allowed methods
+	Line     int          // for InDocument: the line of the document; 0: not known
 }
 
 // Error returns code and detail.
@@ -174,6 +180,10 @@ var causes = []struct {
 }{
 	{rules.ErrNotFound, NotFound, ""},
 	{rules.ErrConflict, Conflict, ""},
+	{entries.ErrNotFound, NotFound, ""},
+	{entries.ErrFull, TooManyEntries, ""},
+	{entries.ErrScope, Forbidden, ""},
+	{entries.ErrInvalid, BadValue, ""},
 	{cluster.ErrOutcomeUnknown, Timeout, ""},
 	{cluster.ErrNoPrimary, NoPrimary, ""},
 	{cluster.ErrLeaderUnavailable, NoLeader, ""},

@@ -22,10 +22,11 @@ type Scope uint8
 
 // The scopes of tokens.
 const (
-	ScopeCheck  Scope = 1 << iota // ask for decisions
-	ScopeAdjust                   // change usage, and report the loads that adaptive limits follow
-	ScopeRead                     // read the admin plane
-	ScopeAdmin                    // everything
+	ScopeCheck   Scope = 1 << iota // ask for decisions
+	ScopeAdjust                    // change usage, and report the loads that adaptive limits follow
+	ScopeRead                      // read the admin plane
+	ScopeAdmin                     // everything
+	ScopeEntries                   // deny and block single values for a time, and take that back
 
 	// Anyone means that no token is required. It is not the zero value, so a route without a scope stays closed.
 	Anyone Scope = 1 << 7
@@ -35,7 +36,7 @@ const (
 var scopeNames = [...]struct {
 	name  string
 	scope Scope
-}{{"check", ScopeCheck}, {"adjust", ScopeAdjust}, {"read", ScopeRead}, {"admin", ScopeAdmin}}
+}{{"check", ScopeCheck}, {"adjust", ScopeAdjust}, {"read", ScopeRead}, {"entries", ScopeEntries}, {"admin", ScopeAdmin}}
 
 // ParseScopes returns the set of the named scopes. The error names an unknown or repeated one.
 func ParseScopes(names []string) (all Scope, err error) {
@@ -51,10 +52,10 @@ next:
 			all |= s.scope
 			continue next
 		}
-		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read and admin", Excerpt(name))
+		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read, entries and admin", Excerpt(name))
 	}
 	if all == 0 {
-		return 0, fmt.Errorf("at least one scope is needed: check, adjust, read or admin")
+		return 0, fmt.Errorf("at least one scope is needed: check, adjust, read, entries or admin")
 	}
 	return all, nil
 }

@@ -104,6 +104,7 @@ func (c *Cluster) Start() error {
 	for _, loop := range []func(){
 		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
 		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.sharedRules.informRegions, c.sharedRules.runRegionsLoop, c.writeChronicle,
+		c.sharedRules.endEntries,
 	} {
 		c.loops.Go(loop)
 	}

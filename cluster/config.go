@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Errors returned by a Cluster.
@@ -110,6 +111,8 @@ type Config struct {
 	OnState func(*agreement.State)
 	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
+	// OnEntries is called whenever the entries beside the rules have changed, from the same goroutine.
+	OnEntries func(*entries.State)
 	// SettledEpoch returns the epoch up to which this node has finished its part of every hand-off. nil: the newest epoch.
 	SettledEpoch func() int64
 	// LaggingNodes returns reachable nodes that don't accept the copies that this node sends them. They count as unreachable.

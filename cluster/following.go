@@ -40,6 +40,7 @@ type followRequest struct {
 	Honoured int64           `json:"honoured"` // see honourProgress.honoured
 	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
 	Level    agreement.Level `json:"level"`    // the region's feature level
+	Entries  entriesPosition `json:"entries"`  // the entries that it has
 }
 
 // followKind is the first byte of the reply.
@@ -49,6 +50,7 @@ const (
 	followUpToDate   followKind = iota // the caller is up to date
 	followState                        // the newer state follows, for agreement.ParseAdopt
 	followNotPrimary                   // this region is not the primary; the name of the region that it follows comes next
+	followEntries                      // the rules are up to date; changes of entries follow: an agreement.AdoptEntries in JSON
 )
 
 // followPrimary, on the leader of a secondary region, asks the primary for news and adopts it in this region. It then asks
@@ -69,6 +71,7 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := sr.updateHonoured(ctx)
 	b, err := json.Marshal(followRequest{
 		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Entries: sr.paging.position(s.Entries),
 	})
 	if err != nil {
 		return false, err
@@ -84,6 +87,8 @@ func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
 		return false, nil
 	case followState:
 		return true, sr.adoptRules(ctx, b)
+	case followEntries:
+		return true, sr.adoptEntries(ctx, b)
 	case followNotPrimary:
 		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, sr.config.Primary, b)
 	}
@@ -206,7 +211,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	}
 	wake.Signal(sr.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
-		return []byte{byte(followUpToDate)}, nil
+		return entriesFollowing(s.Entries, q.Entries)
 	}
 	return s.AppendAdopt([]byte{byte(followState)})
 }

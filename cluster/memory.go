@@ -147,7 +147,7 @@ func (c *Cluster) recordApplied() {
 		}
 		s := c.State()
 		// After a restart, the state being applied again may be older than the recorded one.
-		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
+		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions && s.Entries == noted.Entries {
 			continue
 		}
 		err := c.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
@@ -202,6 +202,7 @@ func (c *Cluster) relyOnMemory() {
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 	if c.State().Index < m.Index { // otherwise a snapshot contained all of it
 		c.publishRules(m)
+		c.publishEntries(m)
 	}
 	c.memory.inUse.Store(true)
 }

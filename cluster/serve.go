@@ -25,6 +25,7 @@ const (
 	MethodRemoveRegion                          // a region's name → agreement.Result; also from other regions
 	MethodFollowNow                             // nothing → nothing
 	MethodRaise                                 // a feature level → the agreed level
+	MethodWriteEntries                          // entriesWrite → entriesReply; also from other regions
 )
 
 // Codes of failed calls. All but codeUnknown mean that nothing was changed.
@@ -52,7 +53,7 @@ var kindsByCode = []struct {
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
-var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose, MethodRemoveRegion}
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose, MethodRemoveRegion, MethodWriteEntries}
 
 // serveTimeout bounds the work on one call; removing a node waits until its authority expires.
 const serveTimeout = 30 * time.Second
@@ -96,6 +97,7 @@ func (c *Cluster) localHandlers() map[peer.Method]handler {
 		MethodProbePrimary:        c.sharedRules.serveProbe,
 		MethodRemoveRegion:        c.sharedRules.serveRemoveRegion,
 		MethodFollowNow:           jsonHandler(c.sharedRules.serveFollowNow),
+		MethodWriteEntries:        c.sharedRules.serveWriteEntries,
 		MethodRaise:               jsonHandler(c.reconciler.raise),
 		authority.MethodAsk:       jsonHandler(c.tracker.answerRequest),
 		authority.MethodCommitted: jsonHandler(c.serveCommitted),

@@ -52,6 +52,7 @@ type sharedRules struct {
 	wake     chan struct{}  // capacity 1: runRegionsLoop may have work
 	writing  chan struct{}  // holds an element while a write of rules is being proposed
 	progress honourProgress // of this region; only runRegionsLoop uses it
+	paging   entriesPaging  // only runRegionsLoop uses it
 
 	// mu guards the fields below.
 	mu                  sync.Mutex
@@ -185,7 +186,7 @@ func (sr *sharedRules) trackLeadership() bool {
 		return true
 	}
 	sr.leadingSince, sr.primaryAnsweredAt, sr.primaryFailingSince, sr.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
-	sr.reports, sr.progress = regionReports{}, honourProgress{}
+	sr.reports, sr.progress, sr.paging = regionReports{}, honourProgress{}, entriesPaging{}
 	if leads {
 		sr.leadingSince, sr.leaderChangesSeen = time.Now(), changes
 	}

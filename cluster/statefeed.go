@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // stateFeed passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
@@ -18,7 +19,9 @@ type stateFeed struct {
 	published *agreement.State // the last state passed on; its rules are in force
 	waiter    chan struct{}    // closed the next time published changes; nil without waiters
 
-	publishedRules *rules.Set // the last rules passed on; only the loop uses it
+	// What was passed on last; only the loop uses it.
+	publishedRules   *rules.Set
+	publishedEntries *entries.State
 }
 
 // publish passes a new state on. Only the loop calls it.
@@ -33,6 +36,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 	}
 	if !c.olderThanMemory(now) {
 		c.publishRules(now)
+		c.publishEntries(now)
 	}
 	c.feed.mu.Lock()
 	c.feed.published = now

@@ -149,6 +149,8 @@ type LimitAnswer struct {
 	// Blocked means that this check or an earlier one triggered the rule's block. All limits of the rule refuse until the block
 	// ends.
 	Blocked bool
+	// ByHand means that an entry beside the rules blocks the subject.
+	ByHand  bool
 	alone   bool  // decided within this node's share, without the owner
 	lack    lack  // whose share has refused
 	Subject int32 // index in Query.Subjects; 0 if there are none

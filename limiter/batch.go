@@ -65,7 +65,7 @@ func (b *batch) readAuthority() {
 // match matches the i-th check.
 func (b *batch) match(i int) {
 	if b.queries[i].RequestID == "" {
-		b.errs[i] = b.limiter.match(b.queries[i], b.answers[i])
+		b.errs[i] = b.limiter.match(0, b.queries[i], b.answers[i])
 	}
 }
 

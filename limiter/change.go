@@ -310,6 +310,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 	for i := range u.blocks {
 		u.Blocked = max(u.Blocked, loans[i].BlockLeft())
 	}
+	u.Blocked = max(u.Blocked, l.handBlockLeft(u))
 	loans = loans[len(u.blocks):]
 
 	for i := range u.Limits {

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Limiter decides checks. All methods may be called concurrently.
@@ -41,10 +42,12 @@ type Limiter struct {
 	// step, or because another node decided by other rules.
 	ratesChangedAt atomic.Int64
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, loadLeft and notHonoured
+	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards loadSteps, loadLeft, notHonoured and entries
 	loadSteps   func(*rules.Set) []int
 	loadLeft    func(source string) time.Duration // see FollowLoads; may be nil
 	notHonoured rules.NotHonoured
+	entries     *entries.State // guarded by mu
+	wallClock   func() int64   // the wall time in Unix ms; nil without a clock
 }
 
 // activeRules is a version of the rules with the metrics of its rules.
@@ -65,12 +68,15 @@ type activeRules struct {
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
 // SetRules. If clock is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, near: newNear(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l := &Limiter{table: table, clock: clock, near: newNear(), entries: entries.New(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
 	l.seconds.Store(1) // an Answer's first check begins a second, too
 	for by := range l.tops {
 		l.tops[by] = newTop()
 	}
 	l.reservations.limiter = l
+	if clock != nil {
+		l.wallClock = l.wallMillis
+	}
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
 	l.noteOtherRates()                             // what they were before is not known
@@ -84,6 +90,11 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
+	if old := l.inForce.Load(); old != nil {
+		set = set.WithEntries(l.entries, old.set)
+	} else {
+		set = set.WithEntries(l.entries, nil)
+	}
 	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
 	next.recordShares()
 	if old := l.inForce.Load(); old != nil {
@@ -153,7 +164,7 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 		_, err := l.decideOnce(q, 0, a)
 		return err
 	}
-	if err := l.match(q, a); err != nil {
+	if err := l.match(0, q, a); err != nil {
 		return err
 	}
 	return l.decide(l.clock.Now(), q, a)
@@ -161,7 +172,7 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 
 // CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
-	if err := l.match(q, a); err != nil {
+	if err := l.match(now.Wall, q, a); err != nil {
 		return err
 	}
 	return l.decide(now, q, a)
@@ -200,22 +211,22 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
 // and done is true.
 func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
-	if err := l.match(q, a); err != nil {
+	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
 	}
 	return a.scratch.matchDecides, l.list(now, q, a)
 }
 
 // match matches q against the rules in force. If no counters are needed, it decides the check itself. Otherwise it prefetches
-// the counters.
-func (l *Limiter) match(q *Query, a *Answer) error {
+// the counters. wall is the time of the check in Unix nanoseconds; 0: now.
+func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	repeatable := a.countRepeatable(active, q)
 	a.begin(active)
 	m := &a.scratch.match
-	m.Intact = repeatable > 0
+	m.Intact, m.Now, m.Clock = repeatable > 0, wall/int64(time.Millisecond), l.wallClock
 	if len(q.Subjects) > 0 {
-		if q.Matched != nil && q.Matched != active.set {
+		if q.Matched != nil && !q.Matched.SameRules(active.set) {
 			return ErrRulesChanged
 		}
 		if err := a.matchSubjects(q); err != nil {
@@ -254,6 +265,9 @@ func (l *Limiter) match(q *Query, a *Answer) error {
 		return nil
 	case len(m.Hits) == 0:
 		a.Allowed, a.DecidedBy, a.scratch.matchDecides = !active.set.DefaultDeny, ByNone, true
+		return nil
+	}
+	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
 		return nil
 	}
 	l.prefetch(m)
@@ -517,6 +531,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
 	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
+	a.scratch.byHand = false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.queuePlace = nil
 	a.scratch.ops = a.scratch.ops[:0]
@@ -539,6 +554,7 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *count
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
 	la.Rule, la.Limit, la.Subject = rule, limit, int32(subject) // conclude writes the rest
+	la.ByHand = false
 	la.Blocked, la.alone, la.lack = false, false, lackNothing
 	return op
 }
@@ -564,6 +580,9 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
+	}
+	if a.scratch.byHand {
+		a.foldHandBlocks()
 	}
 	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
 	if a.scratch.soleCounts != nil && a.Allowed {

@@ -403,7 +403,7 @@ func (r *realNodes) ownersIn(t *testing.T, w *testCluster) (owners []*Limiter) {
 	for subject := range r.mix.subjects {
 		q := r.mix.query(subject, 1)
 		var a Answer
-		if err := w.nodes[0].match(&q, &a); err != nil {
+		if err := w.nodes[0].match(0, &q, &a); err != nil {
 			t.Fatalf("match %+v: %v", q, err)
 		}
 		p := ring.PartitionOf(a.scratch.match.Hits[0].Subject.Hi)

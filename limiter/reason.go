@@ -135,6 +135,12 @@ func (la *LimitAnswer) isUncounted() bool {
 // appendBlocked appends the sentence for a blocked subject.
 func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
+	switch {
+	case t.ByHand && t.RetryAfter == algorithms.Never:
+		return append(b, " blocks this, without an end."...)
+	case t.ByHand:
+		return appendSeconds(append(b, " blocks this; retry in "...), t.RetryAfter)
+	}
 	if blocks := t.Rule.Blocks; len(blocks) == 1 {
 		b = append(b, " blocks this for "...)
 		b = append(b, rules.FormatDuration(blocks[0].Limit.Window)...)

@@ -289,6 +289,7 @@ type scratch struct {
 	sampledSecond, exactLeft, unsampled uint32
 	hasLocal                            bool          // some rule has `consistency: local`
 	hasBlocks                           bool          // ops include blocks, each after the limits of its hit
+	byHand                              bool          // a count, of a subject that is blocked by hand
 	reserving                           bool          // use no leases: a reservation must know what it takes
 	placing                             *placing      // of a reservation; nil for all other checks, and if it needs none
 	life                                counters.Life // of the counters that a standalone node decides a reservation by

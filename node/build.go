@@ -27,6 +27,7 @@ import (
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -200,6 +201,7 @@ func (n *Node) openCluster() (err error) {
 	config.InitialRules = func() ([]byte, string) { return c.initialRules.YAML(), c.initialRulesAuthor }
 	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
 	config.OnRules = func(s *rules.Set) { n.limiter.SetRules(s) }
+	config.OnEntries = func(e *entries.State) { n.limiter.SetEntries(e) }
 	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }
 	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
 	config.Boottime, config.Build = n.env.boottime, n.env.build
@@ -298,7 +300,7 @@ func (n *Node) listen() (err error) {
 		return nil
 	}
 	config := admin.Config{
-		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
+		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
 	if n.usage != nil {

@@ -170,7 +170,7 @@ func envoyCases() []struct{ name, src, domain, descriptor, path string } {
 
 func TestEnvoyMatch_doesNotAllocate(t *testing.T) {
 	for _, tt := range envoyCases() {
-		d, descriptor := mustCompile(t, tt.src).EnvoyDomain(tt.domain), entries(tt.descriptor)
+		d, descriptor := mustCompile(t, tt.src).EnvoyDomain(tt.domain), envoyEntries(tt.descriptor)
 		var n *EnvoyNode
 		var subject Hash
 		if allocs := testing.AllocsPerRun(100, func() { n = d.Match(descriptor); subject = n.Subject(descriptor) }); allocs != 0 {
@@ -192,7 +192,7 @@ func TestEnvoyNames(t *testing.T) {
 
 func BenchmarkEnvoyMatch(b *testing.B) {
 	for _, bb := range envoyCases() {
-		d, descriptor := mustCompile(b, bb.src).EnvoyDomain(bb.domain), entries(bb.descriptor)
+		d, descriptor := mustCompile(b, bb.src).EnvoyDomain(bb.domain), envoyEntries(bb.descriptor)
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

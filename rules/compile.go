@@ -31,6 +31,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		units:       map[string]int{Requests: 0},
 		attributes:  newAttributes(doc.Attributes),
 		inline:      &inlineSets{},
+		compiled:    new(byte),
 	}
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
@@ -51,8 +52,8 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	}
 	s.rules = buildIndex(entries)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
-	s.hasLists = len(doc.Deny)+len(doc.Allow) > 0
-	s.plain = !s.hasLists && !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
+	s.noteLists()
+	s.plain = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
 	return s, nil
 }
@@ -64,14 +65,22 @@ type compiler struct {
 	tables      map[tableKey]*subjectTable
 	listed      map[*SubjectSpec]*subject // filled only if there are global rules
 	globalLists int32                     // number of limit lists of global rules
+	extends     bool                      // the set's tables of attributes and units are shared with other sets
 	err         error                     // the first error
 }
 
-func (c *compiler) attributeNumber(name string) int { return c.set.attributes.add(name) }
+func (c *compiler) attributeNumber(name string) int {
+	if n := c.set.attributes.find(name); n >= 0 {
+		return n
+	}
+	c.extend()
+	return c.set.attributes.add(name)
+}
 
 func (c *compiler) unitID(name string) int {
 	n, ok := c.set.units[name]
 	if !ok {
+		c.extend()
 		n = len(c.set.Units)
 		c.set.units[name] = n
 		c.set.Units = append(c.set.Units, name)

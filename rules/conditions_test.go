@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"github.com/rlnode/rlnode/rules/entries"
 	"slices"
 	"strings"
 	"testing"
@@ -125,9 +126,12 @@ func TestFoldedPieces(t *testing.T) {
 	if err != nil || len(next.Subjects[1].Subjects) != 1 || next.Subject("user", "ann").Tier != "free" {
 		t.Errorf("a written subject: got %v, %+v", err, next)
 	}
-	c, changed, err := doc.ChangeEntry("deny", []byte(`{"user": "MALLORY"}`), true)
-	if err != nil || !changed || string(c.Body) != "[]" {
-		t.Errorf("an entry: got %s, %v, %v", c.Body, changed, err)
+	f, err := doc.ReadListed(entries.Deny, []byte(`{"user": "MALLORY"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, found := doc.FindEntry(f.Entry); !found {
+		t.Errorf("an entry: %s is not found", f.ID())
 	}
 	if _, err = Parse([]byte("attributes: {user: {fold: [lower]}}\ntiers: {a: {limits: [{limit: 1, per: 1m}]}}\n" +
 		"subjects: {user: {Ann: {tier: a}, ANN: {tier: a}}}")); err == nil || !strings.Contains(err.Error(), "duplicate value; the first is on line 3") {

@@ -89,7 +89,10 @@ type Span struct {
 }
 
 // Entry is an entry of the allow or deny list: conditions that must all hold.
-type Entry struct{ Match []Condition }
+type Entry struct {
+	Match []Condition
+	pos   yaml.Pos
+}
 
 // Condition requires that an attribute has one of several values: each a string, a glob with *, or a CIDR.
 type Condition struct {

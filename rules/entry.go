@@ -4,73 +4,268 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// ChangeEntry returns the change that adds an entry to a list of d, allow or deny, or removes it. The entry is YAML or
-// JSON, as in the document. Entries that match the same checks are the same entry, however they are written. changed is
-// false if the list already has the entry to add.
-//
-// The error is of type [Errors], with positions in the entry, or wraps [ErrNotFound].
-func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change, changed bool, err error) {
-	c = Change{Part: ListPart, Name: list}
-	entries, ok := map[string][]*Entry{"deny": d.Deny, "allow": d.Allow}[list]
-	if !ok {
-		return c, false, fmt.Errorf("look for %s: %w", c, ErrNotFound)
-	}
-	body, err := parseText(entry)
+// EntryForm is an entry that a caller wants, without its time and author.
+type EntryForm struct {
+	*entries.Entry
+	For time.Duration // how long it holds; 0: until Entry.Until, or without an end
+
+	stored bool // its time and author are read, too
+}
+
+// maxFor bounds how long an entry with an end holds.
+const maxFor = 100 * 366 * day
+
+// metaFields are what entries have besides attributes. Entries can't have attributes of these names.
+var metaFields = [...]string{"for", "until", "note", "by", "when", "origin"}
+
+// ReadListed reads an entry of a list, Deny or Allow: attributes as in the document, and for, until and note. The error is of
+// type [Errors], with positions in body, or wraps entries.ErrInvalid.
+func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error) {
+	n, err := parseText(body)
 	if err != nil {
-		return c, false, err
+		return EntryForm{}, err
+	}
+	f := EntryForm{Entry: &entries.Entry{Kind: kind}}
+	if n, err = f.readMeta(n); err != nil {
+		return EntryForm{}, err
 	}
 	e := &edit{}
 	e.declared = d.declared
-	e.setPath("lists." + list)
-	wanted := &Entry{Match: e.conditions(body)}
+	e.setPath("lists." + kind.String())
+	f.Match = canonicalMatch(d.declared, e.conditions(n))
 	if err := e.decoder.err(); err != nil {
-		return c, false, err
+		return EntryForm{}, err
 	}
-	text := wanted.canonicalText(d.declared)
-	at := slices.IndexFunc(entries, func(one *Entry) bool {
-		return len(one.Match) == len(wanted.Match) && one.canonicalText(d.declared) == text
+	return f, f.Entry.Check()
+}
+
+// ReadSubject reads what an entry says about a subject of s: a tier, limits for some rules, for, until and note. The error is
+// of type [Errors], with positions in body, or wraps entries.ErrInvalid. It is an error to name a tier or a rule that s
+// does not have, and to change the limits of a global rule.
+func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, error) {
+	n, err := parseText(body)
+	if err != nil {
+		return EntryForm{}, err
+	}
+	f := EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute}}
+	if n, err = f.readMeta(n); err != nil {
+		return EntryForm{}, err
+	}
+	e := &edit{}
+	e.declared = s.Document.declared
+	e.setPath(keyPath("subjects", attribute))
+	e.checkName(yaml.Text(attribute), attribute)
+	e.setPath(keyPath(e.bodyPath, value))
+	spec := e.subject(attribute, yaml.Text(value), n)
+	newChecker(s.Document, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, spec)
+	s.checkDivision(&e.collector, e.bodyPath, attribute, spec)
+	e.clearOutsidePositions()
+	if err := e.decoder.err(); err != nil {
+		return EntryForm{}, err
+	}
+	f.Value, f.Tier = spec.Value, spec.Tier
+	if len(spec.Overrides) > 0 {
+		f.Limits = spec.node().Get("limits").AppendJSON(nil)
+	}
+	return f, f.Entry.Check()
+}
+
+// checkDivision reports what would change how regions divide a limit.
+func (s *Set) checkDivision(errs *collector, path, attribute string, spec *SubjectSpec) {
+	for _, r := range s.Rules {
+		inKey := slices.ContainsFunc(r.all(), func(r *Rule) bool { return slices.Contains(r.Key, attribute) })
+		if r.Scope != GlobalScope || !inKey {
+			continue
+		}
+		override := slices.ContainsFunc(spec.Overrides, func(o Override) bool { return o.Rule == r.Name })
+		if override || r.Tiered && spec.Tier != "" {
+			errs.add(yaml.Pos{}, path, "regions divide the limits of rule %q (scope: global), and an entry can't change that: write it in the document", r.Name)
+		}
+	}
+}
+
+// SubjectForm returns a form that only names a subject.
+func (d *Document) SubjectForm(attribute, value string) EntryForm {
+	return EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: attribute, Value: d.Canonical(attribute, value)}}
+}
+
+// ReadBlock reads a block: rule, key (a text, or a list of them), for, until and note. The error is as for [ReadListed]. Rule
+// and Key are as written.
+func ReadBlock(body []byte) (EntryForm, error) {
+	n, err := parseText(body)
+	if err != nil {
+		return EntryForm{}, err
+	}
+	f := EntryForm{Entry: &entries.Entry{Kind: entries.Block}}
+	if n, err = f.readMeta(n); err != nil {
+		return EntryForm{}, err
+	}
+	d := &decoder{}
+	f.readKey(d, n)
+	return f, d.err()
+}
+
+// readKey reads the rule and the key of a block.
+func (f *EntryForm) readKey(d *decoder, n *yaml.Node) {
+	d.eachField(n, []string{"rule", "key"}, func(i int, _, v *yaml.Node) {
+		switch {
+		case i == 0:
+			f.Rule, _ = d.text(v)
+		case v.Kind == yaml.List:
+			d.eachItem(v, func(v *yaml.Node) {
+				text, _ := d.value(v)
+				f.Key = append(f.Key, text)
+			})
+		default:
+			text, _ := d.value(v)
+			f.Key = []string{text}
+		}
 	})
-	switch {
-	case remove && at < 0:
-		return c, false, fmt.Errorf("look for %s in %s: %w", conditionsNode(wanted.Match).AppendJSON(nil), c, ErrNotFound)
-	case !remove && at >= 0:
-		return c, false, nil
-	case remove:
-		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.canonicalText(d.declared) == text })
+	if len(f.Key) > MaxAttributes {
+		d.fail(n, "more than %d values in the key", MaxAttributes)
+	}
+}
+
+// readMeta reads for, until and note, and returns the map without them.
+func (f *EntryForm) readMeta(n *yaml.Node) (*yaml.Node, error) {
+	if n.Kind != yaml.Map {
+		return n, nil // the caller reports it
+	}
+	rest := *n
+	rest.Items = nil
+	for key, v := range n.Pairs {
+		if !slices.Contains(metaFields[:], key.Text) {
+			rest.Items = append(rest.Items, key, v)
+			continue
+		}
+		if err := f.readMetaField(key.Text, v); err != nil {
+			return nil, err
+		}
+	}
+	if f.For != 0 && f.Until != 0 {
+		return nil, fmt.Errorf("%w: give for or until, not both", entries.ErrInvalid)
+	}
+	return &rest, nil
+}
+
+func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
+	if f.stored {
+		switch name {
+		case "by":
+			f.By = v.Text
+			return nil
+		case "when":
+			f.When, err = readTime(name, v.Text)
+			return err
+		}
+	}
+	switch name {
+	case "for":
+		f.For, err = ParseDuration(v.Text)
+		if err != nil || f.For < time.Millisecond || f.For > maxFor {
+			return fmt.Errorf("%w: for must be a duration such as 30m, 24h or 7d, at least 1ms", entries.ErrInvalid)
+		}
+	case "until":
+		f.Until, err = readTime(name, v.Text)
+		return err
+	case "note":
+		if v.Kind == yaml.Map || v.Kind == yaml.List {
+			return fmt.Errorf("%w: note must be text", entries.ErrInvalid)
+		}
+		f.Note = v.Text
+		return entries.CheckNote(v.Text)
 	default:
-		entries = append(slices.Clone(entries), wanted)
+		return fmt.Errorf("%w: %s can't be an attribute of an entry; write it in the document", entries.ErrInvalid, name)
 	}
-	c.Body = entriesNode(entries).AppendJSON(nil)
-	return c, true, nil
+	return nil
 }
 
-// canonicalText renders e so that all entries that match the same checks have the same text.
-func (e *Entry) canonicalText(declared map[string]*AttributeSpec) string {
-	match := slices.Clone(e.Match)
-	for i := range match {
-		c := &match[i]
-		c.Values, c.single = slices.Clone(c.Values), false
+// readTime reads a time as Unix ms.
+func readTime(name, text string) (int64, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil || t.UnixMilli() < 1 || t.UnixMilli() > Forever {
+		return 0, fmt.Errorf("%w: %s must be a time such as 2026-11-28T12:00:00Z", entries.ErrInvalid, name)
+	}
+	return t.UnixMilli(), nil
+}
+
+// ReadStored reads an entry as [EntryJSON] renders it. It may name tiers and rules that no document has. The error is as for
+// [ReadListed].
+func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
+	n, err := parseText(body)
+	if err != nil {
+		return nil, err
+	}
+	f := EntryForm{Entry: &entries.Entry{Kind: kind}, stored: true}
+	if n, err = f.readMeta(n); err != nil {
+		return nil, err
+	}
+	d := &decoder{}
+	switch kind {
+	case entries.Subject:
+		f.readStoredSubject(d, n)
+	case entries.Block:
+		f.readKey(d, n)
+	default:
+		f.Match = canonicalMatch(nil, d.conditions(n))
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return f.Entry, f.Entry.Check()
+}
+
+// readStoredSubject reads an entry of a subject with its attribute and value.
+func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
+	rest := *n
+	rest.Items = nil
+	for key, v := range n.Pairs {
+		switch key.Text {
+		case "attribute":
+			f.Attribute, _ = d.text(v)
+		case "value":
+			f.Value, _ = d.value(v)
+		default:
+			rest.Items = append(rest.Items, key, v)
+		}
+	}
+	spec := d.subject(f.Attribute, yaml.Text(f.Value), &rest)
+	f.Value, f.Tier = spec.Value, spec.Tier
+	if len(spec.Overrides) > 0 {
+		f.Limits = spec.node().Get("limits").AppendJSON(nil)
+	}
+}
+
+// canonicalMatch returns conditions so that all that match the same checks are equal.
+func canonicalMatch(declared map[string]*AttributeSpec, match []Condition) []entries.Condition {
+	out := make([]entries.Condition, len(match))
+	for i, c := range match {
+		values := make([]string, len(c.Values))
 		for n, v := range c.Values {
-			c.Values[n] = canonicalCondition(declared, c.Attribute, v)
+			values[n] = canonicalCondition(declared, c.Attribute, v)
 		}
-		slices.Sort(c.Values)
-		c.Values = slices.Compact(c.Values)
+		slices.Sort(values)
+		out[i] = entries.Condition{Attribute: c.Attribute, Values: slices.Compact(values)}
 	}
-	slices.SortFunc(match, func(a, b Condition) int { return strings.Compare(a.Attribute, b.Attribute) })
-	return string(conditionsNode(match).AppendJSON(nil))
+	slices.SortFunc(out, func(a, b entries.Condition) int { return strings.Compare(a.Attribute, b.Attribute) })
+	return out
 }
 
-// canonicalCondition is canonicalValue for conditions, where a value may also be a CIDR or a glob.
+// canonicalCondition is canonicalValue for conditions, where a value may also be a CIDR or a glob. A CIDR of one address is the
+// address.
 func canonicalCondition(declared map[string]*AttributeSpec, attribute, value string) string {
-	if holdsAddresses(attribute) {
-		if p, ok := ipaddr.ParsePrefix(value); ok {
-			return p.String() // addressMistake has rejected bits behind the prefix
+	if p, ok := ipaddr.ParsePrefix(value); ok && holdsAddresses(attribute) {
+		if p.IsSingleIP() {
+			return p.Addr().String()
 		}
+		return p.String() // addressMistake has rejected bits behind the prefix
 	}
 	if strings.Contains(value, "*") {
 		return declared[attribute].foldPattern(value)
@@ -78,40 +273,119 @@ func canonicalCondition(declared map[string]*AttributeSpec, attribute, value str
 	return canonicalValue(declared, attribute, value)
 }
 
-// ListTiers returns as JSON objects, sorted by name, the first n tiers after the one named after. If there are more, next
-// is the name of the last one returned.
-func (d *Document) ListTiers(after string, n int) (list []string, next string) {
-	tiers := slices.Clone(d.Tiers)
-	slices.SortFunc(tiers, func(a, b *TierSpec) int { return strings.Compare(a.Name, b.Name) })
-	return page(tiers, after, n, "name", func(t *TierSpec) string { return t.Name })
-}
-
-// ListSubjects is ListTiers for the subjects of an attribute, by value.
-func (d *Document) ListSubjects(attribute, after string, n int) (list []string, next string) {
-	gi := d.group(attribute)
-	if gi < 0 {
-		return nil, ""
+// NamesOneValue reports whether e refuses one value exactly: an address, a /64 of IPv6, or a text without *; or one subject of
+// a rule.
+func NamesOneValue(e *entries.Entry) bool {
+	switch {
+	case e.Kind == entries.Block:
+		return true
+	case e.Kind != entries.Deny || len(e.Match) != 1 || len(e.Match[0].Values) != 1:
+		return false
 	}
-	return page(d.Subjects[gi].Subjects, canonicalValue(d.declared, attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
+	c := e.Match[0]
+	if p, ok := ipaddr.ParsePrefix(c.Values[0]); ok {
+		return holdsAddresses(c.Attribute) && p.Addr().Is6() && p.Bits() == 64
+	}
+	return strings.IndexByte(c.Values[0], '*') < 0
 }
 
-// page returns the first n of the sorted pieces after the one named after. Each object has the piece's name in field.
-func page[P piece](pieces []P, after string, n int, field string, name func(P) string) (list []string, next string) {
-	from := 0
-	if after != "" {
-		at, found := slices.BinarySearchFunc(pieces, after, func(p P, v string) int { return strings.Compare(name(p), v) })
-		if from = at; found {
-			from++
+// FindEntry looks for an entry in the document: an entry of a list with the same conditions, or the same subject. line is its
+// line in the text, from 1.
+func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {
+	if !d.hasEntry(e) {
+		return 0, false
+	}
+	text, err := d.Text()
+	if err != nil {
+		return 0, true
+	}
+	// After changes of pieces, positions are those of the pieces. So they are taken from the text.
+	written, err := Parse([]byte(text))
+	if err != nil {
+		return 0, true
+	}
+	at, _ := written.positionOf(e)
+	return int(at.Line), true
+}
+
+func (d *Document) hasEntry(e *entries.Entry) bool {
+	_, found := d.positionOf(e)
+	return found
+}
+
+func (d *Document) positionOf(e *entries.Entry) (yaml.Pos, bool) {
+	list := d.Deny
+	switch e.Kind {
+	case entries.Subject:
+		s := d.Subject(e.Attribute, e.Value)
+		if s == nil {
+			return yaml.Pos{}, false
+		}
+		return s.pos, true
+	case entries.Allow:
+		list = d.Allow
+	case entries.Block:
+		return yaml.Pos{}, false
+	}
+	id := e.ID()
+	for _, one := range list {
+		same := entries.Entry{Kind: e.Kind, Match: canonicalMatch(d.declared, one.Match)}
+		if len(one.Match) == len(e.Match) && same.ID() == id {
+			return one.pos, true
 		}
 	}
-	for _, p := range pieces[from:min(len(pieces), from+n)] {
-		object := yaml.NewMap()
-		object.Set(field, yaml.Text(name(p)))
-		object.Items = append(object.Items, p.node().Items...)
-		list = append(list, string(object.AppendJSON(nil)))
+	return yaml.Pos{}, false
+}
+
+// EntryJSON renders an entry as callers see it: what it says, as in the document, and its end, note, author and time.
+func EntryJSON(e *entries.Entry, origin string) []byte {
+	n := entryNode(e)
+	addMeta(n, e)
+	if origin != "" {
+		n.Set("origin", yaml.Text(origin))
 	}
-	if from+n < len(pieces) {
-		next = name(pieces[from+n-1])
+	return n.OnOneLine().AppendJSON(nil)
+}
+
+// entryNode renders what an entry says.
+func entryNode(e *entries.Entry) *yaml.Node {
+	switch e.Kind {
+	case entries.Subject:
+		spec, err := readSubject(e)
+		if err != nil {
+			spec = &SubjectSpec{Value: e.Value, Tier: e.Tier}
+		}
+		n := yaml.NewMap()
+		n.Set("attribute", yaml.Text(e.Attribute))
+		n.Set("value", yaml.Text(e.Value))
+		n.Items = append(n.Items, spec.node().Items...)
+		return n
+	case entries.Block:
+		n := yaml.NewMap()
+		n.Set("rule", yaml.Text(e.Rule))
+		if len(e.Key) == 1 {
+			n.Set("key", yaml.Text(e.Key[0]))
+		} else {
+			n.Set("key", textsNode(e.Key))
+		}
+		return n
 	}
-	return list, next
+	return conditionsNode(conditionsOf(e))
+}
+
+// addMeta adds to n when an entry ends, and who wrote it when and why.
+func addMeta(n *yaml.Node, e *entries.Entry) {
+	if e.Until != 0 {
+		n.Set("until", yaml.Text(formatMillis(e.Until)))
+	}
+	if e.Note != "" {
+		n.Set("note", yaml.Text(e.Note))
+	}
+	n.Set("by", yaml.Text(e.By))
+	n.Set("when", yaml.Text(formatMillis(e.When)))
+}
+
+// formatMillis formats a time in Unix ms for answers.
+func formatMillis(ms int64) string {
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }

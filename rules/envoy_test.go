@@ -16,7 +16,7 @@ import (
 )
 
 // entries reads "key=value key=value".
-func entries(text string) (list []EnvoyEntry) {
+func envoyEntries(text string) (list []EnvoyEntry) {
 	for _, e := range strings.Fields(text) {
 		key, value, _ := strings.Cut(e, "=")
 		list = append(list, EnvoyEntry{key, value})
@@ -47,7 +47,7 @@ envoy:
 
 func TestEnvoyMatch(t *testing.T) {
 	set := keyedSet(t, envoyDocument)
-	if !set.HasEnvoy() || set.EnvoyDomain("other") != nil || set.EnvoyDomain("empty").Match(entries("k=v")) != nil {
+	if !set.HasEnvoy() || set.EnvoyDomain("other") != nil || set.EnvoyDomain("empty").Match(envoyEntries("k=v")) != nil {
 		t.Error("the set has other domains")
 	}
 	d := set.EnvoyDomain("edge")
@@ -59,7 +59,7 @@ func TestEnvoyMatch(t *testing.T) {
 		{"path=/a/bc open=1", "edge.path_/a*/b*c.open"}, {"above=1", ""}, {"above=1 below=1", "edge.above.below"}, {"closed=1", "edge.closed"},
 		{"k=" + strings.Repeat("v", 300), "edge.k_v*"}, {"k=" + strings.Repeat("v", 5000), "edge.k_v*"},
 	} {
-		n, have := d.Match(entries(tt.descriptor)), ""
+		n, have := d.Match(envoyEntries(tt.descriptor)), ""
 		if n != nil {
 			have = n.Path
 		}
@@ -72,7 +72,7 @@ func TestEnvoyMatch(t *testing.T) {
 func TestEnvoyNodes(t *testing.T) {
 	set := keyedSet(t, "defaults: {algorithm: sliding-window, on_limit: delay, on_partition: full}\nrules: [{name: edge.path_/a*/b*c, key: [], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
 	d := set.EnvoyDomain("edge")
-	node := func(descriptor string) *EnvoyNode { return d.Match(entries(descriptor)) }
+	node := func(descriptor string) *EnvoyNode { return d.Match(envoyEntries(descriptor)) }
 	few, bucket, open, closed, quota := node("path=/a/bc"), node("path=/a/bc user=u"), node("path=/a/bc open=1"), node("closed=1"), node("above=1 below=1")
 	if r := few.Rule; few.Domain != "edge" || few.LimitName != "few" || !slices.Equal(few.Replaces, []string{"many", "most"}) || few.Unit != "day" || few.Requests != 5 ||
 		r.Name != few.Path || r.ownLimits[0].Name != "few" || r.Consistency != Hybrid || r.OnPartition != Full || r.OnLimit != Refuse ||
@@ -116,7 +116,7 @@ func TestEnvoyByPath(t *testing.T) {
 		{"edge.k_v*", "k=vw", []string{"vw"}},
 		{"edge.path_/a*/b*c.user", "path=/a/bc user=", []string{"/a/bc", ""}},
 	} {
-		descriptor := entries(tt.descriptor)
+		descriptor := envoyEntries(tt.descriptor)
 		n := set.EnvoyDomain("edge").Match(descriptor)
 		if r := set.Rule(tt.path); r != n.Rule || set.MatchKey(r, tt.key, &m) != nil || len(m.Hits) != 1 || m.Hits[0].Subject != n.Subject(descriptor) || m.List != Unlisted {
 			t.Errorf("%s: have %v, %+v", tt.path, r, m.Hits)
@@ -141,7 +141,7 @@ func TestEnvoyByPath(t *testing.T) {
 func TestEnvoyUnits(t *testing.T) {
 	for unit, seconds := range map[string]int64{"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000} {
 		set := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: "+unit+", requests_per_unit: 1}}]}]")
-		l := set.EnvoyDomain("d").Match(entries("k=v")).Rule.ownLimits[0]
+		l := set.EnvoyDomain("d").Match(envoyEntries("k=v")).Rule.ownLimits[0]
 		for range 1000 {
 			now := algorithms.At(time.Unix(rand.Int64N(1<<33), rand.Int64N(1e9)))
 			s, ok := l.Take(algorithms.State{}, now, 1)
@@ -169,9 +169,9 @@ envoy:
 		seen[h] = what
 	}
 	for _, domain := range []string{"d", "dk"} {
-		n := set.EnvoyDomain(domain).Match(entries("k=v"))
+		n := set.EnvoyDomain(domain).Match(envoyEntries("k=v"))
 		for _, descriptor := range []string{"", "k=v", "k=", "=k", "k=v k=v", "kv=", "k=v l=", "k=vl", "k= v=l", "kk=v", "k=v\x00", "l=v k=v"} {
-			add(n.Subject(entries(descriptor)), domain+" "+descriptor)
+			add(n.Subject(envoyEntries(descriptor)), domain+" "+descriptor)
 		}
 	}
 	var m Match
@@ -181,18 +181,18 @@ envoy:
 	add(inline, "an inline limit's")
 
 	again := keyedSet(t, "envoy: [{domain: d, descriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 9, name: n}}]}]")
-	a, b := set.EnvoyDomain("d").Match(entries("k=v")), again.EnvoyDomain("d").Match(entries("k=v"))
-	if a.Path == b.Path || a.Subject(entries("k=v")) != b.Subject(entries("k=v")) || a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
+	a, b := set.EnvoyDomain("d").Match(envoyEntries("k=v")), again.EnvoyDomain("d").Match(envoyEntries("k=v"))
+	if a.Path == b.Path || a.Subject(envoyEntries("k=v")) != b.Subject(envoyEntries("k=v")) || a.Rule.ownLimits[0].ID != b.Rule.ownLimits[0].ID {
 		t.Error("a counter is lost when its limit changes")
 	}
 	other, err := Compile(again.Document, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := other.Keyed([]byte("another")).EnvoyDomain("d").Match(entries("k=v")); n.Subject(entries("k=v")) == a.Subject(entries("k=v")) {
+	if n := other.Keyed([]byte("another")).EnvoyDomain("d").Match(envoyEntries("k=v")); n.Subject(envoyEntries("k=v")) == a.Subject(envoyEntries("k=v")) {
 		t.Error("subjects don't depend on the secret")
 	}
-	if key := a.Key(entries("k=v l=w")); !slices.Equal(key, []string{"v", "w"}) {
+	if key := a.Key(envoyEntries("k=v l=w")); !slices.Equal(key, []string{"v", "w"}) {
 		t.Errorf("have key %q", key)
 	}
 }
@@ -396,7 +396,7 @@ func TestEnvoyManual(t *testing.T) {
 	_, text, _ := strings.Cut(string(manual), "```yaml\nenvoy:")
 	text, _, _ = strings.Cut(text, "```")
 	set := keyedSet(t, "envoy:"+text)
-	n := set.EnvoyDomain("edge").Match(entries("path=/items/7 user=alice"))
+	n := set.EnvoyDomain("edge").Match(envoyEntries("path=/items/7 user=alice"))
 	if n == nil || !strings.Contains(string(manual), "--rule '"+n.Path+"' --key /items/7 --key alice") {
 		t.Errorf("have %+v", n)
 	}

@@ -51,14 +51,14 @@ func TestReadEnvoy(t *testing.T) {
 		{"tokens=1234", "shop.tokens_1234", 1_000_000, "month"},
 		{"tokens=true", "shop.tokens_true", 1<<32 - 1, "year"},
 	} {
-		n := set.EnvoyDomain("shop").Match(entries(tt.descriptor))
+		n := set.EnvoyDomain("shop").Match(envoyEntries(tt.descriptor))
 		if n == nil || n.Path != tt.path || n.Requests != tt.requests || n.Unit != tt.unit || n.Unlimited != (tt.unit == "") ||
 			n.Quota != strings.Contains(tt.path, "tokens") || n.Shadow != strings.HasSuffix(tt.path, "trial") {
 			t.Errorf("%s: have %+v, want %+v", tt.descriptor, n, tt)
 		}
 	}
 	for _, none := range []string{"path=/x", "path=/x plan=gold user=u", "internal=health", "tokens=12"} {
-		if n := set.EnvoyDomain("shop").Match(entries(none)); n != nil {
+		if n := set.EnvoyDomain("shop").Match(envoyEntries(none)); n != nil {
 			t.Errorf("%s: have %+v", none, n)
 		}
 	}

@@ -29,12 +29,15 @@ func (s *Set) Keyed(secret []byte) *Set {
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
+	out.overlay = nil // blocks are found by hash
+	out.noteLists()
 	out.envoy = s.envoy.withKey(key)
 	return &out
 }
 
 // seed computes the initial states for hashing. They belong to the set, because sets with different keys share rules.
 func (s *Set) seed(key hashKey) {
+	s.key = key
 	s.seeds = make([]hashState, len(s.variants))
 	for i, r := range s.variants {
 		h := key.state().addWord(uint64(len(r.Name))).addText(r.Name)

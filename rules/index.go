@@ -290,8 +290,8 @@ func (a *attributeIndex) findNets(address netip.Addr, found []int32) []int32 {
 func (l *list) appliesTo(m *Match) bool { return len(l.entries) > 0 && l.search(m) }
 
 func (l *list) search(m *Match) bool {
-	m.found = l.index.find(m, m.found[:0])
-	for _, i := range m.found {
+	m.listed = l.index.find(m, m.listed[:0])
+	for _, i := range m.listed {
 		if m.meetsAll(l.entries[i].match) {
 			return true
 		}

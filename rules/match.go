@@ -29,6 +29,10 @@ type Match struct {
 	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether the hits of the
 	// next one differ from these at most in their subjects.
 	Intact, Again bool
+	// Now and Clock are for the caller to set, too: the wall time of the check in Unix ms, or where to read it. It is needed
+	// only where an entry has an end. Without both, it is that of the machine.
+	Now   int64
+	Clock func() int64
 
 	values     []value     // the check's attributes that the set uses
 	plain      *Set        // not nil: under this set, other values of these attributes may match the rules in found, and no others
@@ -36,7 +40,8 @@ type Match struct {
 	only       *Rule       // with plain: the rule that the call was for, if it was for one
 	byKey      bool        // with plain: the call was of MatchKey
 	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
-	found      []int32     // positions of entries that may apply
+	found      []int32     // positions of rules that may apply
+	listed     []int32     // positions of entries of a list that may apply
 	key        []Attribute // scratch of MatchKey
 	keyValues  []string    // scratch of MatchKey
 	folded     []byte      // folded values
@@ -128,9 +133,9 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	uniform := true
 	for _, i := range m.found {
 		s.addIfApplies(s.variants[i], m)
-		uniform = uniform && s.variants[i].uniform()
+		uniform = uniform && s.isUniform(s.variants[i])
 	}
-	if s.plain || only != nil && !s.hasLists {
+	if s.plain || only != nil {
 		m.plain, m.only, m.byKey, m.uniform = s, only, false, uniform
 	}
 }
@@ -138,6 +143,10 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 // matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
 	m.canonical, m.Again = m.canonical[:0], m.Intact && m.uniform
+	if s.hasLists {
+		m.List = s.checkLists(m)
+		m.Again = m.Again && m.List == Unlisted
+	}
 	if m.Again {
 		for i := range m.Hits {
 			h := &m.Hits[i]
@@ -188,7 +197,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 		cost = r.cost.fallback
 	}
 	s.addHit(r, m, cost)
-	if r.uniform() && !s.hasLists {
+	if s.isUniform(r) {
 		m.plain, m.only, m.byKey, m.uniform = s, r, true, true
 		m.found = append(m.found[:0], int32(r.number))
 	}
@@ -310,14 +319,24 @@ func (r *Rule) allows(m *Match) bool {
 	return m.meetsAll(r.match)
 }
 
+// checkLists returns the verdict of the lists, in the document and beside it.
 func (s *Set) checkLists(m *Match) Listing {
+	beside := Unlisted
+	if s.overlay != nil {
+		beside = s.overlay.listing(m)
+	}
 	switch {
-	case s.deny.appliesTo(m):
+	case beside == Denied || s.deny.appliesTo(m):
 		return Denied
-	case s.allow.appliesTo(m):
+	case beside == Allowed || s.allow.appliesTo(m):
 		return Allowed
 	}
 	return Unlisted
+}
+
+// isUniform reports whether r is uniform after entries.
+func (s *Set) isUniform(r *Rule) bool {
+	return r.uniform() && (s.overlay == nil || !s.mayHaveEntry(r) && !s.overlay.mayBlock(r))
 }
 
 // uniform reports whether the names of a check's attributes say whether r applies, with the same limits and cost for all.
@@ -343,8 +362,12 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 // addHit adds a hit of r for the subject in m, which must have all of r's key attributes, if there are limits for it.
 func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	limits := r.ownLimits
-	if r.bySubject {
-		if limits = r.limits(m); limits == nil {
+	if beside := s.mayHaveEntry(r); beside || r.bySubject {
+		var from *overlay
+		if beside {
+			from = s.overlay
+		}
+		if limits = r.limits(m, from); limits == nil {
 			return
 		}
 	}

@@ -246,7 +246,7 @@ func (d *decoder) algorithm(n *yaml.Node) string {
 
 func (d *decoder) entries(n *yaml.Node) []*Entry {
 	var out []*Entry
-	d.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: d.conditions(n)}) })
+	d.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: d.conditions(n), pos: n.Pos}) })
 	return out
 }
 

@@ -12,6 +12,9 @@ type Attribute struct{ Name, Value string }
 // Hash is the 128-bit hash of a rule and a subject. Its first half selects the subject's partition and shard.
 type Hash struct{ Hi, Lo uint64 }
 
+// Hash implements entries.Key: it already is one that nobody can predict.
+func (h Hash) Hash() uint64 { return h.Lo }
+
 // Listing is the verdict of the allow and deny lists on a check.
 type Listing uint8
 
@@ -40,8 +43,8 @@ type Set struct {
 	variants         []*Rule    // what can apply to attributes: Rules, but with its variants for a rule with alternatives in its key
 	rules            index      // of the variants
 	deny, allow      list
-	hasLists         bool // at least one of the lists has entries
-	plain            bool // there are no lists, and the names of a check's attributes alone say which rules may apply
+	hasLists         bool // at least one of the lists has entries, in the document or beside it
+	plain            bool // the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
 	seeds            []hashState // by Rule.number: the initial state for hashing the rule's subjects
@@ -53,6 +56,9 @@ type Set struct {
 	envoy            *envoyTrees           // nil without the section
 	shares           *Shares               // nil if global limits are not divided
 	division         *division             // of shares; nil without shares
+	overlay          *overlay              // what entries add; nil without entries
+	compiled         *byte                 // identifies the call of Compile that all copies of the set come from
+	key              hashKey               // of seeds
 }
 
 // Headers says which families of response headers to send.
@@ -202,6 +208,11 @@ func (s *Set) Rule(name string) *Rule {
 		}
 	}
 	return r
+}
+
+// SameRules reports whether both sets have the same rules, with the same nodes of Envoy's, whatever entries are beside them.
+func (s *Set) SameRules(o *Set) bool {
+	return s.compiled == o.compiled && s.envoy == o.envoy && s.shares == o.shares
 }
 
 // Profile returns the profile with this name, or nil.

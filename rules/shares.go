@@ -297,7 +297,7 @@ func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	if r = r.like(rule); r == nil {
 		return nil, nil
 	}
-	return r, r.limitsOf(m, rule)
+	return r, r.limitsOf(m, rule, nil)
 }
 
 // newMovingLimits returns the weighers for a hit's limits; movingShares computes the limits from them.

@@ -118,29 +118,35 @@ func (s *subject) override(rule int32) []*Limit {
 
 // limits returns the limits of m's subject: an override's, its tier's, or the rule's own. nil means that the rule does not
 // apply, because it is tiered and the subject has no tier, or because it is for other tiers.
-func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
+func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m, r, beside) }
 
-// limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version.
-func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
+// limitsOf is limits for a subject that was matched by hit, the rule of the same name in another version. What entries beside
+// the document say counts first; beside may be nil.
+func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 	tier := int32(-1)
 	var own []*Limit // of the first override
 	for i := range r.key {
 		k := &r.key[i]
-		if k.subjects == nil {
-			continue
+		var both [2]*subject // beside the document, and in it
+		if beside != nil {
+			both[0] = beside.subject(m, r, k)
 		}
-		s := k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
-		if s == nil {
-			continue
+		if k.subjects != nil {
+			both[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
 		}
-		if own == nil {
-			own = s.override(int32(r.number))
+		for _, s := range both {
+			if s == nil {
+				continue
+			}
+			if own == nil {
+				own = s.override(int32(r.number))
+			}
+			if tier < 0 {
+				tier = s.tier
+			}
 		}
 		if own != nil && r.onTiers == nil {
 			return own
-		}
-		if tier < 0 {
-			tier = s.tier
 		}
 	}
 	if tier < 0 {

@@ -50,8 +50,6 @@ type Server struct {
 	server *http.Server
 	pages  *pageGuard
 	writes chan struct{} // holds an element for each write in progress
-	// entries holds an element while an entry of a list is being changed.
-	entries chan struct{}
 	// exports holds an element for each export in progress.
 	exports chan struct{}
 	done    chan error // Serve's result
@@ -89,6 +87,9 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/subjects/{attribute}", api.ScopeRead, s.getSubjects},
 		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
+		{"GET /v1/blocks", api.ScopeRead, s.getBlocks},
+		{"GET /v1/entries", api.ScopeRead, s.getEntries},
+		{"GET /v1/entries/log", api.ScopeRead, s.getEntryLog},
 		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
 		{"GET /v1/owner", api.ScopeRead, s.withSubject(s.getOwner)},
 		{"GET /v1/usage", api.ScopeRead, s.withSubject(s.getUsage)},
@@ -113,14 +114,20 @@ func (s *Server) endpoints() []endpoint {
 		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
 		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
 		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
-		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, put},
+		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.withPiece(s.changeSubject)},
 		{"PUT /v1/lists/{list}", api.ScopeAdmin, put},
 		{"DELETE /v1/rules/{name}", api.ScopeAdmin, remove},
 		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
-		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, remove},
+		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.withPiece(s.changeSubject)},
 		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
-		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
-		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
+
+		// Entries beside the rules.
+		{"POST /v1/lists/{list}/entries", api.ScopeEntries, s.withPiece(s.changeListed)},
+		{"DELETE /v1/lists/{list}/entries", api.ScopeEntries, s.withPiece(s.changeListed)},
+		{"POST /v1/blocks", api.ScopeEntries, s.changeBlock},
+		{"DELETE /v1/blocks", api.ScopeEntries, s.changeBlock},
+		{"POST /v1/entries", api.ScopeAdmin, s.restoreEntries},
+
 		{"POST /v1/leave", api.ScopeAdmin, s.leave},
 		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
 		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
@@ -141,8 +148,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
 	s := &Server{
-		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
-		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
+		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
 		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rlnode/rlnode/api"
@@ -142,16 +141,17 @@ func TestPieces(t *testing.T) {
 		{"DELETE", "/v1/rules/fresh", "", 404, "not-found"},
 		{"GET", "/v1/tiers/free", "", 200, "100"},
 		{"PUT", "/v1/tiers/gold", "limits: [{limit: 9, per: 1h}]", 200, `"version":5`},
-		{"PUT", subject, "{tier: gold}", 200, `"version":6`},
+		{"PUT", subject, "{tier: gold}", 200, `"entries_version":1`},
 		{"GET", subject, "", 200, "gold"},
 		{"GET", "/v1/subjects/tenant/a", "", 404, "not-found"},
-		{"DELETE", "/v1/tiers/gold", "", 422, "1 mistake(s); the first: subjects.tenant["},
-		{"DELETE", subject, "", 200, `"version":7`},
+		{"DELETE", "/v1/tiers/gold", "", 200, `"version":6`},
+		{"GET", "/v1/entries?asleep=true", "", 200, `"asleep":true`},
+		{"DELETE", subject, "", 200, `"entries_version":2`},
 		{"GET", subject, "", 404, "not-found"},
 		{"GET", "/v1/lists/deny", "", 200, "192.0.2.0/24"},
-		{"PUT", "/v1/lists/deny", "[{ip: 198.51.100.0/24}]", 200, `"version":8`},
+		{"PUT", "/v1/lists/deny", "[{ip: 198.51.100.0/24}]", 200, `"version":7`},
 		{"GET", "/v1/lists/deny", "", 200, "198.51.100.0/24"},
-		{"DELETE", "/v1/lists/allow", "", 200, `"version":9`},
+		{"DELETE", "/v1/lists/allow", "", 200, `"version":8`},
 		{"GET", "/v1/lists/other", "", 404, "not-found"},
 		{"PUT", "/v1/lists/other", "[]", 404, "not-found"},
 		{"DELETE", "/v1/lists/other", "", 404, "not-found"},
@@ -165,82 +165,6 @@ func TestPieces(t *testing.T) {
 	// Checks on the data plane follow the new rules.
 	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["decided_by"] != "list" {
 		t.Errorf("have %d %v", status, f)
-	}
-}
-
-// Entries can be added to the lists and removed, one at a time.
-func TestEntries(t *testing.T) {
-	t.Parallel()
-	n := startNode(t, nil)
-	const deny = "/v1/lists/deny/entries"
-	for _, tt := range []struct {
-		method, path, body string
-		status             int
-		want               string
-	}{
-		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`},
-		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`}, // already listed
-		{"POST", deny, "ip: [198.51.100.0/24]\n", 200, `{"version":2}`},  // the same in another notation
-		{"POST", deny, "{tenant: evil, ip: [203.0.113.7, 203.0.113.8]}", 200, `{"version":3}`},
-		{"POST", deny, `{"ip":["::ffff:203.0.113.8","203.0.113.7"],"tenant":["evil"]}`, 200, `{"version":3}`},
-		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"192.0.2.0/24"},{"ip":"198.51.100.0/24"},{"tenant":"evil","ip":["203.0.113.7","203.0.113.8"]}]`},
-		{"DELETE", deny, `{"ip":"198.51.100.1"}`, 404, "198.51.100.1"},
-		{"DELETE", deny, `{"tenant":"evil"}`, 404, "not-found"},
-		{"DELETE", deny, `{"ip":"192.0.2.0/24"}`, 200, `{"version":4}`},
-		{"DELETE", deny, `{"ip":"192.0.2.0/24"}`, 404, "not-found"},
-		{"DELETE", deny, `{"ip":["203.0.113.8","203.0.113.7"],"tenant":"evil"}`, 200, `{"version":5}`},
-		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"198.51.100.0/24"}]`},
-		{"DELETE", "/v1/lists/allow/entries", "tenant: internal", 200, `{"version":6}`},
-		{"GET", "/v1/lists/allow", "", 200, `[]`},
-		{"POST", "/v1/lists/allow/entries", `{"tenant":"ops"}`, 200, `{"version":7}`},
-		{"POST", "/v1/lists/other/entries", `{"ip":"1.1.1.1"}`, 404, "the lists are allow and deny"},
-		{"POST", deny, "", 422, "invalid-rules"},
-		{"POST", deny, "{}", 422, `"path":"lists.deny","message":"expected at least one attribute"`},
-		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
-		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
-		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},
-		{"POST", deny, `{"ip":`, 422, "invalid-rules"},
-		{"DELETE", deny, `{"ip":{"a":"b"}}`, 422, `"path":"lists.deny.ip"`},
-		{"POST", deny, `{"ip":"` + strings.Repeat("1", codec.MaxBody) + `"}`, 413, "too-large"},
-		{"GET", deny, "", 405, "POST, DELETE"},
-	} {
-		resp, body := n.Do(apitest.Call{Method: tt.method, URL: n.AdminURL + tt.path, Body: tt.body})
-		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
-			t.Errorf("%s %s %.60s: have %d %s, want %d %s", tt.method, tt.path, tt.body, resp.StatusCode, body, tt.status, tt.want)
-		}
-	}
-	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["code"] != "denied" {
-		t.Errorf("have %d %v", status, f)
-	}
-	for match, want := range map[string]int{`"7"`: 200, "6": 412, "*": 200, "x": 400} {
-		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + deny, Body: `{"ip":"198.51.100.0/24"}`, Header: map[string]string{"If-Match": match}})
-		if resp.StatusCode != want || want == 200 && resp.Header.Get("ETag") != `"7"` {
-			t.Errorf("If-Match %s: have %d %s %s, want %d", match, resp.StatusCode, resp.Header.Get("ETag"), body, want)
-		}
-	}
-}
-
-// Entries that are added concurrently are all listed afterwards, even if other writes conflict with them.
-func TestEntriesAtOnce(t *testing.T) {
-	t.Parallel()
-	n := startNode(t, nil)
-	conflict := error(fmt.Errorf("write rules: %w", rules.ErrConflict))
-	n.Rules.Fail.Store(&conflict)
-	var all sync.WaitGroup
-	for i := range 12 {
-		all.Go(func() {
-			resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/lists/deny/entries", Body: fmt.Sprintf(`{"tenant":"t%d"}`, i)})
-			if resp.StatusCode != 200 {
-				t.Errorf("have %d %s", resp.StatusCode, body)
-			}
-		})
-	}
-	apitest.Until(t, "a write has failed", func() bool { return n.Rules.Failed.Load() > 0 })
-	n.Rules.Fail.Store(nil)
-	all.Wait()
-	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/lists/deny"})
-	if have := strings.Count(body, `{"tenant":"t`); have != 12 {
-		t.Errorf("have %d of 12: %s", have, body)
 	}
 }
 
@@ -274,9 +198,9 @@ func TestPages(t *testing.T) {
 		"/v1/tiers?after=aa&n=1":           `{"next":"b","tiers":[{"name":"b",` + limits + `}]}`,
 		"/v1/tiers?after=z":                `{"tiers":[]}`,
 		"/v1/subjects/tenant":              `{"subjects":[]}`,
-		"/v1/subjects/ip?n=1":              `{"next":"10.0.0.0","subjects":[{"value":"10.0.0.0","tier":"a"}]}`,
+		"/v1/subjects/ip?n=1":              `{"next":"10.0.0.0","subjects":[{"value":"10.0.0.0","tier":"a","origin":"document"}]}`,
 		"/v1/subjects/ip?after=10.0.0.99":  `{"subjects":[]}`,
-		"/v1/subjects/ip?after=10.0.0.98:": `{"subjects":[{"value":"10.0.0.99","tier":"a"}]}`,
+		"/v1/subjects/ip?after=10.0.0.98:": `{"subjects":[{"value":"10.0.0.99","tier":"a","origin":"document"}]}`,
 	} {
 		if have := strings.TrimSpace(get(path, 200)); have != want {
 			t.Errorf("%s: have %s, want %s", path, have, want)

@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Subjects reports and resets what subjects have used. *limiter.Limiter is one.
@@ -22,6 +23,8 @@ type Subjects interface {
 	// Reset clears a subject's counters and returns the usage afterwards. A request id that was seen before does not reset
 	// again. Errors are those of Usage, and those about request ids, such as limiter.ErrRequestIDReused.
 	Reset(q *limiter.Query) (*limiter.Usage, error)
+	// Unblock lifts the block that a refusal began, and returns the usage afterwards. Errors are those of Reset.
+	Unblock(q *limiter.Query) (*limiter.Usage, error)
 	// Top returns one of the lists of subjects, and the nodes that have reported theirs, this one first.
 	Top(o limiter.TopOptions) ([]limiter.TopSubject, []ring.NodeID)
 	// Use returns which rules were used in the last hour, in this region and in the given others.
@@ -71,6 +74,14 @@ type RuleStore interface {
 	Version(n int64) (*rules.Document, error)
 }
 
+// EntryStore keeps the entries beside the rules.
+type EntryStore interface {
+	// WriteEntries makes changes of entries, all or none. When it returns, they are durable and in force. It returns the version of
+	// the entries, and the last entry that was written or removed. The error wraps one of package entries, or is as for
+	// RuleStore.Write.
+	WriteEntries(ctx context.Context, changes []cluster.EntryChange) (version int64, last *entries.Entry, err error)
+}
+
 // Config configures the admin plane.
 type Config struct {
 	Addr string // host:port; port 0 picks a free one
@@ -84,6 +95,7 @@ type Config struct {
 
 	Subjects   Subjects
 	Rules      RuleStore
+	Entries    EntryStore
 	Cluster    Cluster
 	Membership Membership
 	Levels     Levels
@@ -105,6 +117,7 @@ func (c *Config) Validate() error {
 	return errors.Join(
 		api.Require(c.Subjects != nil, "admin: Subjects"),
 		api.Require(c.Rules != nil, "admin: Rules"),
+		api.Require(c.Entries != nil, "admin: Entries"),
 		api.Require(c.Cluster != nil, "admin: Cluster"),
 		api.Require(c.Membership != nil, "admin: Membership"),
 		api.Require(c.Levels != nil, "admin: Levels"),

@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 const (
@@ -160,7 +161,7 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
-	asJSON, asYAML, err := set.Document.Piece(c)
+	asJSON, asYAML, err := pieceIn(set, c)
 	if err != nil {
 		return err
 	}
@@ -172,6 +173,19 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 		s.sendJSON(w, asJSON) // JSON is YAML too
 	}
 	return nil
+}
+
+// pieceIn returns a piece as JSON and as YAML. Lists and subjects include the entries beside the document.
+func pieceIn(set *rules.Set, c rules.Change) (asJSON, asYAML []byte, err error) {
+	now := time.Now().UnixMilli()
+	switch c.Part {
+	case rules.ListPart:
+		asJSON, asYAML = set.MergedList(entries.ParseKind(c.Name), now)
+		return asJSON, asYAML, nil
+	case rules.SubjectPart:
+		return set.MergedSubject(c.Attribute, c.Name, now)
+	}
+	return set.Document.Piece(c)
 }
 
 // write makes the change c, with r's body, and answers with the new version.

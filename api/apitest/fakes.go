@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // MemoryRules is an admin.RuleStore without persistence.
@@ -22,8 +23,9 @@ type MemoryRules struct {
 	Fail    atomic.Pointer[error] // what Write returns, if not nil
 	Failed  atomic.Int64          // how many times Write has failed because of Fail
 
-	mu   sync.Mutex // guards docs
-	docs []*rules.Document
+	mu      sync.Mutex // guards the fields below
+	docs    []*rules.Document
+	entries *entries.State
 }
 
 // Write makes a change.
@@ -53,6 +55,27 @@ func (m *MemoryRules) Use(doc *rules.Document) (int64, error) {
 	m.docs = append(m.docs, doc)
 	m.Limiter.SetRules(set)
 	return set.Version, nil
+}
+
+// WriteEntries makes changes of entries, as an admin.EntryStore does.
+func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryChange) (int64, *entries.Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next := m.entries
+	if next == nil {
+		next = entries.New()
+	}
+	now := time.Now().UnixMilli()
+	for i := range changes {
+		after, err := next.With(changes[i].Stamped(now))
+		if err != nil {
+			return 0, nil, fmt.Errorf("write entries: %w", err)
+		}
+		next = after
+	}
+	m.entries = next
+	m.Limiter.SetEntries(next)
+	return next.Version(), cluster.LastEntry(next), nil
 }
 
 // Versions lists the versions.

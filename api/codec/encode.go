@@ -69,6 +69,9 @@ func appendEscape(b []byte, c byte) []byte {
 func AppendProblem(b []byte, e *api.Error) []byte {
 	b = append(b, `{"type":"about:blank",`...)
 	b = AppendProblemFields(b, e)
+	if e.Line > 0 {
+		b = AppendInt(b, `,"line":`, int64(e.Line))
+	}
 	if e.Mistakes != nil {
 		list, err := json.Marshal(e.Mistakes)
 		if err != nil {

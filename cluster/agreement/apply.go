@@ -15,8 +15,9 @@ var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
 type Result struct {
-	Version int64 // of the rules, after an accepted Rules entry
-	// Err is nil, or wraps ErrRejected, rules.ErrConflict or rules.ErrNotFound, or is of type rules.Errors.
+	Version int64 // of the rules, after an accepted Rules entry; of the entries beside them, after a change of those
+	// Err is nil, or wraps ErrRejected, rules.ErrConflict, rules.ErrNotFound or an error of package entries, or is of type
+	// rules.Errors.
 	Err error
 }
 

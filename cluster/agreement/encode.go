@@ -43,7 +43,7 @@ const (
 // kinds has an entry of each kind at its number. The numbers are part of the format, so append new kinds at the end.
 var kinds = [...]Entry{
 	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
-	Adopt{}, Skipped{}, Raise{},
+	Adopt{}, Skipped{}, Raise{}, Entries{}, EndEntries{}, AdoptEntries{},
 }
 
 // ErrEntry means that bytes or a value are not a valid entry.
@@ -105,6 +105,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		}
 		x.InForce.When = inMillis(x.InForce.When)
 		e, most = x, MaxAdopt-len(tail)
+	case Entries, AdoptEntries:
+		most = MaxEntriesChange
 	}
 	text, err := json.Marshal(e)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // goldenBuild signs the golden files.
@@ -46,6 +47,25 @@ func goldenEntries() []Entry {
 		Skipped{Hash: bytes.Repeat([]byte{9}, 32)},
 		Region{Name: "us", Remove: true},
 		Ring{Epoch: 3, Members: members(1, 2), Settings: ring.DefaultSettings()},
+		Entries{Request: RequestID{7}, Changes: []entries.Change{
+			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{
+				Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.7"}}},
+				When: when.UnixMilli(), Until: when.UnixMilli() + 1000, By: "ops", Note: "n", Token: "t", Scoped: true,
+			}},
+			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{
+				Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro", Limits: []byte(`{"day":[{"limit":1,"per":"1h"}]}`),
+				When: when.UnixMilli(), By: "ops",
+			}},
+			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}, When: when.UnixMilli()}},
+		}},
+		EndEntries{Before: when.UnixMilli() + 1000},
+		Entries{Changes: []entries.Change{
+			{When: when.UnixMilli() + 2000, By: "ops", Remove: true, Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}}},
+		}},
+		AdoptEntries{Records: []*entries.Record{{
+			Version: 6, When: when.UnixMilli() + 3000, By: "far",
+			After: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"b"}, When: when.UnixMilli() + 3000},
+		}}},
 	}
 }
 

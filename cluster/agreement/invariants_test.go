@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // failer is a test, or one try of a property.
@@ -80,7 +81,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 		return rapid.SampledFrom([]Reason{"", Silent, Unreachable, Behind, Removed, "unknown"}).Draw(t, "why")
 	}
 	when := func() int64 { return rapid.Int64Range(0, 2*suspensionReset.Milliseconds()).Draw(t, "when") }
-	switch rapid.IntRange(0, 16).Draw(t, "kind") {
+	switch rapid.IntRange(0, 18).Draw(t, "kind") {
 	case 0:
 		return found
 	case 1:
@@ -107,6 +108,10 @@ func entryFor(t *rapid.T, s *State) Entry {
 		return RegisterProcess{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
 	case 9:
 		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
+	case 10:
+		return besideEntryFor(t)
+	case 11:
+		return EndEntries{Before: rapid.Int64Range(0, 9).Draw(t, "before")}
 	}
 	if e := regionEntryFor(t, s); e != nil {
 		return e
@@ -118,6 +123,21 @@ func entryFor(t *rapid.T, s *State) Entry {
 		w.Change = rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1m}]}")}
 	}
 	return w
+}
+
+// besideEntryFor draws changes of entries beside the rules.
+func besideEntryFor(t *rapid.T) Entry {
+	e := Entries{Request: RequestID{rapid.Byte().Draw(t, "request of entries")}}
+	for range rapid.IntRange(1, 3).Draw(t, "changes") {
+		e.Changes = append(e.Changes, entries.Change{
+			Remove: rapid.IntRange(0, 3).Draw(t, "removes") == 0, Scoped: rapid.Bool().Draw(t, "is scoped"), When: 5, By: "me",
+			Entry: &entries.Entry{
+				Kind: entries.Block, Rule: "r", Key: []string{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key")},
+				Until: rapid.Int64Range(0, 9).Draw(t, "until"), Scoped: rapid.Bool().Draw(t, "made scoped"), When: 5,
+			},
+		})
+	}
+	return e
 }
 
 // regionEntryFor draws an entry about regions, or nil.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than 1 MiB.
@@ -34,7 +35,11 @@ type resultText struct {
 var errorKinds = []struct {
 	word string
 	kind error
-}{{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound}, {"other", ErrRejected}}
+}{
+	{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound},
+	{"full", entries.ErrFull}, {"no entry", entries.ErrNotFound}, {"scope", entries.ErrScope}, {"invalid", entries.ErrInvalid},
+	{"other", ErrRejected},
+}
 
 // kindOfError returns an error's index in errorKinds.
 func kindOfError(err error) int {
@@ -46,7 +51,7 @@ func kindOfError(err error) int {
 	return len(errorKinds) - 1
 }
 
-// MarshalJSON encodes the error as its text and its kind: rules.Errors, rules.ErrConflict, rules.ErrNotFound or ErrRejected.
+// MarshalJSON encodes the error as its text and its kind: rules.Errors, or a word of errorKinds.
 func (r Result) MarshalJSON() ([]byte, error) {
 	t := resultText{Version: r.Version}
 	if r.Err != nil && !errors.As(r.Err, &t.Wrong) {

@@ -11,15 +11,17 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // snapshotFormat is the first byte of a snapshot. Then come, as in entries, the feature level needed to read the snapshot
-// and the release that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON;
-// From; To; and the documents of the versions that are held but not in force. From and To are empty before the first ring,
-// and To is also empty if it is the same as From. Then come the rules and, little endian, a CRC32C of everything before it.
+// and the release that wrote it. Five parts follow, each prefixed with its length as a uvarint: the small fields as JSON;
+// From; To; the documents of the versions that are held but not in force; and the entries beside the rules. From and To are
+// empty before the first ring, and To is also empty if it is the same as From. Then come the rules and, little endian, a
+// CRC32C of everything before it.
 //
 // Every release writes the format, the level, the release and the sum in this way.
-const snapshotFormat = 4
+const snapshotFormat = 5
 
 // ErrSnapshot means that bytes are not a snapshot, or that the snapshot is damaged.
 var ErrSnapshot = errors.New("not a snapshot")
@@ -29,13 +31,16 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.Append
 
 // AppendSnapshot appends the whole state to b. The same build encodes equal states as equal bytes.
 func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
-	parts := [4][]byte{}
+	parts := [5][]byte{}
 	var err error
 	if parts[0], err = json.Marshal(s); err != nil {
 		return buf, fmt.Errorf("write the agreed state: %w", err)
 	}
 	if parts[3], err = s.Regions.documents(); err != nil {
 		return buf, fmt.Errorf("write the held versions of the rules: %w", err)
+	}
+	if parts[4], err = s.Entries.AppendBinary(nil); err != nil {
+		return buf, fmt.Errorf("write the entries beside the rules: %w", err)
 	}
 	for i, t := range []*ring.Table{s.From, s.To} {
 		if t == nil || i == 1 && t == s.From {
@@ -112,7 +117,7 @@ func (b *Build) Parse(data []byte) (*State, error) {
 
 // parse reads the bytes between the signature and the sum.
 func parse(d *wire.Decoder) (_ *State, err error) {
-	var parts [4][]byte
+	var parts [5][]byte
 	for i := range parts {
 		parts[i] = d.View(math.MaxInt)
 	}
@@ -134,6 +139,9 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 		if s.To, err = ring.Parse(parts[2]); err != nil {
 			return nil, err
 		}
+	}
+	if s.Entries, err = entries.Parse(parts[4]); err != nil {
+		return nil, err
 	}
 	if s.History, err = rules.ParseHistory(d.Rest()); err != nil {
 		return nil, err

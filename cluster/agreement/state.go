@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Bounds of a State.
@@ -14,7 +15,7 @@ const (
 	MaxKnown = 4096
 	// MaxProcesses bounds State.Processes: members, and as many nodes that are not members yet.
 	MaxProcesses = 2 * MaxKnown
-	// KeptRequests is how many answers to writes of rules are remembered.
+	// KeptRequests is how many answers to writes of rules and entries are remembered.
 	KeptRequests = 4096
 	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's generation
 	// starts at 0 again. By then, KeptStrangers other nodes have been ended or forgotten after it.
@@ -49,13 +50,14 @@ type State struct {
 	Reign     uint64                  `json:"reign"` // the current reign; 0 before the first
 	History   *rules.History          `json:"-"`     // never nil
 	Regions   *Regions                `json:"regions"`
+	Entries   *entries.State          `json:"-"` // beside the rules; never nil
 
 	memory
 }
 
 // memory is the part of a State that is about the past.
 type memory struct {
-	// Answers are the answers to the last writes of rules, oldest first.
+	// Answers are the answers to the last writes of rules and entries, oldest first.
 	Answers []*answer `json:"answers"`
 	// Strangers are nodes that have a generation but are not in Members, because they were forgotten, or ended before they
 	// joined a ring. Oldest first.
@@ -83,7 +85,7 @@ func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
 		Processes: map[ring.NodeID]Process{},
-		History:   rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
+		History:   rules.NewHistory(), Regions: &Regions{cache: &regionCache{}}, Entries: entries.New(),
 	}
 }
 

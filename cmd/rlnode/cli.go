@@ -30,11 +30,15 @@ type cli struct {
 	Members  membersCmd    `cmd:"" help:"List the nodes, their state and their part of the ring."`
 	Owner    ownerCmd      `cmd:"" help:"Show which node owns a subject."`
 	Top      topCmd        `cmd:"" help:"List the subjects that are refused most, use most, or are nearest to a limit."`
-	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block."`
+	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block; set or unset its tier and limits."`
 	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
 	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`
 	Feedback feedbackCmd   `cmd:"" help:"Report that a refusal was wrong."`
-	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, or remove one."`
+	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, remove one, or list them."`
+	Allow    allowCmd      `cmd:"" help:"Add an entry to the allow list, remove one, or list them."`
+	Block    blockCmd      `cmd:"" help:"Make a rule refuse a subject for a time."`
+	Unblock  unblockCmd    `cmd:"" help:"Lift a subject's blocks."`
+	Entries  entriesCmd    `cmd:"" help:"List what stands beside the rules document, or its changes."`
 	Tiers    tiersCmd      `cmd:"" help:"List the tiers in the rules."`
 	Load     loadCmd       `cmd:"" help:"Report a load that adaptive rules follow, or list the loads."`
 	Usage    usageCmd      `cmd:"" help:"Print how much each subject was admitted in a month, for bills."`

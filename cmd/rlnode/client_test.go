@@ -149,16 +149,31 @@ func TestClientCommands(t *testing.T) {
 		{"restore -", `{"format":"x"}`, 1, []string{"not a backup"}},
 		{"restore -", `{"format":"rlnode-backup-1","rules":"x","sha256":"00"}`, 1, []string{"damaged"}},
 		{"tiers", "", 0, []string{"no tiers"}},
-		{"deny add ip=203.0.113.0/24 endpoint=/login", "", 0, []string{"version 6 is in force"}},
-		{"deny add ip=203.0.113.0/24 endpoint=/login", "", 0, []string{"version 6 is in force"}},
+		{"deny add ip=203.0.113.0/24 endpoint=/login --for 1h --note why", "", 0, []string{"written: endpoint=/login ip=203.0.113.0/24, until 2", "(version 1 of the entries)"}},
+		{"deny add ip=203.0.113.0/24 endpoint=/login", "", 0, []string{"(version 2 of the entries)"}},
+		{"deny list", "", 0, []string{"endpoint=/login ip=203.0.113.0/24", "127.0.0.1"}},
+		{"allow add tenant=ops", "", 0, []string{"written: tenant=ops"}},
+		{"allow list", "", 0, []string{"tenant=ops"}},
+		{"subject set tenant=acme", "", 2, []string{"give --tier"}},
+		{"block --rule login --key 198.51.100.99 --for 1h", "", 0, []string{"written: rule=login key=198.51.100.99, until 2"}},
+		{"entries", "", 0, []string{"allow", "tenant=ops", "block", "rule=login"}},
+		{"entries --kind block --json", "", 0, []string{`"kind":"block"`}},
+		{"entries --asleep", "", 0, []string{"there are no entries"}},
+		{"entries log -n 2", "", 0, []string{"added block rule=login key=198.51.100.99 until 2", "added allow tenant=ops"}},
+		{"unblock --rule login --key 198.51.100.99", "", 0, []string{"removed: rule=login key=198.51.100.99"}},
+		{"unblock --rule login --key 198.51.100.99", "", 1, []string{"not-found"}},
 		{"check --attr ip=203.0.113.9 --attr endpoint=/login", "", 1, []string{"refused by a list"}},
-		{"deny remove ip=203.0.113.0/24 endpoint=/login --json", "", 0, []string{`"version":7`}},
+		{"deny remove ip=203.0.113.0/24 endpoint=/login --json", "", 0, []string{`"entries_version":6`}},
 		{"deny remove ip=203.0.113.0/24", "", 1, []string{"not-found"}},
 		{"deny add 203.0.113.7", "", 2, []string{"name=value"}},
 		{"deny add", "", 2, []string{"<entry>", "rlnode deny add --help"}},
 		{"deny", "", 2, []string{"add", "rlnode deny --help"}},
 		{"apply -f -", clientRules + "tiers: {free: {limits: [{limit: 9, per: 1h}, {limit: 2, per: day, unit: tokens, tz: Asia/Tokyo}]}, paid: {limits: [{limit: 99, per: 1h, algorithm: token-bucket, burst: 3}]}}\n", 0,
-			[]string{"version 8"}},
+			[]string{"version 6"}},
+		{"subject set ip=198.51.100.98 --tier paid --limits {\"login\":[{\"limit\":9,\"per\":\"1h\"}]}", "", 0, []string{"tier=paid"}},
+		{"subject set ip=198.51.100.98 --tier none", "", 1, []string{"is not defined"}},
+		{"entries --kind subject", "", 0, []string{"ip=198.51.100.98 tier=paid"}},
+		{"subject unset ip=198.51.100.98", "", 0, []string{"ip=198.51.100.98"}},
 		{"tiers", "", 0, []string{"TIER  LIMITS", "free  9/1h  2/day,unit=tokens,tz=Asia/Tokyo", "paid  99/1h,algorithm=token-bucket,burst=3"}},
 		{"tiers --json", "", 0, []string{`"tiers"`, `"paid"`}},
 		{"--version", "", 0, []string{"rlnode ", "go1."}},
@@ -190,7 +205,7 @@ func atPlanes(s *runningNode, args []string) []string {
 	has := func(flag string) bool { return slices.Contains(args, flag) }
 	switch args[0] {
 	case "--version":
-	case "deny":
+	case "deny", "allow":
 		if len(args) > 1 { // alone, it has no flags
 			args = append(args, admin...)
 		}
@@ -199,7 +214,11 @@ func atPlanes(s *runningNode, args []string) []string {
 			args = append(args, data...)
 		}
 	case "subject":
-		args = slices.Concat(args, data, admin)
+		if has("set") || has("unset") {
+			args = append(args, admin...)
+		} else {
+			args = slices.Concat(args, data, admin)
+		}
 	default:
 		if !has("--admin") {
 			args = append(args, admin...)

@@ -131,7 +131,7 @@ func TestCompletion(t *testing.T) {
 		{"check --rule login --mode p", []string{"peek"}},
 		{"check --rule ", nil},
 		{"check --peek --det", []string{"--detail"}},
-		{"deny ", []string{"add", "remove"}},
+		{"deny ", []string{"add", "remove", "list"}},
 		{"deny add --adm", []string{"--admin"}},
 		{"help tie", []string{"tiers"}},
 		{"completion ", []string{"bash", "zsh", "fish"}},

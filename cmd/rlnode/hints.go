@@ -11,6 +11,14 @@ import (
 // strayWord matches kong's error for a word that fits nowhere.
 var strayWord = regexp.MustCompile(`^(unexpected argument|unknown flag) (\S+?)(,|$)`)
 
+// typedPath returns a command's path as users type it: without the name of a default command.
+func typedPath(command *kong.Node) string {
+	if p := command.Parent; p != nil && p.DefaultCmd == command {
+		return p.FullPath()
+	}
+	return command.FullPath()
+}
+
 // hintUsage suggests what the user probably meant by an invalid command line; empty without a guess.
 func hintUsage(err error) string {
 	parse, ok := errors.AsType[*kong.ParseError](err)
@@ -24,7 +32,7 @@ func hintUsage(err error) string {
 	}
 	word := found[2]
 	has := func(flag string) bool { return findFlag(command, flag) != nil }
-	switch name := command.FullPath(); {
+	switch name := typedPath(command); {
 	case found[1] == "unexpected argument" && has("--file"):
 		return "; give the file with -f: " + name + " -f " + word
 	case found[1] == "unexpected argument" && has("--key") && has("--rule"):

@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		help, hint := "rlnode --help", hintUsage(err)
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context.Selected() != nil {
-			help = parse.Context.Selected().FullPath() + " --help"
+			help = typedPath(parse.Context.Selected()) + " --help"
 		}
 		if mistake, ok := errors.AsType[configError](err); ok {
 			err = mistake

@@ -44,15 +44,25 @@ func (e *eitherPlane) token(env string) (token, file string) {
 	return os.Getenv(env), os.Getenv(env + "_FILE")
 }
 
-// subjectCmd shows one subject.
+// subjectCmd shows one subject, or changes the entry about one.
 type subjectCmd struct {
+	Show  subjectShowCmd  `cmd:"" default:"withargs" help:"Show what a subject has used (default)."`
+	Set   subjectSetCmd   `cmd:"" help:"Give a subject another tier, or limits of its own, beside the document."`
+	Unset subjectUnsetCmd `cmd:"" help:"Remove the entry about a subject."`
+}
+
+// Help implements kong.HelpProvider.
+func (subjectCmd) Help() string { return subjectShowCmd{}.Help() }
+
+// subjectShowCmd shows one subject.
+type subjectShowCmd struct {
 	subjectFlags
 	JSON bool `help:"Print the node's answer unchanged."`
 	eitherPlane
 }
 
 // Help implements kong.HelpProvider.
-func (subjectCmd) Help() string {
+func (subjectShowCmd) Help() string {
 	return `Shows what a subject has used of each limit, what nodes hold leased, and what is left of the share. For a rule's subject it asks the admin plane, and also
 shows the owner, until when the subject is blocked, and what each region has of a limit that regions share. With --limit
 or --namespace it asks the data plane; without --limit it lists all counters whose limits the node has seen. Calls that
@@ -67,7 +77,7 @@ Examples:
 }
 
 // Run prints what the subject has used.
-func (c *subjectCmd) Run(env *environment) error {
+func (c *subjectShowCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {
 		return err

@@ -30,41 +30,42 @@ var mayImport = map[string][]string{
 	"counters/notes":     {"ring"},
 	"counters":           {"algorithms", "counters/notes", "ring"},
 	"ring":               {},
-	"rules":              {"algorithms", "internal/ipaddr", "internal/yaml"},
-	"cluster/agreement":  {"ring", "rules"},
+	"rules/entries":      {},
+	"rules":              {"algorithms", "rules/entries", "internal/ipaddr", "internal/yaml"},
+	"cluster/agreement":  {"ring", "rules", "rules/entries"},
 	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
 	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"cluster/partitions": {"algorithms", "counters", "counters/notes", "ring", "cluster/agreement", "cluster/peer"},
 	"internal/loads":     {"rules"},
-	"limiter":            {"algorithms", "counters", "counters/notes", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache"},
+	"limiter":            {"algorithms", "counters", "counters/notes", "rules", "rules/entries", "ring", "cluster/peer", "cluster/partitions", "localcache"},
 	"cluster/gossip":     {"ring"},
 	"cluster/regions":    {"ring", "cluster/gossip", "cluster/peer"},
 	"usage":              {"ring", "rules", "cluster/peer", "persist"},
 	"internal/tracing":   {},
-	"replay":             {"algorithms", "counters", "rules", "limiter"},
+	"replay":             {"algorithms", "counters", "rules", "rules/entries", "limiter"},
 	"api/ui":             {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api":         {"persist", "rules", "limiter", "cluster", "internal/ipaddr", "internal/loads", "internal/yaml"},
+	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "internal/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes, and rate headers
 	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
 	"api/framing": {},                                                                      // where requests end, for the HTTP planes
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
-	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
+	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
 	"node": {
-		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
+		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.
 	"cmd/rlnode": {
-		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
+		"node", "rules", "rules/entries", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
 	},
 
 	"cluster/peer": {"ring"},
-	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "rules", "cluster/regions", "internal/hashilog"},
+	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "rules", "rules/entries", "cluster/regions", "internal/hashilog"},
 
 	"deploy/check":      {}, // a module of its own, like deploy/release
 	"deploy/release":    {},

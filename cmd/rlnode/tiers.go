@@ -1,64 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 )
-
-// denyCmd changes the deny list.
-type denyCmd struct {
-	Add    denyAddCmd    `cmd:"" help:"Refuse checks with these attributes."`
-	Remove denyRemoveCmd `cmd:"" help:"Stop refusing checks with these attributes."`
-}
-
-// Help implements kong.HelpProvider.
-func (denyCmd) Help() string {
-	return `Each change makes a new version of the rules. An existing entry is not added again.
-
-Examples:
-
-  rlnode deny add ip=203.0.113.7
-  rlnode deny add ip=203.0.113.0/24 endpoint=/login
-  rlnode deny remove ip=203.0.113.7`
-}
-
-// denyEntry has the arguments of both commands.
-type denyEntry struct {
-	Entry []string `arg:"" placeholder:"NAME=VALUE" help:"Attributes that a check must have, all of them. A value is an address, a network, or text in which * stands for any text."`
-	answerFlags
-}
-
-type (
-	denyAddCmd    struct{ denyEntry }
-	denyRemoveCmd struct{ denyEntry }
-)
-
-// Help implements kong.HelpProvider.
-func (denyAddCmd) Help() string { return denyCmd{}.Help() }
-
-// Help implements kong.HelpProvider.
-func (denyRemoveCmd) Help() string { return denyCmd{}.Help() }
-
-// Run adds the entry.
-func (c *denyAddCmd) Run(env *environment) error { return c.write(env, http.MethodPost) }
-
-// Run removes the entry.
-func (c *denyRemoveCmd) Run(env *environment) error { return c.write(env, http.MethodDelete) }
-
-func (e *denyEntry) write(env *environment, method string) error {
-	entry, err := parsePairs("entry", e.Entry)
-	if err != nil {
-		return usageError("%w", err)
-	}
-	body, _ := json.Marshal(entry) // strings
-	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
-	return sendAndPrint(env, e.node, e.JSON, r, printWritten(env, "rules"))
-}
 
 // tiersCmd lists tiers.
 type tiersCmd struct{ answerFlags }

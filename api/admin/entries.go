@@ -1,0 +1,409 @@
+package admin
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// maxScopedTime is how long an entry of a token with the scope entries may hold.
+const maxScopedTime = 7 * 24 * time.Hour
+
+// EntryWritten is the answer to a change of an entry beside the rules: the entry as it is, or was before it was removed. It is
+// null if only an automatic block was lifted.
+type EntryWritten struct {
+	Entry          json.RawMessage `json:"entry"`
+	EntriesVersion int64           `json:"entries_version"`
+}
+
+// changeListed adds an entry to a list, or removes it if the method is DELETE.
+func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules.Change) error {
+	body, err := readAll(r, codec.MaxBody)
+	if err != nil {
+		return err
+	}
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	f, err := set.Document.ReadListed(entries.ParseKind(list.Name), body)
+	if err != nil {
+		return err
+	}
+	return s.changeEntry(w, r, f)
+}
+
+// changeSubject writes what an entry says about a subject, or removes it if the method is DELETE.
+func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request, subject rules.Change) error {
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	if r.Method == http.MethodDelete {
+		return s.changeEntry(w, r, set.Document.SubjectForm(subject.Attribute, subject.Name))
+	}
+	body, err := readAll(r, codec.MaxBody)
+	if err != nil {
+		return err
+	}
+	f, err := set.ReadSubject(subject.Attribute, subject.Name, body)
+	if err != nil {
+		return err
+	}
+	return s.changeEntry(w, r, f)
+}
+
+// changeEntry writes an entry, or removes it if the method is DELETE.
+func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.EntryForm) error {
+	change, err := entryChange(r, f)
+	if err != nil {
+		return err
+	}
+	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{change})
+	if errors.Is(err, entries.ErrNotFound) {
+		if e := s.inDocument(f.Entry); e != nil {
+			return e
+		}
+	}
+	if err != nil {
+		return writeError(err)
+	}
+	s.logEntry(r, change.Remove, version, entry)
+	return s.reply(w, EntryWritten{rules.EntryJSON(entry, ""), version})
+}
+
+// entryChange returns the change that a request asks for, if its token permits it.
+func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err error) {
+	c.Entry, c.Remove, c.By, c.For = f.Entry, r.Method == http.MethodDelete, writer(r), f.For.Milliseconds()
+	t := tokenFrom(r)
+	now := time.Now()
+	if !c.Remove && f.Until != 0 && f.Until <= now.UnixMilli() {
+		return c, api.Errorf(api.BadValue, "until is in the past")
+	}
+	if t == nil {
+		return c, nil
+	}
+	c.Entry.Token = t.Name
+	if t.Scopes.Allows(api.ScopeAdmin) {
+		return c, nil
+	}
+	c.Scoped, c.Entry.Scoped = true, true
+	if c.Remove {
+		return c, nil // the leader checks under which scope the entry was written
+	}
+	end := now.Add(f.For)
+	if f.Until != 0 {
+		end = time.UnixMilli(f.Until)
+	}
+	switch {
+	case !rules.NamesOneValue(f.Entry):
+		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only deny or block one value: an address, a /64 of IPv6, or a text without *", t.Name)
+	case f.For == 0 && f.Until == 0:
+		return c, api.Errorf(api.Forbidden, "with the scope entries, %s must give an end: for or until", t.Name)
+	case end.After(now.Add(maxScopedTime)):
+		return c, api.Errorf(api.Forbidden, "with the scope entries, %s may only write entries for at most 7 days", t.Name)
+	}
+	return c, nil
+}
+
+// inDocument returns the error for an entry to remove that only the document has, or nil.
+func (s *Server) inDocument(e *entries.Entry) error {
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return nil
+	}
+	line, found := set.Document.FindEntry(e)
+	if !found {
+		return nil
+	}
+	out := api.Errorf(api.InDocument, "only the rules document has it, in line %d: remove it there", line)
+	out.Line = line
+	return out
+}
+
+// logEntry logs a change of an entry.
+func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entries.Entry) {
+	message := "entry written"
+	if removed {
+		message = "entry removed"
+	}
+	s.doors.Logger.Info(message, "kind", e.Kind, "entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
+}
+
+// blockForm reads the block that a request names: in its body, or in the query.
+func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
+	if q := r.URL.Query(); r.Method == http.MethodDelete && q.Has("rule") {
+		text, _ := json.Marshal(q.Get("rule")) // a string
+		key, _ := json.Marshal(q.Get("key"))
+		if values, e := codec.ParseKey(q.Get("key")); e == nil && len(values) > 1 {
+			key, _ = json.Marshal(values)
+		}
+		return rules.ReadBlock(fmt.Appendf(nil, `{"rule":%s,"key":%s}`, text, key))
+	}
+	body, err := readAll(r, codec.MaxBody)
+	if err != nil {
+		return f, err
+	}
+	return rules.ReadBlock(body)
+}
+
+// changeBlock blocks a subject by hand, or lifts its block if the method is DELETE: that by hand, and the automatic one.
+func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
+	f, err := s.blockForm(r)
+	if err != nil {
+		return err
+	}
+	if f.Rule == "" {
+		return api.Errorf(api.MissingKey, "rule is missing")
+	}
+	known, err := s.normalizeBlock(f.Entry)
+	switch {
+	case r.Method == http.MethodDelete && !known:
+		return s.changeEntry(w, r, f) // perhaps there is one that sleeps
+	case err != nil:
+		return err
+	case r.Method == http.MethodDelete:
+		return s.unblock(w, r, f)
+	}
+	return s.changeEntry(w, r, f)
+}
+
+// normalizeBlock makes the key of a block as its rule counts it. known is false if there is no such rule.
+func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return false, api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	rule := set.Rule(e.Rule)
+	switch {
+	case rule == nil || rule.Envoy:
+		return false, api.Errorf(api.UnknownRule, "unknown rule %q", api.Excerpt(e.Rule))
+	case len(e.Key) == 0 && len(rule.Key) > 0:
+		return true, api.Errorf(api.MissingKey, "key is missing: rule %q has the key attributes %q", api.Excerpt(e.Rule), rule.Key)
+	case len(e.Key) != len(rule.Key):
+		return true, api.Errorf(api.BadValue, "key has %d values, but rule %q has the key attributes %q", len(e.Key), api.Excerpt(e.Rule), rule.Key)
+	}
+	e.Key = rule.NormalKey(e.Key)
+	return true, nil
+}
+
+// unblock lifts both blocks of a subject. A token with the scope entries lifts only one by hand.
+func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryForm) error {
+	change, err := entryChange(r, f)
+	if err != nil {
+		return err
+	}
+	answer := EntryWritten{Entry: json.RawMessage("null")}
+	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{change})
+	none := errors.Is(err, entries.ErrNotFound)
+	switch {
+	case none && !change.Scoped:
+		answer.EntriesVersion = s.doors.Decider.Rules().Entries().Version()
+	case err != nil:
+		return writeError(err)
+	default:
+		answer.Entry, answer.EntriesVersion = rules.EntryJSON(entry, ""), version
+		s.logEntry(r, true, version, entry)
+	}
+	if change.Scoped {
+		return s.reply(w, answer)
+	}
+	q := &limiter.Query{Rule: f.Rule, Key: f.Key, ByKey: true}
+	if none {
+		before, err := s.config.Subjects.Usage(q)
+		if err != nil {
+			return fmt.Errorf("read usage: %w", err)
+		}
+		if before.Blocked == 0 {
+			return api.Errorf(api.NotFound, "rule %q does not block this", api.Excerpt(f.Rule))
+		}
+	}
+	if _, err := s.config.Subjects.Unblock(q); err != nil {
+		return fmt.Errorf("lift block: %w", err)
+	}
+	return s.reply(w, answer)
+}
+
+// EntryItem is an entry in a list of entries.
+type EntryItem struct {
+	Kind   entries.Kind    `json:"kind"`
+	Entry  json.RawMessage `json:"entry"`
+	Asleep bool            `json:"asleep,omitempty"` // it names a tier or a rule that the document lacks
+	Token  string          `json:"token,omitempty"`  // the token that wrote it
+	Scope  string          `json:"scope,omitempty"`  // entries, if the token had no wider scope
+}
+
+func itemOf(e *entries.Entry) *EntryItem {
+	if e == nil {
+		return nil
+	}
+	item := &EntryItem{Kind: e.Kind, Entry: rules.EntryJSON(e, ""), Token: e.Token}
+	if e.Scoped {
+		item.Scope = "entries"
+	}
+	return item
+}
+
+// EntryPage is the answer to GET /v1/entries and to GET /v1/blocks.
+type EntryPage struct {
+	Entries        []*EntryItem `json:"entries"`
+	EntriesVersion int64        `json:"entries_version"`
+	Next           string       `json:"next,omitempty"` // what to pass as after for more
+}
+
+// getEntries lists entries that have not ended, page by page: all, those of a kind, or those that sleep.
+func (s *Server) getEntries(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	kind := entries.ParseKind(q.Get("kind"))
+	if q.Get("kind") != "" && kind == 0 {
+		return api.Errorf(api.BadValue, "kind must be deny, allow, subject or block")
+	}
+	return s.replyEntries(w, r, kind)
+}
+
+// getBlocks lists blocks by hand.
+func (s *Server) getBlocks(w http.ResponseWriter, r *http.Request) error {
+	return s.replyEntries(w, r, entries.Block)
+}
+
+func (s *Server) replyEntries(w http.ResponseWriter, r *http.Request, kind entries.Kind) error {
+	q := r.URL.Query()
+	n, err := countParam(q, defaultPage, maxPage)
+	if err != nil {
+		return err
+	}
+	asleep, err := choiceParam(q, "asleep", "false", "true")
+	if err != nil {
+		return err
+	}
+	s.catchUp(w, r)
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	now, after := time.Now().UnixMilli(), q.Get("after")
+	answer := EntryPage{Entries: []*EntryItem{}, EntriesVersion: set.Entries().Version()}
+	for _, e := range set.Entries().Sorted() {
+		sleeps := set.IsAsleep(e)
+		if e.ID() <= after || kind != 0 && e.Kind != kind || e.IsOver(now) || asleep == "true" && !sleeps {
+			continue
+		}
+		if len(answer.Entries) == n {
+			answer.Next = after
+			break
+		}
+		item := itemOf(e)
+		item.Asleep = sleeps
+		answer.Entries = append(answer.Entries, item)
+		after = e.ID()
+	}
+	return s.reply(w, answer)
+}
+
+// EntryLog is the answer to GET /v1/entries/log: changes of entries, newest first.
+type EntryLog struct {
+	Changes []EntryRecord `json:"changes"`
+	Next    int64         `json:"next,omitempty"` // what to pass as before for earlier ones
+}
+
+// EntryRecord is a change of an entry. Before is null if the entry is new, After if it was removed.
+type EntryRecord struct {
+	Version int64      `json:"version"` // of the entries
+	When    time.Time  `json:"when"`
+	By      string     `json:"by,omitempty"`
+	Ended   bool       `json:"ended,omitempty"` // its end had come
+	Before  *EntryItem `json:"before"`
+	After   *EntryItem `json:"after"`
+}
+
+// getEntryLog lists the last changes of entries.
+func (s *Server) getEntryLog(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	n, err := countParam(q, defaultPage, maxPage)
+	if err != nil {
+		return err
+	}
+	before, err := versionParam(r, "before")
+	if err != nil {
+		return err
+	}
+	s.catchUp(w, r)
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	answer := EntryLog{Changes: []EntryRecord{}}
+	if before == 1 {
+		return s.reply(w, answer)
+	}
+	for _, one := range set.Entries().Log(max(0, before-1), n+1) {
+		if len(answer.Changes) == n {
+			answer.Next = one.Version + 1
+			break
+		}
+		answer.Changes = append(answer.Changes, EntryRecord{
+			Version: one.Version, When: time.UnixMilli(one.When).UTC(), By: one.By, Ended: one.Ended,
+			Before: itemOf(one.Before), After: itemOf(one.After),
+		})
+	}
+	return s.reply(w, answer)
+}
+
+// entriesRestored is the body of POST /v1/entries.
+type entriesRestored struct {
+	Entries []EntryItem `json:"entries"` // to write as they are, with their authors and times
+	Remove  []EntryItem `json:"remove"`
+}
+
+// maxRestore bounds the body of POST /v1/entries, in bytes.
+const maxRestore = 4 << 20
+
+// restoreEntries writes entries of a backup, which keep their times and authors, and removes others. What has ended is left out.
+func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
+	body, err := readAll(r, maxRestore)
+	if err != nil {
+		return err
+	}
+	var in entriesRestored
+	if err := json.Unmarshal(body, &in); err != nil {
+		return api.Errorf(api.BadJSON, "%v", err)
+	}
+	if n := len(in.Entries) + len(in.Remove); n > cluster.MaxEntryChanges {
+		return api.Errorf(api.BadValue, "entries and remove have %d items, more than %d", n, cluster.MaxEntryChanges)
+	}
+	now := time.Now().UnixMilli()
+	var changes []cluster.EntryChange
+	for i, item := range append(in.Remove, in.Entries...) {
+		e, err := rules.ReadStored(item.Kind, item.Entry)
+		if err != nil {
+			return api.Errorf(api.BadValue, "item %d: %v", i, err)
+		}
+		e.Token, e.Scoped = item.Token, item.Scope != ""
+		c := cluster.EntryChange{Restored: true}
+		c.Entry, c.Remove, c.By = e, i < len(in.Remove), writer(r)
+		if c.Remove || !e.IsOver(now) {
+			changes = append(changes, c)
+		}
+	}
+	version := int64(0)
+	if set := s.doors.Decider.Rules(); set != nil {
+		version = set.Entries().Version()
+	}
+	if len(changes) > 0 {
+		if version, _, err = s.config.Entries.WriteEntries(r.Context(), changes); err != nil {
+			return writeError(err)
+		}
+		s.doors.Logger.Info("entries restored", "changes", len(changes), "entries_version", version, "by", writer(r))
+	}
+	return s.reply(w, EntryWritten{json.RawMessage("null"), cmp.Or(version, 0)})
+}

@@ -1,0 +1,75 @@
+package agreement
+
+import (
+	"fmt"
+
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// MaxEntriesChange bounds the JSON of an entry of the log that changes entries beside the rules, in bytes.
+const MaxEntriesChange = 4 << 20
+
+// Entries changes entries beside the rules: all of Changes, or none. Its result's version is that of the entries. Repeating it
+// with the same Request changes nothing and returns the first answer again. Only the primary region's leader proposes it.
+type Entries struct {
+	Request RequestID        `json:"request"`
+	Changes []entries.Change `json:"changes"`
+}
+
+// EndEntries removes the entries that end at or before a time, in Unix ms: some thousands at a time. Only the primary region's
+// leader proposes it.
+type EndEntries struct {
+	Before int64 `json:"before"`
+}
+
+// AdoptEntries copies changes of the primary's entries, or a part of them: one of both.
+type AdoptEntries struct {
+	Records []*entries.Record `json:"records,omitempty"`
+	Page    *entries.Page     `json:"page,omitempty"`
+}
+
+func (e Entries) apply(next *State) Result {
+	if a := next.answerTo(e.Request); a != nil {
+		return a.Result
+	}
+	r := e.enact(next)
+	next.rememberAnswer(e.Request, r)
+	return r
+}
+
+// enact makes the changes.
+func (e Entries) enact(next *State) Result {
+	changed := next.Entries
+	for _, c := range e.Changes {
+		after, err := changed.With(c)
+		if err != nil {
+			return Result{Err: err}
+		}
+		changed = after
+	}
+	next.Entries = changed
+	return Result{Version: changed.Version()}
+}
+
+func (e EndEntries) apply(next *State) Result {
+	next.Entries, _ = next.Entries.End(e.Before)
+	return Result{Version: next.Entries.Version()}
+}
+
+func (e AdoptEntries) apply(next *State) Result {
+	if (e.Page == nil) == (len(e.Records) == 0) {
+		return rejected("entries to adopt are either records or a page")
+	}
+	var adopted *entries.State
+	var err error
+	if e.Page != nil {
+		adopted, err = next.Entries.FollowPage(e.Page)
+	} else {
+		adopted, err = next.Entries.Follow(e.Records)
+	}
+	if err != nil {
+		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	next.Entries = adopted
+	return Result{Version: adopted.Version()}
+}

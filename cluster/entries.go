@@ -1,0 +1,255 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+const (
+	// endInterval is how often the leader removes entries that have ended. Nodes stop applying them by their own clocks.
+	endInterval = time.Second
+	// followBytes is about how many bytes of entries another region gets at a time.
+	followBytes = 1 << 20
+	// MaxEntryChanges bounds the changes of one write of entries.
+	MaxEntryChanges = 1000
+)
+
+// EntryChange is a change of an entry beside the rules that a node asks for. The leader adds the time.
+type EntryChange struct {
+	entries.Change
+	For int64 `json:"for,omitempty"` // in ms: the entry ends so long after the leader's time; 0: as Entry.Until says
+	// Restored means that the entry keeps its time and author.
+	Restored bool `json:"restored,omitempty"`
+}
+
+// entriesWrite is a write of entries as nodes send it to the leader.
+type entriesWrite struct {
+	Request agreement.RequestID `json:"request"`
+	Changes []EntryChange       `json:"changes"`
+}
+
+// entriesReply is the leader's answer: its result, and if that is no error, the last entry that was written or removed.
+type entriesReply struct {
+	Result agreement.Result `json:"result"`
+	Entry  *entries.Entry   `json:"entry,omitempty"`
+}
+
+// WriteEntries makes changes of entries beside the rules, all or none, and returns when they are in force on this node. It returns
+// the version of the entries, and the last entry that was written or removed. The error wraps one of package entries, or is as
+// for [Cluster.Write]. From a secondary region it waits only briefly for the changes to arrive in this region.
+func (c *Cluster) WriteEntries(ctx context.Context, changes []EntryChange) (version int64, last *entries.Entry, err error) {
+	ctx, cancel := c.withWriteTimeout(ctx)
+	defer cancel()
+	w := entriesWrite{Changes: changes}
+	_, _ = rand.Read(w.Request[:]) // never fails
+	b, err := json.Marshal(w)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	var reply entriesReply
+	err = c.retry(ctx, func(bool) error {
+		answer, err := c.sharedRules.callPrimary(ctx, MethodWriteEntries, b)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(answer, &reply); err != nil {
+			return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, nil, c.primaryError(err)
+	}
+	if reply.Result.Err != nil {
+		return 0, nil, reply.Result.Err
+	}
+	version = reply.Result.Version
+	if c.isSecondary() {
+		c.awaitPrimaryEntries(ctx, version)
+		return version, reply.Entry, nil
+	}
+	if c.awaitState(ctx, func(s *agreement.State) bool { return s.Entries.Version() >= version }) != nil {
+		return 0, nil, fmt.Errorf("%w: version %d of the entries was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, version)
+	}
+	return version, reply.Entry, nil
+}
+
+// awaitPrimaryEntries waits until a version of the primary's entries is in force on this node, but at most for
+// awaitPrimaryBound.
+func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
+	defer cancel()
+	if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
+		c.config.Logger.Debug("can't notify the leader of changed entries", "error", err)
+	}
+	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && s.Entries.Version() >= version })
+	if err != nil {
+		c.config.Logger.Info("an entry written through this node is not in force here yet", "entries_version", version)
+	}
+}
+
+// serveWriteEntries proposes changes of entries on the leader. It stamps when they were made, and when they end.
+func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
+	defer cancel()
+	var w entriesWrite
+	if err := json.Unmarshal(r.body, &w); err != nil || len(w.Changes) == 0 || len(w.Changes) > MaxEntryChanges {
+		return nil, errBadCall
+	}
+	if err := sr.requirePrimaryLeader(); err != nil {
+		return nil, err
+	}
+	e := agreement.Entries{Request: w.Request}
+	now := time.Now().UnixMilli()
+	for i := range w.Changes {
+		if w.Changes[i].Entry == nil || w.Changes[i].For < 0 {
+			return nil, errBadCall
+		}
+		e.Changes = append(e.Changes, w.Changes[i].Stamped(now))
+	}
+	result, err := sr.propose(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	reply := entriesReply{Result: result}
+	if result.Err == nil {
+		reply.Entry = entryIn(sr.State().Entries.Change(result.Version))
+	}
+	return json.Marshal(reply)
+}
+
+// Stamped returns the change with the leader's time, in Unix ms.
+func (c *EntryChange) Stamped(now int64) entries.Change {
+	out, entry := c.Change, *c.Entry
+	out.When, out.Entry = now, &entry
+	if !c.Restored {
+		entry.When, entry.By = now, c.By
+	}
+	if c.For > 0 {
+		entry.Until = now + c.For
+	}
+	return out
+}
+
+// entryIn returns the entry that a change wrote or removed; nil if the change is not known.
+func entryIn(r *entries.Record) *entries.Entry {
+	switch {
+	case r == nil:
+		return nil
+	case r.After != nil:
+		return r.After
+	}
+	return r.Before
+}
+
+// LastEntry returns the entry that the last change wrote or removed.
+func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.Change(s.Version())) }
+
+// endEntries is the primary leader's loop that removes entries whose end has come.
+func (sr *sharedRules) endEntries() {
+	sr.loop(endInterval, nil, func() (last bool) {
+		now := time.Now().UnixMilli()
+		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasEnded(now) {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.Write)
+		defer cancel()
+		r, err := sr.propose(ctx, agreement.EndEntries{Before: now})
+		if err != nil || r.Err != nil {
+			sr.config.Logger.Debug("can't remove entries that have ended yet", "error", err, "refused", r.Err)
+		}
+		return false
+	})
+}
+
+// entriesPosition says which entries a region has, and which part of the primary's it asks for.
+type entriesPosition struct {
+	Version int64          `json:"version"`
+	Digest  entries.Digest `json:"digest"`
+	// Paging means that the region follows all entries, page by page, and asks for the page after the ID After.
+	Paging bool   `json:"paging,omitempty"`
+	After  string `json:"after,omitempty"`
+}
+
+// entriesPaging is how far this region's leader has followed all of the primary's entries.
+type entriesPaging struct {
+	first *entries.Page // without its entries; nil while the leader follows changes, not pages
+	after string
+}
+
+// position returns what to ask the primary for.
+func (p *entriesPaging) position(s *entries.State) entriesPosition {
+	return entriesPosition{Version: s.Version(), Digest: s.Digest(), Paging: p.first != nil, After: p.after}
+}
+
+// followingOf returns what a region at a position has to follow, or nil if it is up to date.
+func followingOf(s *entries.State, at entriesPosition) *agreement.AdoptEntries {
+	if at.Paging {
+		return &agreement.AdoptEntries{Page: s.Page(at.After, followBytes)}
+	}
+	list, ok := s.Since(at.Version, at.Digest, followBytes)
+	switch {
+	case !ok:
+		return &agreement.AdoptEntries{Page: s.Page("", followBytes)}
+	case len(list) == 0:
+		return nil
+	}
+	return &agreement.AdoptEntries{Records: list}
+}
+
+// adoptEntries makes this region agree on the primary's changes of entries, or on a page of them.
+func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
+	var e agreement.AdoptEntries
+	if err := json.Unmarshal(b, &e); err != nil {
+		return fmt.Errorf("parse the primary region's entries: %w", err)
+	}
+	paging := &sr.paging
+	if e.Page != nil {
+		if paging.first == nil {
+			paging.first = &entries.Page{Version: e.Page.Version, Digest: e.Page.Digest}
+		}
+		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
+	}
+	r, err := sr.propose(ctx, e)
+	if err == nil {
+		err = r.Err
+	}
+	switch {
+	case err != nil:
+		*paging = entriesPaging{} // begin again
+		return fmt.Errorf("follow the primary region's entries: %w", err)
+	case e.Page == nil || e.Page.IsLast():
+		*paging = entriesPaging{}
+	default:
+		paging.after = e.Page.UpTo
+	}
+	return nil
+}
+
+// publishEntries passes a state's entries on if they are new. Only the feed's loop calls it.
+func (c *Cluster) publishEntries(s *agreement.State) {
+	if c.config.OnEntries == nil || s.Entries == c.feed.publishedEntries {
+		return
+	}
+	c.feed.publishedEntries = s.Entries
+	c.config.OnEntries(s.Entries)
+}
+
+// entriesFollowing returns the reply to a region whose rules are up to date.
+func entriesFollowing(s *entries.State, at entriesPosition) ([]byte, error) {
+	news := followingOf(s, at)
+	if news == nil {
+		return []byte{byte(followUpToDate)}, nil
+	}
+	b, err := json.Marshal(news)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{byte(followEntries)}, b...), nil
+}

@@ -1,0 +1,150 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// longestBlock bounds the time that answers say a block by hand still lasts: a duration can't hold more than 292 years.
+const longestBlock = 100 * 366 * 24 * time.Hour
+
+// SetEntries puts entries beside the rules in force. Checks in flight finish with those they began with.
+func (l *Limiter) SetEntries(e *entries.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries = e
+	old := l.inForce.Load()
+	if old == nil {
+		return
+	}
+	subjects := false
+	e.Diff(old.set.Entries(), func(before, after *entries.Entry) {
+		for _, one := range [2]*entries.Entry{before, after} {
+			subjects = subjects || one != nil && one.Kind == entries.Subject
+		}
+	})
+	next := *old // it keeps its metrics and steps
+	next.set = old.set.WithEntries(e, old.set)
+	l.inForce.Store(&next)
+	if subjects {
+		l.noteOtherRates()
+	}
+}
+
+// wallMillis returns the wall time, in Unix ms.
+func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Millisecond) }
+
+// A block by hand is known to every node. So any node refuses the subject, and reports owner. Nothing is taken.
+
+// refuseBlocked decides a matched check whose subject is blocked by hand in one of its rules, and reports whether it did.
+// A check that counts whatever limits say goes on: conclude refuses it. Shadow rules never refuse.
+func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
+	m := &a.scratch.match
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		if h.Rule.Shadow {
+			continue
+		}
+		until := a.Set.BlockedUntil(m, h)
+		if until == 0 {
+			continue
+		}
+		if q.Mode == counters.CountMode {
+			a.scratch.byHand = true
+			continue
+		}
+		m.Hits[0] = *h
+		m.Hits = m.Hits[:1]
+		a.refuseHit(q, &m.Hits[0], until)
+		return true
+	}
+	return false
+}
+
+// refuseHit makes the limits of a's only hit refuse until a wall time, in Unix ms.
+func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
+	a.Allowed, a.DecidedBy, a.scratch.matchDecides = false, ByOwner, true
+	for i, limit := range h.Limits {
+		op := a.addOp(h.Rule, limit, 0)
+		op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(q.Costs, h, limit)
+		op.Shadow, op.Mode = false, q.Mode
+		op.Decision = untilBlockEnds(&a.scratch.match, op.Decision, until)
+		la := &a.Limits[i]
+		la.set(op)
+		la.Blocked, la.ByHand = true, true
+		if a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex]) {
+			a.TightestIndex = i
+		}
+	}
+}
+
+// untilBlockEnds returns what a limit decides, in place of d, while its subject is blocked by hand until a wall time, in Unix ms.
+func untilBlockEnds(m *rules.Match, d algorithms.Decision, until int64) algorithms.Decision {
+	out := whileBlocked(d, blockLeft(m, until))
+	if until == rules.Forever {
+		out.RetryAfter, out.MoreAfter = algorithms.Never, 0
+	}
+	return out
+}
+
+// blockLeft returns how much longer a block by hand lasts that ends at a wall time, in Unix ms.
+func blockLeft(m *rules.Match, until int64) time.Duration {
+	left := until - m.WallTime()
+	if left >= int64(longestBlock/time.Millisecond) {
+		return longestBlock
+	}
+	return max(0, time.Duration(left)) * time.Millisecond
+}
+
+// foldHandBlocks makes the limits of rules refuse that block the check's subjects by hand. What was counted stays.
+func (a *Answer) foldHandBlocks() {
+	m := &a.scratch.match
+	first := 0
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		end := first + len(h.Limits)
+		until := a.Set.BlockedUntil(m, h)
+		if until == 0 || h.Rule.Shadow {
+			first = end
+			continue
+		}
+		for ; first < end; first++ {
+			op := &a.scratch.ops[first]
+			op.Decision = untilBlockEnds(m, op.Decision, until)
+			a.Limits[first].Blocked, a.Limits[first].ByHand = true, true
+		}
+	}
+}
+
+// handBlockLeft returns how much longer a subject is blocked by hand; 0: it is not.
+func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
+	set := l.Rules()
+	m := &rules.Match{Clock: l.wallClock}
+	until := set.BlockedUntil(m, &rules.Hit{Rule: u.Rule, Subject: u.Hash})
+	if until == 0 {
+		return 0
+	}
+	return blockLeft(m, until)
+}
+
+// Unblock lifts the block that a refusal began, and leaves what is used as it is. It returns the usage afterwards. The error is
+// one of Reset's. A block by hand is an entry, and stays.
+func (l *Limiter) Unblock(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+	if len(u.blocks) > 0 && len(u.Limits) > 0 {
+		c := newChange(verbReset, u, nil)
+		c.ops = c.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
+		c.ticket = ticketOf(q.RequestID, hashChange(verbReset, u, nil), checkTimeout)
+		if err := c.apply(l); err != nil {
+			return nil, err
+		}
+	}
+	return l.Usage(q)
+}

@@ -1,0 +1,262 @@
+package entries
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Errors of changes. The state stays as it was.
+var (
+	// ErrFull means that there is no room for another entry.
+	ErrFull = errors.New("there are too many entries")
+	// ErrNotFound means that there is no such entry.
+	ErrNotFound = errors.New("there is no such entry")
+	// ErrScope means that an entry was written by somebody with wider rights, so that a token with the scope entries may
+	// not change it.
+	ErrScope = errors.New("the scope entries may only change what was written under it")
+)
+
+// Digest stands for the whole history of changes.
+type Digest [16]byte
+
+// MarshalText returns hexadecimal digits.
+func (d Digest) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, d[:]), nil }
+
+// UnmarshalText is the inverse of MarshalText.
+func (d *Digest) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(d)) {
+		return fmt.Errorf("a digest has %d digits", len(text))
+	}
+	_, err := hex.Decode(d[:], text)
+	return err
+}
+
+// Change adds or replaces an entry, or removes one. Its time and its author may differ from the entry's: a restored entry
+// keeps its own.
+type Change struct {
+	Entry  *Entry `json:"entry,omitempty"` // to add or replace; of a removal, only what identifies it counts
+	Remove bool   `json:"remove,omitempty"`
+	When   int64  `json:"when"` // by the leader's clock, in Unix ms
+	By     string `json:"by,omitempty"`
+	// Scoped means that the author has the scope entries and not admin.
+	Scoped bool `json:"scoped,omitempty"`
+}
+
+// State is the agreed entries. It is immutable.
+type State struct {
+	version int64
+	digest  Digest
+	byID    Tree[Text, *Entry]
+	counts  [kinds]int
+	bytes   int
+	ending  int             // entries with an end
+	byToken Tree[Text, int] // entries with an end, by the token that wrote them
+	nextEnd int64           // no entry ends earlier, in Unix ms; 0: none ends
+	log     changeLog
+}
+
+// New returns the state before the first change.
+func New() *State { return &State{} }
+
+// Version returns the number of changes so far.
+func (s *State) Version() int64 { return s.version }
+
+// Digest returns the digest of all changes so far.
+func (s *State) Digest() Digest { return s.digest }
+
+// Len returns the number of entries.
+func (s *State) Len() int { return s.byID.Len() }
+
+// Count returns the number of entries of a kind.
+func (s *State) Count(k Kind) int { return s.counts[k] }
+
+// Bytes returns about how many bytes all entries take.
+func (s *State) Bytes() int { return s.bytes }
+
+// Get returns the entry with an ID, or nil.
+func (s *State) Get(id string) *Entry {
+	e, _ := s.byID.Get(Text(id))
+	return e
+}
+
+// All calls yield for each entry, in any order.
+func (s *State) All(yield func(*Entry) bool) {
+	s.byID.All(func(_ Text, e *Entry) bool { return yield(e) })
+}
+
+// Sorted returns all entries, sorted by ID.
+func (s *State) Sorted() []*Entry {
+	list := make([]*Entry, 0, s.Len())
+	for e := range s.All {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *Entry) int { return strings.Compare(a.id, b.id) })
+	return list
+}
+
+// Diff calls yield for each entry that differs between old and s: before and after are nil where it is missing.
+func (s *State) Diff(old *State, yield func(before, after *Entry)) {
+	s.byID.diff(old.byID, func(_ Text, before, after *Entry) {
+		if before != after {
+			yield(before, after)
+		}
+	})
+}
+
+// With returns s after a change. The error wraps ErrInvalid, ErrFull, ErrNotFound or ErrScope.
+func (s *State) With(c Change) (*State, error) {
+	if c.Entry == nil {
+		return nil, fmt.Errorf("%w: a change without an entry", ErrInvalid)
+	}
+	if len(c.By) > maxAuthor || c.When < 0 {
+		return nil, fmt.Errorf("%w: its author or its time", ErrInvalid)
+	}
+	id := c.Entry.ID()
+	before := s.Get(id)
+	switch {
+	case c.Remove && before == nil:
+		return nil, fmt.Errorf("remove %s: %w", shorten(id), ErrNotFound)
+	case c.Scoped && before != nil && !before.Scoped:
+		return nil, fmt.Errorf("change %s: %w", shorten(id), ErrScope)
+	}
+	next := *s
+	if c.Remove {
+		next.remove(before)
+		next.record(Record{When: c.When, By: c.By, Before: before})
+		return &next, nil
+	}
+	if err := c.Entry.Check(); err != nil {
+		return nil, err
+	}
+	e := c.Entry.withID()
+	if before != nil {
+		next.remove(before)
+	}
+	if err := next.makeRoom(e); err != nil {
+		return nil, err
+	}
+	next.put(e)
+	next.record(Record{When: c.When, By: c.By, Before: before, After: e})
+	return &next, nil
+}
+
+// makeRoom returns an error if there is no room for another entry.
+func (s *State) makeRoom(e *Entry) error {
+	switch mine, _ := s.byToken.Get(Text(e.Token)); {
+	case s.Len() >= MaxEntries:
+		return fmt.Errorf("%w: at most %d", ErrFull, MaxEntries)
+	case s.bytes+e.size() > MaxBytes:
+		return fmt.Errorf("%w: together they may take %d MiB", ErrFull, MaxBytes>>20)
+	case e.Until != 0 && s.ending >= maxEnding:
+		return fmt.Errorf("%w: at most %d may have an end", ErrFull, maxEnding)
+	case e.Until != 0 && e.Token != "" && mine >= maxEndingOfToken:
+		return fmt.Errorf("%w: at most %d of one token may have an end", ErrFull, maxEndingOfToken)
+	}
+	return nil
+}
+
+// put adds e, which s must not have. s must not be shared yet.
+func (s *State) put(e *Entry) {
+	s.byID = s.byID.With(Text(e.id), e)
+	s.counts[e.Kind]++
+	s.bytes += e.size()
+	if e.Until == 0 {
+		return
+	}
+	s.countEnding(e, 1)
+	if s.nextEnd == 0 || e.Until < s.nextEnd {
+		s.nextEnd = e.Until
+	}
+}
+
+// remove removes e, which s must have. s must not be shared yet.
+func (s *State) remove(e *Entry) {
+	s.byID = s.byID.Without(Text(e.id))
+	s.counts[e.Kind]--
+	s.bytes -= e.size()
+	if e.Until != 0 {
+		s.countEnding(e, -1)
+	}
+}
+
+func (s *State) countEnding(e *Entry, by int) {
+	s.ending += by
+	n, _ := s.byToken.Get(Text(e.Token))
+	if n += by; n == 0 {
+		s.byToken = s.byToken.Without(Text(e.Token))
+		return
+	}
+	s.byToken = s.byToken.With(Text(e.Token), n)
+}
+
+// record appends r to the log as the next version. s must not be shared yet.
+func (s *State) record(r Record) {
+	s.version++
+	r.Version = s.version
+	h := sha256.New()
+	h.Write(s.digest[:])
+	text, _ := json.Marshal(r) // can't fail: Limits was checked
+	h.Write(text)
+	copy(s.digest[:], h.Sum(nil))
+	r.digest = s.digest
+	s.log = s.log.with(r)
+}
+
+// maxEnded bounds the entries that one End removes.
+const maxEnded = 4096
+
+// HasEnded reports whether an entry ends at or before a time, in Unix ms.
+func (s *State) HasEnded(before int64) bool {
+	if s.nextEnd == 0 || s.nextEnd > before {
+		return false
+	}
+	for e := range s.All {
+		if e.IsOver(before) {
+			return true
+		}
+	}
+	return false
+}
+
+// End returns s without entries that end at or before a time, in Unix ms: without the first 4,096 of them. It returns how
+// many there were, and s itself if there are none.
+func (s *State) End(before int64) (*State, int) {
+	var over []*Entry
+	next := *s
+	next.nextEnd = 0
+	for e := range s.All {
+		if e.IsOver(before) {
+			over = append(over, e)
+		} else if e.Until != 0 && (next.nextEnd == 0 || e.Until < next.nextEnd) {
+			next.nextEnd = e.Until
+		}
+	}
+	if len(over) == 0 {
+		return s, 0
+	}
+	slices.SortFunc(over, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
+	if len(over) > maxEnded {
+		next.nextEnd = over[maxEnded].Until
+		over = over[:maxEnded]
+	}
+	for _, e := range over {
+		next.remove(e)
+		next.record(Record{When: before, Before: e, Ended: true})
+	}
+	return &next, len(over)
+}
+
+// shorten returns a text that is short enough for a message.
+func shorten(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,138 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// The origins of what callers see: the document, an entry beside it, or both for a subject.
+const (
+	fromDocument = "document"
+	fromEntry    = "entry"
+	fromBoth     = "both"
+)
+
+// MergedList returns a list, Deny or Allow, as JSON and as YAML: the document's entries, and then those beside it that have not
+// ended at now, in Unix ms. Each says its origin.
+func (s *Set) MergedList(kind entries.Kind, now int64) (asJSON, asYAML []byte) {
+	written := s.Document.Deny
+	if kind == entries.Allow {
+		written = s.Document.Allow
+	}
+	list := &yaml.Node{Kind: yaml.List}
+	for _, e := range written {
+		n := conditionsNode(e.Match)
+		n.Set("origin", yaml.Text(fromDocument))
+		list.Items = append(list.Items, n)
+	}
+	for _, e := range s.sortedEntries(func(e *entries.Entry) bool { return e.Kind == kind && !e.IsOver(now) }) {
+		n := entryNode(e)
+		addMeta(n, e)
+		n.Set("origin", yaml.Text(fromEntry))
+		list.Items = append(list.Items, n)
+	}
+	return list.AppendJSON(nil), list.AppendYAML(nil)
+}
+
+// sortedEntries returns the entries that keep accepts, sorted by ID.
+func (s *Set) sortedEntries(keep func(*entries.Entry) bool) (list []*entries.Entry) {
+	for e := range s.Entries().All {
+		if keep(e) {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b *entries.Entry) int { return strings.Compare(a.ID(), b.ID()) })
+	return list
+}
+
+// mergedSubject is a subject with what the document and an entry say about it. One of them may be missing.
+type mergedSubject struct {
+	written *SubjectSpec
+	entry   *entries.Entry
+	value   string
+}
+
+// node renders the subject: an entry's tier replaces the document's, and its override that of the same rule. What an entry says
+// that sleeps is shown, too.
+func (m *mergedSubject) node() *yaml.Node {
+	merged, origin := &SubjectSpec{Value: m.value}, fromDocument
+	if m.written != nil {
+		*merged = *m.written
+	}
+	if m.entry != nil {
+		origin = fromEntry
+		if spec, err := readSubject(m.entry); err == nil {
+			merged.mergeWith(spec)
+		}
+		if m.written != nil {
+			origin = fromBoth
+		}
+	}
+	n := merged.node()
+	if m.entry != nil {
+		addMeta(n, m.entry)
+	}
+	n.Set("origin", yaml.Text(origin))
+	return n
+}
+
+// mergeWith makes an entry's fields replace those of s. s must not share its overrides with others.
+func (s *SubjectSpec) mergeWith(entry *SubjectSpec) {
+	if entry.Tier != "" {
+		s.Tier = entry.Tier
+	}
+	s.Overrides = slices.Clone(s.Overrides)
+	for _, o := range entry.Overrides {
+		i := slices.IndexFunc(s.Overrides, func(have Override) bool { return have.Rule == o.Rule })
+		if i < 0 {
+			s.Overrides = append(s.Overrides, o)
+		} else {
+			s.Overrides[i] = o
+		}
+	}
+}
+
+// MergedSubject returns what the document and the entries that have not ended at now, in Unix ms, say about a subject, as JSON
+// and as YAML. The error wraps [ErrNotFound].
+func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML []byte, err error) {
+	value = canonicalAddress(attribute, value)
+	m := mergedSubject{written: s.Document.Subject(attribute, value), value: value}
+	wanted := entries.Entry{Kind: entries.Subject, Attribute: attribute, Value: value}
+	if e := s.Entries().Get(wanted.ID()); e != nil && !e.IsOver(now) {
+		m.entry = e
+	}
+	if m.written == nil && m.entry == nil {
+		return nil, nil, fmt.Errorf("look for %s: %w", Change{Part: SubjectPart, Attribute: attribute, Name: value}, ErrNotFound)
+	}
+	n := m.node()
+	return n.AppendJSON(nil), n.AppendYAML(nil), nil
+}
+
+// ListSubjects is [Document.ListTiers] for the subjects of an attribute, by value, in the document and beside it.
+func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []string, next string) {
+	byValue := map[string]*mergedSubject{}
+	if gi := s.Document.group(attribute); gi >= 0 {
+		for _, written := range s.Document.Subjects[gi].Subjects {
+			byValue[written.Value] = &mergedSubject{written: written, value: written.Value}
+		}
+	}
+	for e := range s.Entries().All {
+		switch {
+		case e.Kind != entries.Subject || e.Attribute != attribute || e.IsOver(now):
+		case byValue[e.Value] != nil:
+			byValue[e.Value].entry = e
+		default:
+			byValue[e.Value] = &mergedSubject{entry: e, value: e.Value}
+		}
+	}
+	all := make([]*mergedSubject, 0, len(byValue))
+	for _, m := range byValue {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *mergedSubject) int { return strings.Compare(a.value, b.value) })
+	return page(all, canonicalAddress(attribute, after), n, "value", func(m *mergedSubject) string { return m.value })
+}

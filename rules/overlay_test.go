@@ -1,0 +1,504 @@
+package rules
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+const overlayRules = `version: 1
+default_tier: free
+tiers:
+  free: {limits: [{limit: 1, per: 1h}]}
+  pro: {limits: [{limit: 2, per: 1h}]}
+rules:
+  - {name: tenant, key: [tenant], tiered: true}
+  - {name: pair, key: [tenant, ip], limits: [{limit: 3, per: 1h}]}
+  - {name: wide, key: [ip], tiered: true, ipv6_prefix: 32}
+  - {name: search, match: {endpoint: "/s*"}, key: [ip], limits: [{limit: 4, per: 1h}]}
+`
+
+// The values that random entries and checks choose from.
+var (
+	overlayConditions = map[string][]string{
+		"ip":       {"192.0.2.7", "192.0.2.8", "192.0.2.0/24", "2001:db8::1", "2001:db8::/32", "2001:db8::/64", "0.0.0.0/0", "x*"},
+		"tenant":   {"acme", "globex", "a*", "*x", "*"},
+		"endpoint": {"/s", "/search", "/s*", "*h", "/login"},
+		"only":     {"here", "*"},
+	}
+	overlayChecks = map[string][]string{
+		"ip":       {"192.0.2.7", "::ffff:192.0.2.8", "192.0.2.200", "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "203.0.113.1", "xyz"},
+		"tenant":   {"acme", "globex", "box", "apex"},
+		"endpoint": {"/s", "/search", "/login", "/x"},
+		"only":     {"here", "there"},
+	}
+	overlaySubjects = map[string][]string{
+		"ip":     {"192.0.2.7", "2001:db8::1", "2001:db9::2", "xyz"}, // no two of them in a group: there, any entry counts first
+		"tenant": {"acme", "globex", "box"},
+	}
+)
+
+// pick returns a random element.
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+// sortedKeys are the keys of a table in a fixed order, so that seeds repeat.
+func sortedKeys(m map[string][]string) (list []string) {
+	for k := range m {
+		list = append(list, k)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func randomListed(r *rand.Rand) string {
+	var parts []string
+	for _, name := range sortedKeys(overlayConditions) {
+		if r.IntN(3) > 0 {
+			continue
+		}
+		values := []string{fmt.Sprintf("%q", pick(r, overlayConditions[name]))}
+		if r.IntN(4) == 0 {
+			values = append(values, fmt.Sprintf("%q", pick(r, overlayConditions[name])))
+		}
+		parts = append(parts, fmt.Sprintf("%s: [%s]", name, strings.Join(values, ", ")))
+	}
+	if len(parts) == 0 {
+		return `{tenant: "acme"}`
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+func randomSubject(r *rand.Rand, attribute string) string {
+	var parts []string
+	if r.IntN(3) > 0 {
+		parts = append(parts, "tier: "+pick(r, []string{"free", "pro"}))
+	}
+	if rule := pick(r, []string{"pair", "wide", "search", "tenant"}); (rule != "search" || attribute == "ip") && (rule != "wide" || attribute == "ip") && (rule != "tenant" || attribute == "tenant") && r.IntN(2) == 0 {
+		parts = append(parts, fmt.Sprintf("limits: {%s: [{limit: %d, per: 1h}]}", rule, 10+r.IntN(5)))
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "tier: pro")
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+// beside is a random set of entries: as State, and as what a document with all of them has.
+type beside struct {
+	deny, allow []string
+	subjects    map[string]map[string]*SubjectSpec
+	state       *entries.State
+}
+
+func (b *beside) add(t *testing.T, set *Set, r *rand.Rand) {
+	t.Helper()
+	var f EntryForm
+	var err error
+	base := set
+	switch r.IntN(3) {
+	case 0:
+		text := randomListed(r)
+		f, err = base.Document.ReadListed(entries.Deny, []byte(text))
+	case 1:
+		text := randomListed(r)
+		f, err = base.Document.ReadListed(entries.Allow, []byte(text))
+	default:
+		attribute := pick(r, sortedKeys(overlaySubjects))
+		f, err = set.ReadSubject(attribute, pick(r, overlaySubjects[attribute]), []byte(randomSubject(r, attribute)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.state, err = b.state.With(entries.Change{Entry: f.Entry}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *beside) remove(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	all := b.state.Sorted()
+	if len(all) == 0 {
+		return
+	}
+	var err error
+	if b.state, err = b.state.With(entries.Change{Entry: pick(r, all), Remove: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// document returns the document with the entries in it. Entries of subjects go before what it has.
+func (b *beside) document(t *testing.T, doc *Document) *Document {
+	t.Helper()
+	next := *doc
+	next.Deny, next.Allow = slices.Clone(doc.Deny), slices.Clone(doc.Allow)
+	groups := map[string]map[string]*SubjectSpec{}
+	for _, g := range doc.Subjects {
+		groups[g.Attribute] = map[string]*SubjectSpec{}
+		for _, s := range g.Subjects {
+			groups[g.Attribute][s.Value] = s
+		}
+	}
+	for _, e := range b.state.Sorted() {
+		switch e.Kind {
+		case entries.Deny:
+			next.Deny = append(next.Deny, &Entry{Match: conditionsOf(e)})
+		case entries.Allow:
+			next.Allow = append(next.Allow, &Entry{Match: conditionsOf(e)})
+		case entries.Subject:
+			spec, err := readSubject(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			merged := &SubjectSpec{Value: e.Value}
+			if groups[e.Attribute] == nil {
+				groups[e.Attribute] = map[string]*SubjectSpec{}
+			}
+			if have := groups[e.Attribute][e.Value]; have != nil {
+				*merged = *have
+			}
+			merged.mergeWith(spec)
+			groups[e.Attribute][e.Value] = merged
+		}
+	}
+	next.Subjects = nil
+	for attribute, byValue := range groups {
+		g := &Group{Attribute: attribute}
+		for _, s := range byValue {
+			g.Subjects = append(g.Subjects, s)
+		}
+		slices.SortFunc(g.Subjects, func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
+		next.Subjects = append(next.Subjects, g)
+	}
+	return &next
+}
+
+// outcome describes a match.
+func outcome(m *Match) string {
+	var b strings.Builder
+	fmt.Fprint(&b, m.List)
+	for _, h := range m.Hits {
+		fmt.Fprintf(&b, " %s:%d", h.Rule.Name, h.Limits[0].Amount)
+	}
+	return b.String()
+}
+
+func randomCheck(r *rand.Rand) (attrs []Attribute) {
+	for _, name := range sortedKeys(overlayChecks) {
+		if r.IntN(4) > 0 {
+			attrs = append(attrs, Attribute{name, pick(r, overlayChecks[name])})
+		}
+	}
+	return attrs
+}
+
+// TestEntriesAreAsInTheDocument compares sets with entries beside the document, compiled change by change and all at once,
+// with the set of a document that has the same entries in it.
+func TestEntriesAreAsInTheDocument(t *testing.T) {
+	histories := 400
+	if testing.Short() {
+		histories = 60
+	}
+	for n := range histories {
+		r := rand.New(rand.NewPCG(5, uint64(n)))
+		base := mustCompile(t, overlayRules)
+		b := &beside{state: entries.New()}
+		for range r.IntN(4) {
+			b.add(t, base, r) // these go into the document
+		}
+		doc, err := Parse(b.document(t, base.Document).JSON())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if base, err = Compile(doc, 1); err != nil {
+			t.Fatal(err)
+		}
+		b.state = entries.New()
+		step, m := base.WithEntries(b.state, nil), &Match{}
+		for range 12 {
+			if r.IntN(3) == 0 {
+				b.remove(t, r)
+			} else {
+				b.add(t, base, r)
+			}
+			step = step.WithEntries(b.state, step)
+			want, err := Compile(b.document(t, doc), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole := base.WithEntries(b.state, nil)
+			for range 20 {
+				attrs := randomCheck(r)
+				var oracle Match
+				want.Match(attrs, nil, &oracle)
+				for _, set := range []*Set{step, whole} {
+					if set.Match(attrs, nil, m); outcome(m) != outcome(&oracle) {
+						t.Fatalf("history %d: %v: %s; want %s, as of\n%s", n, attrs, outcome(m), outcome(&oracle), want.Document.JSON())
+					}
+				}
+			}
+		}
+		for b.state.Len() > 0 {
+			b.remove(t, r)
+			step = step.WithEntries(b.state, step)
+		}
+		if step.overlay != nil || step.hasLists != base.hasLists {
+			t.Fatalf("history %d: without entries, the overlay is %v, lists %v; want none, %v", n, step.overlay, step.hasLists, base.hasLists)
+		}
+	}
+}
+
+// put returns s with an entry.
+func put(t *testing.T, s *entries.State, f EntryForm, err error) *entries.State {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.With(entries.Change{Entry: f.Entry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+func TestEntriesEndByTheClock(t *testing.T) {
+	base := mustCompile(t, overlayRules)
+	deny, err := base.Document.ReadListed(entries.Deny, []byte(`{ip: 192.0.2.7, until: "1970-01-01T00:00:10Z", note: why}`))
+	s := put(t, entries.New(), deny, err)
+	tier, err := base.ReadSubject("tenant", "acme", []byte(`{tier: pro, until: "1970-01-01T00:00:10Z"}`))
+	set := base.WithEntries(put(t, s, tier, err), nil)
+	for now, want := range map[int64]string{1: "2 tenant:2 pair:3 wide:1", 9999: "2 tenant:2 pair:3 wide:1", 10000: "0 tenant:1 pair:3 wide:1"} {
+		m := &Match{Now: now}
+		set.Match([]Attribute{{"ip", "192.0.2.7"}, {"tenant", "acme"}}, nil, m)
+		if outcome(m) != want {
+			t.Errorf("at %d: %s; want %s", now, outcome(m), want)
+		}
+	}
+	past := base.WithPastEntries(s)
+	if got := past.overlay.listItems; got != 1 {
+		t.Errorf("%d past entries; want 1", got)
+	}
+}
+
+func TestBlocksByHand(t *testing.T) {
+	base := mustCompile(t, overlayRules).Keyed([]byte("secret"))
+	s := put(t, entries.New(), EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "pair", Key: []string{"acme", "192.0.2.7"}, Until: 5000}}, nil)
+	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "gone", Key: []string{"x"}}}, nil)
+	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "tenant", Key: []string{"box"}}}, nil)
+	set := base.WithEntries(s, nil)
+	if set.Asleep() != 1 {
+		t.Errorf("%d asleep; want 1", set.Asleep())
+	}
+	m := &Match{Now: 4999}
+	for _, tt := range []struct {
+		tenant, ip string
+		now        int64
+		want       string
+	}{
+		{"acme", "::ffff:192.0.2.7", 4999, "0 5000 0"}, {"acme", "192.0.2.7", 5000, "0 0 0"}, {"acme", "192.0.2.8", 1, "0 0 0"},
+		{"box", "192.0.2.7", 1, fmt.Sprint(Forever, 0, 0)},
+	} {
+		m.Now = tt.now
+		set.Match([]Attribute{{"ip", tt.ip}, {"tenant", tt.tenant}}, nil, m)
+		var got []string
+		for i := range m.Hits {
+			got = append(got, fmt.Sprint(set.BlockedUntil(m, &m.Hits[i])))
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%+v: blocked until %s; want %s", tt, got, tt.want)
+		}
+	}
+}
+
+func TestEntriesSleep(t *testing.T) {
+	base := mustCompile(t, overlayRules)
+	f, err := base.ReadSubject("tenant", "acme", []byte("{tier: pro, limits: {pair: [{limit: 9, per: 1h}]}}"))
+	s := put(t, entries.New(), f, err)
+	without := mustCompile(t, "version: 1\nrules: [{name: tenant, key: [tenant], limits: [{limit: 7, per: 1h}]}]")
+	for _, tt := range []struct {
+		set    *Set
+		asleep int
+		want   string
+	}{{base, 0, "0 tenant:2 pair:9"}, {without, 1, "0 tenant:7"}} {
+		set := tt.set.WithEntries(s, base.WithEntries(s, nil)) // entries compiled for another document don't count
+		m := &Match{}
+		set.Match([]Attribute{{"tenant", "acme"}, {"ip", "203.0.113.9"}}, nil, m)
+		got := strings.TrimSuffix(outcome(m), " wide:1")
+		if set.Asleep() != tt.asleep || set.IsAsleep(f.Entry) != (tt.asleep == 1) || got != tt.want {
+			t.Errorf("%d asleep, %s; want %d, %s", set.Asleep(), got, tt.asleep, tt.want)
+		}
+	}
+}
+
+func TestEntriesLeaveGlobalLimitsAlone(t *testing.T) {
+	const text = `version: 1
+tiers: {free: {limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}, pro: {limits: [{limit: 20, per: 1h, algorithm: fixed-window}]}}
+default_tier: free
+rules:
+  - {name: world, key: [tenant], scope: global, tiered: true}
+  - {name: here, key: [tenant], tiered: true}
+`
+	set := mustCompile(t, text)
+	for _, body := range []string{"tier: pro", "limits: {world: [{limit: 1, per: 1h, algorithm: fixed-window}]}"} {
+		_, err := set.ReadSubject("tenant", "acme", []byte(body))
+		if err == nil || !strings.Contains(err.Error(), "write it in the document") {
+			t.Errorf("%s: %v; want an error", body, err)
+		}
+	}
+	s := put(t, entries.New(), EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"}}, nil)
+	m := &Match{}
+	set.WithEntries(s, nil).Match([]Attribute{{"tenant", "acme"}}, nil, m)
+	if got, want := outcome(m), "0 world:10 here:20"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}
+
+func TestEntryForms(t *testing.T) {
+	set := mustCompile(t, overlayRules)
+	for body, want := range map[string]string{
+		`{"ip": "::ffff:192.0.2.7", "for": "24h", "note": "n"}`:      `deny[{"attribute":"ip","values":["192.0.2.7"]}]`,
+		`{"tenant": ["b", "a", "b"], "ip": "2001:DB8::/32"}`:         `deny[{"attribute":"ip","values":["2001:db8::/32"]},{"attribute":"tenant","values":["a","b"]}]`,
+		`{"ip": "192.0.2.7/32", "until": "2030-01-01T00:00:00Z"}`:    `deny[{"attribute":"ip","values":["192.0.2.7"]}]`,
+		`{"ip": "192.0.2.7", "for": "1h", "until": "2030-01-01T0Z"}`: "until must be",
+		`{"ip": "192.0.2.7", "for": "soon"}`:                         "for must be",
+		`{"ip": "192.0.2.7", "for": "-1h"}`:                          "for must be",
+		`{"ip": "192.0.2.7", "note": ["a"]}`:                         "note must be",
+		`{"ip": "192.0.2.7", "note": "a\nb"}`:                        "note must have printable",
+		`{"ip": "192.0.2.7", "by": "me"}`:                            "by can't be an attribute",
+		`{"note": "only"}`:                                           "expected at least one attribute",
+	} {
+		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = f.ID()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s; want %s", body, got, want)
+		}
+	}
+	if _, err := set.ReadSubject("tenant", "acme", []byte("tier: none")); err == nil || !strings.Contains(err.Error(), "not defined") {
+		t.Errorf("an unknown tier: %v; want an error", err)
+	}
+	f, err := ReadBlock([]byte(`{"rule": "pair", "key": ["acme", "192.0.2.7"], "for": "1h"}`))
+	if err != nil || f.Rule != "pair" || !slices.Equal(f.Key, []string{"acme", "192.0.2.7"}) {
+		t.Errorf("a block: %+v, %v", f, err)
+	}
+}
+
+func TestNamesOneValue(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{ip: 192.0.2.7}`: true, `{ip: "2001:db8::/64"}`: true, `{ip: "2001:db8::1"}`: true, `{user: bob}`: true,
+		`{ip: 192.0.2.0/24}`: false, `{ip: "2001:db8::/48"}`: false, `{user: "b*"}`: false, `{user: [a, b]}`: false,
+		`{user: bob, ip: 192.0.2.7}`: false, `{user: 10.0.0.0/8}`: false,
+	} {
+		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := NamesOneValue(f.Entry); got != want {
+			t.Errorf("%s: %v; want %v", body, got, want)
+		}
+	}
+}
+
+func TestFindEntry(t *testing.T) {
+	doc, err := Parse([]byte("version: 1\nlists:\n  deny:\n    - {ip: 192.0.2.7}\n    - {tenant: [b, a]}\nrules: []\ntiers: {t: {limits: [{limit: 1, per: 1h}]}}\nsubjects:\n  tenant:\n    acme: {tier: t}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := func(body string) *entries.Entry {
+		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Entry
+	}
+	for e, want := range map[*entries.Entry]int{
+		listed("ip: ::ffff:192.0.2.7"): 4, listed("tenant: [a, b]"): 5, listed("tenant: a"): 0,
+		{Kind: entries.Subject, Attribute: "tenant", Value: "acme"}: 10, {Kind: entries.Subject, Attribute: "tenant", Value: "x"}: 0,
+	} {
+		line, found := doc.FindEntry(e)
+		if line != want || found != (want > 0) {
+			t.Errorf("%s: line %d, found %v; want %d", e.ID(), line, found, want)
+		}
+	}
+}
+
+func TestMergedViews(t *testing.T) {
+	set := mustCompile(t, overlayRules+"lists: {deny: [{tenant: old}]}\nsubjects: {tenant: {acme: {tier: free}, box: {tier: pro}}}\n")
+	deny, err := (&Document{}).ReadListed(entries.Deny, []byte(`{ip: 192.0.2.7, note: n}`))
+	s := put(t, entries.New(), deny, err)
+	sub, err := set.ReadSubject("tenant", "acme", []byte("limits: {pair: [{limit: 9, per: 1h}]}"))
+	s = put(t, s, sub, err)
+	set = set.WithEntries(s, nil)
+	list, _ := set.MergedList(entries.Deny, 1)
+	const wantList = `[{"tenant":"old","origin":"document"},{"ip":"192.0.2.7","note":"n","by":"","when":"1970-01-01T00:00:00.000Z","origin":"entry"}]`
+	if string(list) != wantList {
+		t.Errorf("deny list %s; want %s", list, wantList)
+	}
+	one, _, err := set.MergedSubject("tenant", "acme", 1)
+	const wantOne = `{"tier":"free","limits":{"pair":[{"limit":9,"per":"1h"}]},"by":"","when":"1970-01-01T00:00:00.000Z","origin":"both"}`
+	if err != nil || string(one) != wantOne {
+		t.Errorf("subject %s, %v; want %s", one, err, wantOne)
+	}
+	page, next := set.ListSubjects("tenant", "", 1, 1)
+	if len(page) != 1 || next != "acme" || !strings.HasPrefix(page[0], `{"value":"acme","tier":"free"`) {
+		t.Errorf("page %q, next %q", page, next)
+	}
+	if _, _, err := set.MergedSubject("tenant", "none", 1); err == nil {
+		t.Error("a subject that nothing names is found")
+	}
+}
+
+// BenchmarkMatchBeside100000Entries measures a check's match with entries beside the document, in it, and without any.
+func BenchmarkMatchBeside100000Entries(b *testing.B) {
+	base := mustCompile(b, overlayRules)
+	s := entries.New()
+	for i := range entries.MaxEntries {
+		e := &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}}}
+		if i%2 == 0 {
+			e = &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: fmt.Sprint("t", i), Tier: "pro"}
+		}
+		s, _ = s.With(entries.Change{Entry: e})
+	}
+	doc := *base.Document
+	group := &Group{Attribute: "tenant"}
+	for e := range s.All {
+		if e.Kind == entries.Deny {
+			doc.Deny = append(doc.Deny, &Entry{Match: conditionsOf(e)})
+		} else {
+			group.Subjects = append(group.Subjects, &SubjectSpec{Value: e.Value, Tier: e.Tier})
+		}
+	}
+	slices.SortFunc(group.Subjects, func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
+	doc.Subjects = []*Group{group}
+	inside, err := Compile(&doc, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	beside := base.WithEntries(s, nil)
+	for name, set := range map[string]*Set{"beside": beside, "inside": inside, "none": base} {
+		b.Run(name, func(b *testing.B) {
+			m := &Match{}
+			attrs := []Attribute{{"ip", "203.0.113.9"}, {"tenant", "t77778"}, {"endpoint", "/x"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				set.Match(attrs, nil, m)
+			}
+		})
+	}
+	one := &entries.Entry{Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.1"}}}}
+	s, _ = s.With(entries.Change{Entry: s.Sorted()[0], Remove: true})
+	beside = beside.WithEntries(s, beside)
+	b.Run("one more", func(b *testing.B) {
+		for b.Loop() {
+			next, err := s.With(entries.Change{Entry: one})
+			if err != nil {
+				b.Fatal(err)
+			}
+			beside.WithEntries(next, beside)
+		}
+	})
+}

@@ -1,0 +1,326 @@
+package rules
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// overlayCompiler derives a set's overlay from that of other entries.
+type overlayCompiler struct {
+	compiler
+	overlay *overlay // not shared yet
+	checker *checker // nil until it is needed
+	tiers   map[string]int32
+	touched bool // the number of entries about some attribute's subjects is now, or is no longer, zero
+}
+
+// WithEntries returns a copy of s that matches checks with entries. It shares everything else with s. If like is a set of the same
+// document, compiled once and keyed alike, only what differs from its entries is compiled.
+func (s *Set) WithEntries(e *entries.State, like *Set) *Set { return s.withEntries(e, like, false) }
+
+// WithPastEntries is WithEntries for a replay: each entry is in force from the time when it was written until its end.
+func (s *Set) WithPastEntries(e *entries.State) *Set { return s.withEntries(e, nil, true) }
+
+func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
+	next := *s
+	o := &overlay{entries: entries.New(), past: past}
+	if like != nil && like.overlay != nil && like.compiled == s.compiled && like.key == s.key {
+		// The numbers of attributes and units that only entries use belong to the overlay.
+		next.attributes, next.units, next.Units = like.attributes, like.units, like.Units
+		*o = *like.overlay
+	}
+	if o.entries == e {
+		next.overlay = o
+		next.noteLists()
+		return &next
+	}
+	before := o.entries
+	o.entries, o.attributes, o.blocksOfRules = e, slices.Clone(o.attributes), slices.Clone(o.blocksOfRules)
+	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, extends: true}, overlay: o}
+	e.Diff(before, c.replace)
+	if c.touched || o.bySubject == nil {
+		o.bySubject = c.rulesBySubject()
+	}
+	if next.overlay = o; e.Len() == 0 {
+		next.overlay = nil // checks cost nothing more than without entries
+	}
+	next.noteLists()
+	return &next
+}
+
+// noteLists records what lists mean for matching.
+func (s *Set) noteLists() {
+	s.hasLists = len(s.Document.Deny)+len(s.Document.Allow) > 0 || s.overlay != nil && s.overlay.listItems > 0
+}
+
+// extend gives the set its own copies of the tables of attributes and units before the first of them gets another number.
+func (c *compiler) extend() {
+	if !c.extends {
+		return
+	}
+	c.extends = false
+	s := c.set
+	s.attributes.named, s.attributes.numbers = slices.Clip(s.attributes.named), maps.Clone(s.attributes.numbers)
+	s.Units, s.units = slices.Clip(s.Units), maps.Clone(s.units)
+}
+
+// rulesBySubject returns, by Rule.number, whether entries may change the limits of the rule's subjects. They never change
+// those of global rules, whose division is part of the document.
+func (c *overlayCompiler) rulesBySubject() []bool {
+	out := make([]bool, len(c.set.variants))
+	for i, r := range c.set.variants {
+		for _, k := range r.key {
+			out[i] = out[i] || r.Scope != GlobalScope && k.number < len(c.overlay.attributes) && c.overlay.attributes[k.number].subjects > 0
+		}
+	}
+	return out
+}
+
+// replace replaces one entry by another; either may be nil.
+func (c *overlayCompiler) replace(before, after *entries.Entry) {
+	if before != nil {
+		c.file(before, false)
+	}
+	if after != nil {
+		c.file(after, true)
+	}
+}
+
+// file adds or removes one entry.
+func (c *overlayCompiler) file(e *entries.Entry, add bool) {
+	awake := true
+	switch e.Kind {
+	case entries.Subject:
+		awake = c.fileSubject(e, add)
+	case entries.Block:
+		awake = c.fileBlock(e, add)
+	default:
+		c.fileListed(e, add)
+	}
+	o := c.overlay
+	switch _, sleeps := o.asleep.Get(entries.Text(e.ID())); {
+	case add && !awake:
+		o.asleep = o.asleep.With(entries.Text(e.ID()), e)
+	case !add && sleeps:
+		o.asleep = o.asleep.Without(entries.Text(e.ID()))
+	}
+}
+
+func (c *overlayCompiler) spanOf(e *entries.Entry) span {
+	s := span{until: e.Until}
+	if c.overlay.past {
+		s.from = e.When
+	}
+	return s
+}
+
+// fileListed files an entry of a list under that of its conditions that has the fewest others.
+func (c *overlayCompiler) fileListed(e *entries.Entry, add bool) {
+	o := c.overlay
+	match := c.compileConditions(conditionsOf(e))
+	if !add {
+		o.listItems--
+		for i := range match {
+			c.unfile(e, keysOf(&match[i]))
+		}
+		return
+	}
+	var best []listKey
+	class, crowd := presentClass+1, 0
+	for i := range match {
+		keys := keysOf(&match[i])
+		worst, most := textClass, 0
+		for _, key := range keys {
+			items, _ := o.lists.Get(key)
+			worst, most = max(worst, key.class), max(most, len(items))
+		}
+		if cmp.Or(cmp.Compare(worst, class), cmp.Compare(most, crowd)) < 0 {
+			best, class, crowd = keys, worst, most
+		}
+	}
+	item := &listItem{entry: e, match: match, span: c.spanOf(e)}
+	o.listItems++
+	for _, key := range best {
+		items, _ := o.lists.Get(key)
+		o.lists = o.lists.With(key, append(slices.Clip(items), item))
+		o.recount(key, 1)
+	}
+}
+
+// unfile removes an entry from all of the keys that it is filed under.
+func (c *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
+	o := c.overlay
+	for _, key := range keys {
+		items, _ := o.lists.Get(key)
+		i := slices.IndexFunc(items, func(item *listItem) bool { return item.entry == e })
+		switch {
+		case i < 0:
+			continue
+		case len(items) == 1:
+			o.lists = o.lists.Without(key)
+		default:
+			o.lists = o.lists.With(key, slices.Delete(slices.Clone(items), i, i+1))
+		}
+		o.recount(key, -1)
+	}
+}
+
+// conditionsOf returns an entry's conditions as those of the document.
+func conditionsOf(e *entries.Entry) []Condition {
+	out := make([]Condition, len(e.Match))
+	for i, c := range e.Match {
+		out[i] = Condition{Attribute: c.Attribute, Values: c.Values, single: len(c.Values) == 1}
+	}
+	return out
+}
+
+// fileSubject adds or removes an entry about a subject. awake is false if the document lacks its tier, or one of its rules.
+func (c *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
+	o := c.overlay
+	item := &subjectItem{entry: e, span: c.spanOf(e)}
+	if add {
+		item.subject, awake = c.compileEntry(e)
+	}
+	n := c.set.attributes.find(e.Attribute)
+	groupings := c.groupingsOf(n)
+	if len(groupings) == 0 {
+		return awake // no rule has the attribute in its key
+	}
+	v := &value{number: n, text: canonicalValue(c.doc.declared, e.Attribute, e.Value), holdsAddress: holdsAddresses(e.Attribute)}
+	for _, g := range groupings {
+		key := keyOfSubject(n, v, v.holdsAddress, g)
+		items, _ := o.subjects.Get(key)
+		i, found := slices.BinarySearchFunc(items, e.Value, func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
+		switch {
+		case add && !found:
+			o.subjects = o.subjects.With(key, slices.Insert(slices.Clone(items), i, item))
+		case !add && found && len(items) == 1:
+			o.subjects = o.subjects.Without(key)
+		case !add && found:
+			o.subjects = o.subjects.With(key, slices.Delete(slices.Clone(items), i, i+1))
+		}
+	}
+	a := o.attributeOf(n)
+	if add {
+		a.subjects++
+		c.touched = c.touched || a.subjects == 1
+	} else {
+		a.subjects--
+		c.touched = c.touched || a.subjects == 0
+	}
+	return awake
+}
+
+// groupingsOf lists how rules with a key attribute group addresses, each once.
+func (c *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
+	for _, r := range c.set.variants {
+		for _, k := range r.key {
+			if k.number == attribute && !slices.Contains(list, r.grouping) {
+				list = append(list, r.grouping)
+			}
+		}
+	}
+	return list
+}
+
+// compileEntry compiles an entry about a subject. What the document lacks is left out.
+func (c *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
+	if c.checker == nil {
+		c.tiers = make(map[string]int32, len(c.doc.Tiers))
+		for i, t := range c.doc.Tiers {
+			c.tiers[t.Name] = int32(i)
+		}
+		c.checker = newChecker(c.doc, &collector{})
+	}
+	s, awake = &subject{tier: -1}, true
+	if tier, ok := c.tiers[e.Tier]; ok {
+		s.tier = tier
+	} else if e.Tier != "" {
+		awake = false
+	}
+	spec, err := readSubject(e)
+	if err != nil {
+		return s, false // an earlier release wrote it
+	}
+	for _, o := range spec.Overrides {
+		if !c.fits(e.Attribute, spec, o) {
+			awake = false
+			continue
+		}
+		for _, r := range c.set.byName[o.Rule].all() {
+			if slices.Contains(r.Key, e.Attribute) {
+				s.overrides = append(s.overrides, override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, o.Limits)})
+			}
+		}
+	}
+	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
+	return s, awake
+}
+
+// fits reports whether an override fits the document.
+func (c *overlayCompiler) fits(attribute string, spec *SubjectSpec, o Override) bool {
+	r := c.set.byName[o.Rule]
+	if r == nil || r.Scope == GlobalScope {
+		return false
+	}
+	c.checker.collector = &collector{}
+	c.checker.checkSubject("", attribute, &SubjectSpec{Value: spec.Value, Overrides: []Override{o}})
+	return c.checker.err() == nil
+}
+
+// readSubject reads an entry about a subject as a piece of a document.
+func readSubject(e *entries.Entry) (*SubjectSpec, error) {
+	spec := &SubjectSpec{Value: e.Value, Tier: e.Tier}
+	if len(e.Limits) == 0 {
+		return spec, nil
+	}
+	n, err := parseText(slices.Concat([]byte(`{"limits":`), e.Limits, []byte("}")))
+	if err != nil {
+		return nil, err
+	}
+	d := &decoder{}
+	spec = d.subject(e.Attribute, yaml.Text(e.Value), n)
+	spec.Tier = e.Tier
+	return spec, d.err()
+}
+
+// fileBlock adds or removes a block by hand.
+func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
+	o := c.overlay
+	r := c.set.byName[e.Rule]
+	if r == nil || len(r.Key) != len(e.Key) {
+		return false
+	}
+	for len(o.blocksOfRules) <= r.Index {
+		o.blocksOfRules = append(o.blocksOfRules, 0)
+	}
+	hash := c.set.hashOf(r, e.Key)
+	_, have := o.blocks.Get(hash)
+	switch {
+	case add:
+		s := c.spanOf(e)
+		o.blocks = o.blocks.With(hash, &s)
+		o.blocksOfRules[r.Index]++
+	case have:
+		o.blocks = o.blocks.Without(hash)
+		o.blocksOfRules[r.Index]--
+	}
+	return true
+}
+
+// hashOf returns the identity of a rule's subject. key has a value for each of the rule's key attributes.
+func (s *Set) hashOf(r *Rule, key []string) Hash {
+	m := &Match{}
+	r, key = r.choose(key, nil)
+	attrs := make([]Attribute, len(key))
+	for i, v := range key {
+		attrs[i] = Attribute{r.Key[i], v}
+	}
+	s.loadAttributes(attrs, m)
+	return r.hash(m, &s.seeds[r.number])
+}
