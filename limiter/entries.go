@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -147,4 +148,19 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 		}
 	}
 	return l.Usage(q)
+}
+
+// showEntries writes the metrics of entries beside the rules.
+func (l *Limiter) showEntries(s metrics.Sink) {
+	set := l.Rules()
+	if set == nil {
+		return
+	}
+	e := set.Entries()
+	for k := entries.Deny; k <= entries.Block; k++ {
+		s.Level("entries", "Entries beside the rules.", e.Count(k), "kind", k.String())
+	}
+	s.Level("entries_bytes", "About how many bytes the entries beside the rules take.", e.Bytes())
+	s.Gauge("entries_version", "Changes of entries beside the rules so far.", float64(e.Version()))
+	s.Level("entries_asleep", "Entries beside the rules that name a tier or a rule that the document lacks.", set.Asleep())
 }

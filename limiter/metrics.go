@@ -52,6 +52,7 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 			s.Count("unmatched_total", "Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
 		}
 	}
+	l.showEntries(s)
 	s.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
 	s.Count("undeclared_attributes_total", "Attributes of checks that the document does not declare. They are ignored.", l.undeclared.Load())
 	if set := l.Rules(); set != nil {
