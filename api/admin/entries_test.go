@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 const entriesDocument = `version: 1
@@ -243,4 +244,13 @@ func TestEntriesAtOnce(t *testing.T) {
 	if got := strings.Count(body, `{"tenant":"t`); got != 12 {
 		t.Errorf("%d of 12: %s", got, body)
 	}
+}
+
+// TestFullEntries: a write that finds no place says so.
+func TestFullEntries(t *testing.T) {
+	t.Parallel()
+	n := entriesNode(t)
+	full := fmt.Errorf("write entries: %w", entries.ErrFull)
+	n.Rules.Fail.Store(&full)
+	(&call{"POST", "/v1/lists/deny/entries", `{"ip":"203.0.113.1"}`, 409, `"code":"too-many-entries"`}).check(t, n, "")
 }

@@ -345,6 +345,6 @@ var (
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,
 		api.UnknownRule, api.NotFound, api.MethodNotAllowed, api.Timeout, api.Conflict, api.TooLarge, api.InvalidRules, api.NotReady,
 		api.NoLeader, api.NoOwner, api.Refused, api.OnlyMember, api.LevelRefused, api.NoPrimary, api.WriteFailed, api.Overloaded,
-		api.Incomplete,
+		api.Incomplete, api.InDocument, api.TooManyEntries,
 	}
 )

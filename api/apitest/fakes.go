@@ -20,8 +20,8 @@ import (
 // MemoryRules is an admin.RuleStore without persistence.
 type MemoryRules struct {
 	Limiter *limiter.Limiter
-	Fail    atomic.Pointer[error] // what Write returns, if not nil
-	Failed  atomic.Int64          // how many times Write has failed because of Fail
+	Fail    atomic.Pointer[error] // what writes return, if not nil
+	Failed  atomic.Int64          // how many times writes have failed because of Fail
 
 	mu      sync.Mutex // guards the fields below
 	docs    []*rules.Document
@@ -59,6 +59,10 @@ func (m *MemoryRules) Use(doc *rules.Document) (int64, error) {
 
 // WriteEntries makes changes of entries, as an admin.EntryStore does.
 func (m *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryChange) (int64, *entries.Entry, error) {
+	if err := m.Fail.Load(); err != nil {
+		m.Failed.Add(1)
+		return 0, nil, *err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	next := m.entries
