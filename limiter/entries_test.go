@@ -118,7 +118,7 @@ func TestBlockByHand(t *testing.T) {
 	}
 	l.SetEntries(with(t, entries.New(), &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{"192.0.2.7"}}))
 	var a Answer
-	if err := l.Check(&Query{Attributes: attrs}, &a); err != nil || a.Allowed || a.TightestLimit().RetryAfter != algorithms.Never {
+	if err := l.Check(&Query{Attributes: attrs}, &a); err != nil || a.Allowed || a.TightestLimit().RetryAfter != algorithms.Never || a.TightestLimit().Cause() != Blocked {
 		t.Errorf("a block without an end: %v, %+v", err, a.TightestLimit())
 	}
 	l.SetEntries(entries.New())

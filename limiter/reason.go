@@ -30,6 +30,8 @@ const (
 // Cause returns why la refuses.
 func (la *LimitAnswer) Cause() Cause {
 	switch {
+	case la.ByHand:
+		return Blocked // also if it never ends
 	case la.RetryAfter == algorithms.Never:
 		return CostAboveLimit
 	case la.Blocked:
