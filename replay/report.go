@@ -15,7 +15,8 @@ import (
 //
 //	{"checks", "refused", "skipped",
 //	 "rules": {name: {"checks", "refused", "subjects"}},
-//	 "top": [{"rule", "key", "refused", "checks"}]}
+//	 "top": [{"rule", "key", "refused", "checks"}],
+//	 "against": {"refused", "newly_refused": {"checks", "subjects", "top"}, "no_longer_refused": {…}}}
 type Report struct {
 	Checks  int64
 	Refused int64 // by a rule, a list or the default
@@ -29,6 +30,7 @@ type Report struct {
 	SkippedLines []SkippedLine // the first skipped lines
 	First, Last  int64         // times of the first and the last record, Unix nanoseconds
 	Untallied    int64         // checks whose subject is not counted, because MaxCounters subjects already are
+	Against      *Comparison   // with other rules; nil if there are none
 	Evicted      int64         // counters dropped early because the table was full
 }
 
@@ -114,7 +116,8 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		Skipped int64                 `json:"skipped"`
 		Rules   map[string]ruleCounts `json:"rules"`
 		Top     []Subject             `json:"top"`
-	}{r.Checks, r.Refused, r.Skipped, make(map[string]ruleCounts, len(r.Rules)), append([]Subject{}, r.Top...)}
+		Against *Comparison           `json:"against,omitempty"`
+	}{r.Checks, r.Refused, r.Skipped, make(map[string]ruleCounts, len(r.Rules)), append([]Subject{}, r.Top...), r.Against}
 	for _, rule := range r.Rules {
 		out.Rules[rule.Name] = ruleCounts{rule.Checks, rule.Refused, rule.Subjects}
 	}
@@ -140,6 +143,9 @@ func (r *Report) Print(w io.Writer) error {
 	r.printRules(&b)
 	r.printTop(&b)
 	r.printHeadroom(&b)
+	if r.Against != nil {
+		r.Against.print(&b, r.Checks)
+	}
 	if r.Untallied > 0 {
 		fmt.Fprintf(&b, "\nToo many subjects: %s checks are not counted by subject.\n", withCommas(r.Untallied))
 	}

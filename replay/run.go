@@ -18,6 +18,7 @@ import (
 // Config configures a replay.
 type Config struct {
 	Rules       *rules.Set // required
+	Against     *rules.Set // other rules, to compare with; nil for none
 	MaxCounters int64      // at least 1: bounds the counters, and the subjects that the report tells apart
 	Memory      int64      // bytes for sorting records in memory; at least 4 MiB
 	TempDir     string     // where to sort more than Memory; empty for the system's temporary directory
@@ -73,7 +74,11 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	if err := p.decideAll(); err != nil {
 		return nil, err
 	}
-	return p.tally.report(c.Top), nil
+	report = p.tally.report(c.Top)
+	if p.rival != nil {
+		report.Against = p.rival.comparison(c.Top)
+	}
+	return report, nil
 }
 
 // replayer is one Run in progress.
@@ -83,6 +88,7 @@ type replayer struct {
 	inputs    []Input
 	records   *spool
 	tally     *tally
+	rival     *rival // nil without Against
 	record    record
 	scratch   []byte
 	linesRead int64
@@ -141,6 +147,11 @@ func (p *replayer) decideAll() error {
 	l := limiter.New(table, nil)
 	l.SetRules(p.Rules)
 
+	if p.Against != nil {
+		p.rival = newRival(p.Against, p.MaxCounters)
+		defer p.rival.table.Close()
+	}
+
 	var decisions *decisionWriter
 	if p.Decisions != nil {
 		decisions = newDecisionWriter(p.Decisions)
@@ -157,6 +168,11 @@ func (p *replayer) decideAll() error {
 			return fmt.Errorf("check line %d: %w", p.record.line, err)
 		}
 		p.tally.add(t, query.Attributes, &answer)
+		if p.rival != nil {
+			if err := p.rival.decide(now, &query, &answer); err != nil {
+				return fmt.Errorf("check line %d by the other rules: %w", p.record.line, err)
+			}
+		}
 		if decisions != nil {
 			if err := decisions.write(p.inputs, t, &p.record, &answer); err != nil {
 				return err
@@ -164,6 +180,9 @@ func (p *replayer) decideAll() error {
 		}
 		if p.decided%sweepEvery == sweepEvery-1 {
 			table.Sweep(now, 0.1)
+			if p.rival != nil {
+				p.rival.table.Sweep(now, 0.1)
+			}
 		}
 		return p.countProgress(&p.decided)
 	})

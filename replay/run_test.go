@@ -340,3 +340,47 @@ func BenchmarkReplay(b *testing.B) {
 		}
 	}
 }
+
+// TestRun_Against: two documents on one log, with counters of their own: who is newly refused, and who no longer.
+func TestRun_Against(t *testing.T) {
+	var log strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&log, `{"time": %d, "attributes": {"ip": "192.0.2.1", "user": "ann"}}`+"\n", 1_700_000_000+i)
+		fmt.Fprintf(&log, `{"time": %d, "attributes": {"ip": "192.0.2.%d"}}`+"\n", 1_700_000_000+i, 10+i)
+	}
+	compiled := func(text string) *rules.Set {
+		doc, err := rules.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := rules.Compile(doc, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	c := DefaultConfig(compiled("rules:\n  - {name: user, key: [user], limits: [{limit: 3, per: day}]}"))
+	c.Against = compiled("lists: {deny: [{ip: 192.0.2.10}]}\nrules:\n  - {name: ip, key: [ip], limits: [{limit: 5, per: day}]}")
+	report, err := Run(t.Context(), c, Input{Name: "log", Reader: strings.NewReader(log.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := report.Against
+	if report.Refused != 7 || got.Refused != 6 || got.Newly.Checks != 2 || got.Newly.Subjects != 1 || got.NoLonger.Checks != 1 {
+		t.Errorf("got %d refused, and %+v", report.Refused, got)
+	}
+	if s := got.Newly.Top[0]; s.Rule != "user" || s.Key.String() != "ann" || s.Refused != 2 {
+		t.Errorf("newly refused: got %+v", s)
+	}
+	if s := got.NoLonger.Top[0]; s.Rule != "(list)" {
+		t.Errorf("no longer refused: got %+v", s)
+	}
+	var text strings.Builder
+	if err := report.Print(&text); err != nil || !strings.Contains(text.String(), "Newly refused: 2 checks of 1 subjects") {
+		t.Errorf("got %s", text.String())
+	}
+	out, err := json.Marshal(report)
+	if err != nil || !strings.Contains(string(out), `"against":{"refused":6,"newly_refused":{"checks":2,`) {
+		t.Errorf("got %s, %v", out, err)
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ type replayCmd struct {
 	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, as JSON lines in order of time; - is standard output."`
 	Top         int      `default:"20" help:"How many of the most refused subjects to list (default ${default})."`
 	MaxCounters int64    `default:"10000000" help:"Bound on counters in memory (default ${default})."`
+	Against     string   `placeholder:"FILE|N" help:"Compare with another rules file, or with a version of a node's rules: who is newly refused, and who no longer."`
+	adminPlane
 }
 
 // Help implements kong.HelpProvider.
@@ -38,6 +42,8 @@ Examples:
 
   rlnode replay --rules rules.yaml access.log
   rlnode replay access.log.1.gz access.log --rules rules.yaml --json
+  rlnode replay --rules new.yaml --against old.yaml access.log
+  rlnode replay --rules new.yaml --against 12 access.log       version 12 of the node at --admin
   zcat old.gz | rlnode replay --rules rules.yaml - --decisions decisions.jsonl
 
 In the JSON, a rule's "refused" counts the checks it refused, or would have refused if it is a shadow rule.`
@@ -49,7 +55,7 @@ func (c *replayCmd) validate() error {
 		return usageError("--json and --decisions - both write to standard output")
 	}
 	ins := 0
-	for _, name := range append([]string{c.Rules}, c.Logs...) {
+	for _, name := range append([]string{c.Rules, c.Against}, c.Logs...) {
 		if name == "-" {
 			ins++
 		}
@@ -75,6 +81,10 @@ func (c *replayCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+	against, err := c.compileAgainst(env)
+	if err != nil {
+		return err
+	}
 	progress := newProgress(env.stderr)
 	defer progress.clear()
 	inputs, closeAll, err := openLogs(env, c.Logs, progress)
@@ -84,6 +94,7 @@ func (c *replayCmd) Run(env *environment) error {
 	defer closeAll()
 
 	config := replay.DefaultConfig(set)
+	config.Against = against
 	config.MaxCounters, config.Top, config.Progress = c.MaxCounters, c.Top, progress.update
 	decisions, err := c.openDecisions(env)
 	if err != nil {
@@ -137,6 +148,37 @@ func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
 	return set, nil
 }
 
+// compileAgainst reads the rules to compare with, from a file or a node; nil without --against.
+func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
+	if c.Against == "" {
+		return nil, nil
+	}
+	number, err := strconv.ParseInt(c.Against, 10, 64)
+	if err != nil || fileExists(c.Against) {
+		doc, err := loadRules(env, c.Against, rules.Parse, env.stderr)
+		if err != nil {
+			return nil, err
+		}
+		return rules.Compile(doc, 1)
+	}
+	if number < 1 {
+		return nil, usageError("--against: %d is not a version: they begin with 1", number)
+	}
+	n, err := c.node()
+	if err != nil {
+		return nil, err
+	}
+	reply, err := n.send(env.ctx, request{path: "/v1/rules", accept: "application/yaml", query: url.Values{"version": {c.Against}}})
+	if err != nil {
+		return nil, err
+	}
+	doc, err := rules.Parse(reply.body)
+	if err != nil {
+		return nil, fmt.Errorf("read version %d of the rules: %w", number, err)
+	}
+	return rules.Compile(doc, 1)
+}
+
 // openDecisions opens the writer for decisions; nil without --decisions.
 func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	switch c.Decisions {
@@ -147,7 +189,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	}
 	// A typo must not overwrite a log or the rules.
 	if info, err := os.Stat(c.Decisions); err == nil {
-		for _, name := range append([]string{c.Rules}, c.Logs...) {
+		for _, name := range append([]string{c.Rules, c.Against}, c.Logs...) {
 			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
 				return nil, usageError("--decisions: %s is one of the inputs", c.Decisions)
 			}
