@@ -34,6 +34,8 @@ const (
 	// maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
+	// pathPause is how often a check looks whether a path has been found, after this process did not run for a while.
+	pathPause = 2 * time.Millisecond
 	// maxResultsByReader bounds the work (checks × limits) of a question that the goroutine reading the connection decides
 	// itself.
 	maxResultsByReader = 1024
@@ -82,6 +84,9 @@ type Peers interface {
 	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
+	// PathUnsure reports whether a node can't be reached only because this process did not run for a while, and has yet to find out
+	// whether there is a path.
+	PathUnsure(to ring.NodeID) bool
 }
 
 // Recorder records each decision made as an owner or as a standby. Tests use it to check that there were never two owners.

@@ -184,6 +184,9 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		}
 		if s.state = stateAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
+			if s.state == stateAlone && c.awaitPath(s) {
+				continue
+			}
 		}
 		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
 			return
@@ -193,6 +196,29 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
 		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
+}
+
+// awaitPath waits while this node, which did not run for a while, has yet to find out which of s's nodes it can reach: it must not
+// count alone because of that. It reports whether to route s again.
+func (c *clusterCheck) awaitPath(s *subject) bool {
+	m := c.limiter.membership
+	unsure := s.countUnsurePaths(m)
+	if unsure == 0 {
+		return false
+	}
+	c.wait(c.deadline, func(ctx context.Context) {
+		tick := time.NewTicker(pathPause)
+		defer tick.Stop()
+		for s.countUnsurePaths(m) == unsure {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	s.tried, s.retried = s.tried[:0], false
+	return true
 }
 
 // setDeadlines sets the check's deadlines, unless they are set already.

@@ -86,6 +86,16 @@ func (c *candidates) isUsable(m *membership, id ring.NodeID) bool {
 	return false
 }
 
+// countUnsurePaths returns how many of the nodes that may decide the subject can't be reached now, but perhaps in a moment.
+func (c *candidates) countUnsurePaths(m *membership) (n int) {
+	for _, id := range [...]ring.NodeID{c.route.Owner, c.route.Other, c.route.Standby} {
+		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *candidates) hasTried(id ring.NodeID) bool {
 	return slices.Contains(c.tried, id) || slices.Contains(c.redirected, id)
 }

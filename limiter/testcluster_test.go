@@ -62,6 +62,7 @@ type testNode struct {
 	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
 	asked     atomic.Pointer[func()]                           // called after each reading of the authority; may be nil
+	unsure    atomic.Pointer[func(ring.NodeID) bool]           // PathUnsure; nil: never
 	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
 }
@@ -299,6 +300,12 @@ func (n *testNode) Reachable(to ring.NodeID) bool {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return !n.w.cut[[2]ring.NodeID{n.id, to}]
+}
+
+// PathUnsure implements Peers.
+func (n *testNode) PathUnsure(to ring.NodeID) bool {
+	unsure := n.unsure.Load()
+	return unsure != nil && (*unsure)(to)
 }
 
 // Send implements Peers.

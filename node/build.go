@@ -148,7 +148,7 @@ func (n *Node) openPeers() (err error) {
 		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
 		AcceptFar: func(remote peer.Identity) error { return n.wan.Accept(remote) },
 		Leader:    func() ring.NodeID { return n.cluster.Leader() },
-		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence,
+		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence, Boottime: n.env.boottime,
 	})
 	if err != nil {
 		return err

@@ -39,6 +39,7 @@ type link struct {
 
 	conn          atomic.Pointer[conn] // the direct connection; nil: none now
 	tunnel        atomic.Pointer[conn] // nil: none
+	failed        atomic.Int64         // when dialling last failed, by Config.Boottime
 	avoidDirect   atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
 	trustTime     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince   atomic.Int64         // when it was last used again, as Peers.now
@@ -102,6 +103,7 @@ func (l *link) run(ctx context.Context) {
 	}
 	var logged loggedOnce
 	var closed time.Time // when the node last closed its connection
+	resumed := int64(0)  // this process's last stall, as far as this loop has noticed
 	for ctx.Err() == nil {
 		began := time.Now()
 		connected, err := l.connectAndRun(ctx)
@@ -109,6 +111,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 		if !connected {
+			l.failed.Store(l.peers.boottime())
 			l.abandonDirect(nil)
 		}
 		switch {
@@ -128,6 +131,10 @@ func (l *link) run(ctx context.Context) {
 		}
 		if connected && time.Since(began) > stableTime {
 			pause = firstPause
+		}
+		if now := l.peers.stalls.resumed.Load(); connected && now != resumed {
+			resumed = now
+			continue // the node closed the connection while this process did not run
 		}
 		select {
 		case <-time.After(pause - rand.N(pause/2)):

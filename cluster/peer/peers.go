@@ -32,6 +32,8 @@ type Config struct {
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: slog.Default
 	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
+	// Boottime reads a clock that keeps running while the machine is suspended. nil: the process's monotonic clock.
+	Boottime func() time.Duration
 
 	versions versions // set by tests; by default this build's versions
 }
@@ -55,6 +57,10 @@ func (c *Config) validate() error {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.versions = cmp.Or(c.versions, supportedVersions)
 	c.Silence = cmp.Or(c.Silence, defaultSilence)
+	if c.Boottime == nil {
+		began := time.Now()
+		c.Boottime = func() time.Duration { return time.Since(began) + 1 }
+	}
 	if c.Silence < 10*time.Millisecond {
 		return errors.New("peer: Silence must be at least 10 ms")
 	}
@@ -81,6 +87,7 @@ type Peers struct {
 	relayedBytes   atomic.Int64                          // bytes relayed in tunnels
 	finishing      atomic.Bool                           // Close has begun: incoming calls are not served any more
 	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
+	stalls         stalls
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool

@@ -30,6 +30,7 @@ func (p *Peers) pulse() {
 		case <-p.ctx.Done():
 			return
 		}
+		p.noteStall()
 		now := p.now()
 		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now

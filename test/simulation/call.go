@@ -80,6 +80,9 @@ func (p *process) Reachable(to ring.NodeID) bool {
 	return p.alive && w.net.reachable(w.now(), p.index, indexOf(to))
 }
 
+// PathUnsure implements limiter.Peers.
+func (p *process) PathUnsure(ring.NodeID) bool { return false }
+
 // Go implements limiter.Peers.
 func (p *process) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	w := p.w

@@ -1,0 +1,68 @@
+package peer
+
+import (
+	"testing"
+	"time"
+)
+
+// A process that did not run for a while does not take its nodes for lost before it has looked for them. Without a stall, or once a
+// path has really failed, it does.
+func TestPathsAreUnsureAfterAStall(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stall, gone  bool
+		unsure, back bool
+	}{
+		"stalled":                       {stall: true, unsure: true, back: true},
+		"not stalled":                   {back: true},
+		"stalled, and the node is gone": {stall: true, gone: true, unsure: true},
+		"the node is gone":              {gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
+				began, stalled := time.Now(), time.Duration(0)
+				a := w.node(1, func(c *Config, _ *node) {
+					c.Boottime = func() time.Duration { return time.Since(began) + stalled + 1 }
+				})
+				b := w.node(2)
+				a.knows(b)
+				b.knows(a)
+				time.Sleep(10 * time.Second)
+				if !a.Reachable(b.id) || a.PathUnsure(b.id) {
+					t.Fatal("not connected")
+				}
+
+				time.Sleep(10 * time.Millisecond) // between two pulses
+				if tt.stall {
+					stalled += 12 * time.Second
+				}
+				if tt.gone {
+					_ = b.Peers.Close()
+				} else {
+					b.closeSockets(func(*socket) bool { return true })
+				}
+				until := time.Now().Add(time.Millisecond)
+				for a.Reachable(b.id) && time.Now().Before(until) {
+					time.Sleep(time.Microsecond)
+				}
+				if have := a.PathUnsure(b.id); !a.Reachable(b.id) && have != tt.unsure {
+					t.Errorf("unsure: have %v, want %v", have, tt.unsure)
+				}
+
+				asked := time.Now()
+				for a.PathUnsure(b.id) {
+					if time.Since(asked) > settleSilences*defaultSilence {
+						t.Fatal("unsure for too long")
+					}
+					time.Sleep(time.Millisecond)
+				}
+				if tt.stall && tt.back && (!a.Reachable(b.id) || time.Since(asked) > 50*time.Millisecond) {
+					t.Errorf("reachable: %v, after %v", a.Reachable(b.id), time.Since(asked))
+				}
+				time.Sleep(2 * time.Second)
+				if a.Reachable(b.id) != tt.back || a.PathUnsure(b.id) {
+					t.Errorf("in the end, reachable: %v, unsure: %v", a.Reachable(b.id), a.PathUnsure(b.id))
+				}
+			})
+		})
+	}
+}
