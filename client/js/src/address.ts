@@ -11,7 +11,7 @@ const embedding = [[0, 0, 0, 0, 0, 0xffff], [0x64, 0xff9b, 0, 0, 0, 0], [0x2002]
  */
 export function addressOf(text: string): string | undefined {
   const bare = text.trim().replace(/^"(.*)"$/s, "$1");
-  const inBrackets = /^\[(.*:.*)\](?::\d{1,5})?$/s.exec(bare)?.[1];
+  const inBrackets = /^\[([^\]]*)\](?::\d{1,5})?$/.exec(bare)?.[1];
   const beforePort = /^([^:]+)(?::\d{1,5})?$/.exec(bare)?.[1];
   if (inBrackets === undefined && beforePort !== undefined) return ipv4.test(beforePort) ? beforePort : undefined;
 

@@ -44,7 +44,7 @@ def address_of(seen: Seen, hops: int) -> str:
     return _address(listed[max(0, len(listed) - hops)]) or peer
 
 
-_IN_BRACKETS = re.compile(r"\[(.*:.*)\](?::[0-9]{1,5})?", re.DOTALL)
+_IN_BRACKETS = re.compile(r"\[([^\]]*)\](?::[0-9]{1,5})?")
 _BEFORE_PORT = re.compile(r"([^:]+)(?::[0-9]{1,5})?")
 
 # Addresses of these networks embed an IPv4 address, which begins behind so many bits: IPv4-mapped, NAT64, and a site of 6to4.
@@ -67,7 +67,7 @@ def _address(text: str) -> str | None:
     except ValueError:
         return None
     if not isinstance(found, IPv6Address):
-        return str(found)
+        return None if in_brackets else str(found)
     for network, bits in _EMBEDDING:
         if found in network:
             return str(IPv4Address(int(found) >> (96 - bits) & 0xFFFFFFFF))
