@@ -142,7 +142,7 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	if len(u.blocks) > 0 && len(u.Limits) > 0 {
 		c := newChange(verbReset, u, nil)
 		c.ops = c.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
-		c.ticket = ticketOf(q.RequestID, hashChange(verbReset, u, nil), checkTimeout)
+		c.ticket = ticketOf(q.RequestID, hashChange(c, u, nil), checkTimeout)
 		if err := c.apply(l); err != nil {
 			return nil, err
 		}
