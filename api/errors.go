@@ -197,6 +197,7 @@ var causes = []struct {
 	{limiter.ErrUnknownReservation, UnknownReservation, "reservation: "},
 	{limiter.ErrTooManyLimits, BadValue, ""},
 	{limiter.ErrOnExpiry, BadValue, ""},
+	{limiter.ErrAtMost, BadValue, ""},
 	{limiter.ErrKey, BadValue, "key: "},
 	{limiter.ErrMissing, MissingKey, "key: "},
 	{limiter.ErrInline, BadValue, ""},

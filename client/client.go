@@ -203,7 +203,7 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	case errors.Is(err, ErrRequest), answered != nil && answered.Status < 500 && !c.isMissingRule(q.Rule, err):
 		d.Reason = "The rate limiter can't decide this."
 	case c.options.OnError == Open:
-		d.Allowed = true
+		d.Allowed, d.Granted = true, q.granted()
 	case c.options.OnError == Local:
 		return c.local.decide(q, c.options.Local)
 	default:

@@ -31,6 +31,7 @@ const Never time.Duration = -1
 // the smallest share left. If no limit was evaluated, Rule is empty and the numbers are zero.
 type Decision struct {
 	Allowed    bool
+	Granted    int64         // in AtMostMode, how much of the cost was taken
 	Counted    bool          // not Allowed, but the cost was taken: only limits in CountMode were exceeded
 	Rule       string        // for inline limits "inline", or "inline/" and the namespace
 	Unit       string        // of Limit, Used and Remaining: requests, tokens, …
@@ -179,6 +180,7 @@ type answer struct {
 	RetryAfterMS int64         `json:"retry_after_ms"`
 	MoreAfterMS  int64         `json:"more_after_ms"`
 	DelayMS      int64         `json:"delay_ms"`
+	Granted      int64         `json:"granted"`
 	DecidedBy    DecidedBy     `json:"decided_by"`
 	Node         string        `json:"node"`
 	RulesVersion int64         `json:"rules_version"`
@@ -255,7 +257,7 @@ func (a *answer) decision() (Decision, error) {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}
 	d := Decision{
-		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
+		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
 		Window: millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
 		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
 		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,

@@ -32,6 +32,9 @@ const (
 	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the same as for a check, except
 	// that Counted is set if a limit is exceeded.
 	CountMode Mode = "count"
+	// AtMostMode takes as much of the cost as there is: Decision.Granted says how much. If that is nothing, the check is refused.
+	// It is for checks of one subject and one limit.
+	AtMostMode Mode = "at_most"
 )
 
 // Limit is an inline limit: one that comes with the call. Its fields combine, and default, like those of a limit in the rules
@@ -207,8 +210,8 @@ func (l *Limit) mistake() string {
 
 func validateCost(at int, mode Mode, cost int64) error {
 	switch {
-	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode:
-		return fmt.Errorf("%w: %sMode is %.80q; it must be check, peek or count", ErrRequest, pathOf(at), mode)
+	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode && mode != AtMostMode:
+		return fmt.Errorf("%w: %sMode is %.80q; it must be check, peek, count or at_most", ErrRequest, pathOf(at), mode)
 	case cost < 0:
 		return fmt.Errorf("%w: %sCost is %d; it must not be negative", ErrRequest, pathOf(at), cost)
 	}
@@ -221,6 +224,29 @@ func pathOf(at int) string {
 		return ""
 	}
 	return fmt.Sprintf("Subjects[%d].", at)
+}
+
+// TakesAtMost reports whether r, or one of its subjects, is in AtMostMode.
+func (r *Request) TakesAtMost() bool {
+	return r.Mode == AtMostMode || slices.ContainsFunc(r.Subjects, func(s Subject) bool { return s.Mode == AtMostMode })
+}
+
+// granted returns what r takes if all of it is allowed without asking a node; 0 unless it is in AtMostMode.
+func (r *Request) granted() int64 {
+	cost, costs := r.Cost, r.Costs
+	if len(r.Subjects) > 0 {
+		cost, costs = r.Subjects[0].Cost, r.Subjects[0].Costs
+	}
+	switch {
+	case !r.TakesAtMost():
+		return 0
+	case len(costs) == 0:
+		return max(1, cost)
+	}
+	for _, n := range costs {
+		cost = max(cost, n)
+	}
+	return cost
 }
 
 // countModes reports whether some, and whether all, subjects of r are in CountMode.

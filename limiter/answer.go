@@ -46,6 +46,8 @@ type Query struct {
 	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
 	// none.
 	RequestID string
+	// AtMost makes a check of one limit take as much of its cost as there is, which Answer.Granted says.
+	AtMost bool
 	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also corrects the bill by an
 	// adjustment.
 	LimitName string
@@ -106,7 +108,9 @@ type UnitCost struct {
 // Answer is the outcome of a check. Callers reuse Answers; the slices are valid until the Answer's next check.
 type Answer struct {
 	Allowed      bool
-	Counted      bool // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
+	Counted      bool  // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
+	IsAtMost     bool  // the check took at most its cost: Granted
+	Granted      int64 // 0 if it is refused
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check

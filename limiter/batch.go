@@ -64,7 +64,7 @@ func (b *batch) readAuthority() {
 
 // match matches the i-th check.
 func (b *batch) match(i int) {
-	if b.queries[i].RequestID == "" {
+	if q := b.queries[i]; q.RequestID == "" && !q.AtMost {
 		b.errs[i] = b.limiter.match(0, b.queries[i], b.answers[i])
 	}
 }
@@ -72,7 +72,7 @@ func (b *batch) match(i int) {
 // check decides the i-th check, or begins to ask other nodes.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
-	if q.RequestID != "" { // it waits for the owner
+	if q.RequestID != "" || q.AtMost { // it may wait for the owner
 		b.confirmHere()
 		b.finishUntil(i)
 		b.errs[i] = l.Check(q, a)

@@ -439,7 +439,9 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 			by = ByLease
 		}
 		at, _ := findSubject(a.q.ops, s.subject)
-		c.limiter.membership.leases.addUnspent(a, a.q.ops[at:at+s.numOps])
+		if !c.answer.scratch.atMost {
+			c.limiter.membership.leases.addUnspent(a, a.q.ops[at:at+s.numOps])
+		}
 		copy(c.ops(s), a.q.ops[at:at+s.numOps])
 		s.answeredBy = a
 		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {

@@ -157,12 +157,15 @@ func (l *Limiter) Rules() *rules.Set {
 func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace,
-// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
+// ErrAtMost, ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
 // also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
-	if q.RequestID != "" {
+	switch {
+	case q.RequestID != "":
 		_, err := l.decideOnce(q, 0, a)
 		return err
+	case q.AtMost:
+		return l.checkAtMost(q, a)
 	}
 	if err := l.match(0, q, a); err != nil {
 		return err
@@ -533,6 +536,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
 	a.scratch.byHand = false
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
+	a.IsAtMost, a.Granted = false, 0
 	a.queuePlace = nil
 	a.scratch.ops = a.scratch.ops[:0]
 }

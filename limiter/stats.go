@@ -291,6 +291,7 @@ type scratch struct {
 	hasBlocks                           bool          // ops include blocks, each after the limits of its hit
 	byHand                              bool          // a count, of a subject that is blocked by hand
 	reserving                           bool          // use no leases: a reservation must know what it takes
+	atMost                              bool          // the check takes at most its cost: what this node holds leased is not left
 	placing                             *placing      // of a reservation; nil for all other checks, and if it needs none
 	life                                counters.Life // of the counters that a standalone node decides a reservation by
 	deadline                            time.Time     // the check must be decided by then; zero for the usual deadline

@@ -241,6 +241,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 		err = checkRequestID(q)
 	}
 	i.AwaitsLoan, i.Waits = true, q.Wait && what == take
+	i.AtMost = what == take && q.TakesAtMost()
 	switch {
 	case err != nil:
 	case what != reserve:
@@ -248,7 +249,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
-	case i.hasModeBesidesCheck():
+	case i.hasModeBesidesCheck() || q.TakesAtMost():
 		err = api.Errorf(api.BadValue, "mode must be check in a reservation")
 	case ttl < 0 || ttl > limiter.MaxReservationTime:
 		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
@@ -456,7 +457,7 @@ func (n *Node) decisionOnError(err error) client.Decision {
 // toDecision converts the answer to q into a Decision.
 func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
-		Allowed: a.Allowed, Counted: a.Counted, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
+		Allowed: a.Allowed, Counted: a.Counted, Granted: a.Granted, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
 	}
 	if t := a.TightestLimit(); t != nil {
 		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining

@@ -112,6 +112,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	if !a.Allowed {
 		b = r.appendRefusal(b, a)
 	}
+	if a.IsAtMost {
+		b = AppendInt(b, `,"granted":`, a.Granted)
+	}
 	if q.Reservation != "" {
 		b = AppendString(append(b, `,"reservation":`...), q.Reservation)
 	}

@@ -47,16 +47,21 @@ func resetSubjects(list []limiter.Subject) []limiter.Subject {
 	return list[:0]
 }
 
+// atMost is the mode of checks that take as much of their cost as there is.
+const atMost = "at_most"
+
 // readMode reads the value of mode.
-func (dec *Decoder) readMode(path string) counters.Mode {
+func (r *Request) readMode(dec *Decoder, path string) counters.Mode {
 	switch dec.readWord(path) {
+	case atMost:
+		r.AtMost = true
 	case modeNames[counters.CheckMode]:
 	case modeNames[counters.PeekMode]:
 		return counters.PeekMode
 	case modeNames[counters.CountMode]:
 		return counters.CountMode
 	default:
-		dec.failValue(api.BadValue, "%s must be check, peek or count", path)
+		dec.failValue(api.BadValue, "%s must be check, peek, count or at_most", path)
 	}
 	return counters.CheckMode
 }
@@ -109,6 +114,7 @@ func (r *Request) readSubject(dec *Decoder, i int) {
 	part := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, fieldPath: path} // its fields are read like those of a check
 	part.read(dec, subjectForm)
 	r.Subjects = part.Subjects
+	r.AtMost = r.AtMost || part.AtMost
 }
 
 // validateSubject validates the fields of an inline subject and moves them into it.

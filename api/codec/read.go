@@ -277,7 +277,7 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 	case fieldShadow:
 		r.shadow = dec.readBool(r.path(name))
 	case fieldMode:
-		r.Mode = dec.readMode(r.path(name))
+		r.Mode = r.readMode(dec, r.path(name))
 	case fieldSubjects:
 		r.readSubjects(dec)
 	case fieldOnExpiry:
@@ -385,6 +385,9 @@ func (r *Request) validateTry(dec *Decoder) {
 	if r.Wait {
 		dec.failValue(api.BadValue, "wait must be false: the answer to a try is not held")
 	}
+	if r.AtMost {
+		dec.failValue(api.BadValue, "mode must be check, peek or count: a try takes nothing")
+	}
 	if r.given&(fieldPeek|fieldMode) == 0 {
 		r.Mode = counters.PeekMode
 		for i := range r.Subjects {
@@ -395,7 +398,7 @@ func (r *Request) validateTry(dec *Decoder) {
 
 func (r *Request) validateReserve(dec *Decoder) {
 	r.validateCheck(dec)
-	if r.Mode != counters.CheckMode || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+	if r.AtMost || r.Mode != counters.CheckMode || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)

@@ -62,3 +62,29 @@ func TestAdjustAndResetOneLimit(t *testing.T) {
 		}
 	}
 }
+
+// A check that takes as much as there is of its cost says how much that is; in a batch, too.
+func TestCheckAtMost(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	for _, tt := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"/v1/check", `{"rule":"a","key":"u","cost":3,"mode":"at_most"}`, 200, `"granted":3}`},
+		{"/v1/check", `{"rule":"a","key":"u","cost":9,"mode":"at_most"}`, 200, `"granted":2}`},
+		{"/v1/check", `{"rule":"a","key":"u","cost":9,"mode":"at_most"}`, 429, `"granted":0`},
+		{"/v1/check/batch", `{"checks":[{"rule":"a","key":"v","cost":4,"mode":"at_most"},{"rule":"a","key":"v","cost":4,"mode":"at_most"}]}`, 200, `"granted":1}]}`},
+		{"/v1/check", `{"key":"u","limits":[{"limit":5,"per":"1h"}],"cost":9,"mode":"at_most"}`, 200, `"granted":5}`},
+		{"/v1/check", `{"subjects":[{"key":"s","limits":[{"limit":5,"per":"1h"}],"cost":9,"mode":"at_most"}]}`, 200, `"granted":5}`},
+		{"/v1/check", `{"rule":"b","key":"u","mode":"at_most"}`, 400, `mode at_most is for checks of one subject and one limit`},
+		{"/v1/check", `{"rule":"a","key":"u","mode":"most"}`, 400, `mode must be check, peek, count or at_most`},
+		{"/v1/reserve", `{"rule":"a","key":"u","mode":"at_most"}`, 400, `mode must be check`},
+		{"/v1/check", `{"rule":"a","key":"u","mode":"at_most","peek":true}`, 400, `exclude each other`},
+	} {
+		if status, text := n.post(tt.path, tt.body); status != tt.status || !strings.Contains(text, tt.want) {
+			t.Errorf("%s: have %d %s, want %d %s", tt.body, status, text, tt.status, tt.want)
+		}
+	}
+}

@@ -28,7 +28,7 @@ type checkFlags struct {
 // checkCmd asks for one decision.
 type checkCmd struct {
 	checkFlags
-	Mode string `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: decide but take nothing; or count: take the cost even beyond the limit (default ${default})."`
+	Mode string `default:"check" enum:"check,peek,count,at_most" placeholder:"MODE" help:"check; peek: decide but take nothing; count: take the cost even beyond the limit; or at_most: take as much of it as there is (default ${default})."`
 	Peek bool   `help:"The same as --mode peek."`
 	dataPlane
 }
@@ -64,8 +64,8 @@ func (c *checkCmd) Run(env *environment) error {
 }
 
 func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
-	if c.Peek && c.Mode == "count" {
-		return false, fmt.Errorf("--peek and --mode count exclude each other")
+	if c.Peek && (c.Mode == "count" || c.Mode == "at_most") {
+		return false, fmt.Errorf("--peek and --mode %s exclude each other", c.Mode)
 	}
 	fields, err := c.body()
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	switch {
 	case c.Peek || c.Mode == "peek":
 		fields["peek"] = true
-	case c.Mode == "count":
+	case c.Mode == "count", c.Mode == "at_most":
 		fields["mode"] = c.Mode
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
@@ -172,6 +172,9 @@ func decisionText(a *client.Decision, c palette) string {
 		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"), a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
+		if a.Granted > 0 {
+			fmt.Fprintf(&b, ", %d granted", a.Granted)
+		}
 		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
 		if a.Delay > 0 {
 			fmt.Fprintf(&b, ", after a delay of %v", a.Delay)
