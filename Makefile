@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients prometheus envoy release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients suites prometheus envoy release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -148,6 +148,13 @@ clients: ## the JavaScript and the Python client: types, style, tests with real 
 	$(GO) build -o bin/rlnode ./cmd/rlnode
 	cd client/js && npm ci --silent && npm run --silent build && npm run --silent lint && RLNODE="$$PWD/../../bin/rlnode" npm test --silent
 	RLNODE="$$PWD/bin/rlnode" client/python/test
+
+# SUITES is a folder with checkouts of the libraries, by their names in client/suites, with what their tests need installed;
+# SUITES_RUN selects one, as TestSuites/limits.
+SUITES_RUN ?= TestSuites
+suites: ## the libraries' own tests, with rlnode's stores in place of theirs; some minutes
+	cd client/js && npm ci --silent && npm run --silent build
+	$(GO) test -count 1 -timeout 60m -v -run '$(SUITES_RUN)' ./client/suites -args -suites "$(abspath $(SUITES))"
 
 # A module of its own, so that what it tests with is no dependency of the product. Without root what needs it is left out.
 deploy: prometheus bin/staticcheck bin/grpcurl ## the chart, the image, the compose file, the board, the alerts and a release are what they say

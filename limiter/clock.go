@@ -21,6 +21,7 @@ type Clock struct {
 	anchor int64 // Unix nanoseconds at start
 	offset int64 // offset from the system's wall clock
 	course atomic.Pointer[algorithms.Course]
+	set    atomic.Int64 // what both clocks say, if it is not 0; see Set
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -42,9 +43,16 @@ func NewClockWithOffset(by time.Duration) *Clock {
 
 // Now reads both clocks.
 func (c *Clock) Now() algorithms.Instant {
+	if at := c.set.Load(); at != 0 {
+		return algorithms.Instant{Steady: at, Wall: at}
+	}
 	steady := c.anchor + int64(time.Since(c.start))
 	return algorithms.Instant{Steady: steady, Wall: c.course.Load().At(steady)}
 }
+
+// Set stops both clocks at a time, in Unix nanoseconds, which must not be before what Now has returned. Tests use it to decide what
+// time it is.
+func (c *Clock) Set(at int64) { c.set.Store(at) }
 
 // Close stops following the system's wall clock. Now still works afterwards.
 func (c *Clock) Close() error {

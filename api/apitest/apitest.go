@@ -128,6 +128,7 @@ type Node struct {
 	Rules             *MemoryRules
 	Table             *counters.Table
 	Client            *http.Client
+	Clock             *limiter.Clock
 	Config            Config
 
 	Closed error // the result of Close
@@ -142,7 +143,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	table := counters.New(100_000)
 	clock := limiter.NewClock()
 	l := limiter.New(table, clock)
-	n := &Node{T: t, Rules: &MemoryRules{Limiter: l}, Table: table}
+	n := &Node{T: t, Clock: clock, Rules: &MemoryRules{Limiter: l}, Table: table}
 	n.UseRules(Rules)
 	n.Config = Config{
 		shared: api.Config{

@@ -53,8 +53,8 @@ export class RlnodeStore {
 
   /** Returns the store of a route, which counts for itself. */
   child(route: object): RlnodeStore {
-    const { method = "", url = "" } = (route as PluginOptions).routeInfo ?? {};
-    return new RlnodeStore({ ...route, ...this.#options, prefix: `${this.#options.prefix ?? ""}${String(method)}${url}-` } as StoreOptions);
+    const { routeInfo: { method = "", url = "" } = {}, continueExceeding, exponentialBackoff } = route as PluginOptions;
+    return new RlnodeStore({ ...route, ...this.#options, continueExceeding, exponentialBackoff, prefix: `${this.#options.prefix ?? ""}${String(method)}${url}-` } as StoreOptions & PluginOptions);
   }
 
   // eslint-disable-next-line @typescript-eslint/no-explicit-any

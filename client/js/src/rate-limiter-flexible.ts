@@ -16,6 +16,10 @@ interface Raw {
 }
 
 const year = 366 * 86_400_000;
+const ever = 100 * year; // no duration is longer than a year, so that one is told from it
+
+/** until returns a timer's rest as the base class expects it. */
+const until = (ms: number): number => (ms > year ? -1 : ms);
 
 /** A timer: a bucket that drains one unit each millisecond. What is put in runs out after so many. */
 const timer: Limit = { limit: 1000, per: "1s", algorithm: "token-bucket", burst: 1, unit: "ms" };
@@ -69,7 +73,7 @@ export class RateLimiterRlnode extends Base {
     const now = await this.#look(rlKey);
     if (now.ms > 0) {
       const forced = n === 0 ? now : used(await this.#client.adjust({ ...this.#gate(rlKey, [timer, points]), costs: { points: n } }));
-      return { consumed: forced.points, ms: now.ms };
+      return { consumed: forced.points, ms: until(now.ms) };
     }
     if (!own && now.consumed === 0) return this.#force(rlKey, Math.max(n, 0), msDuration);
     if (n === 0) return { consumed: now.consumed, ms: this.#ends(now.resetMs) };
@@ -79,7 +83,7 @@ export class RateLimiterRlnode extends Base {
 
   async _get(rlKey: string): Promise<Raw | null> {
     const now = await this.#look(rlKey);
-    if (now.ms > 0) return { consumed: now.points, ms: now.ms };
+    if (now.ms > 0) return { consumed: now.points, ms: until(now.ms) };
     return now.consumed > 0 ? { consumed: now.consumed, ms: this.#ends(now.resetMs) } : null;
   }
 
@@ -96,7 +100,7 @@ export class RateLimiterRlnode extends Base {
 
   /** force makes the key's points n, for so long, whatever they were. */
   async #force(rlKey: string, n: number, msDuration: number): Promise<Raw> {
-    const ms = msDuration > 0 ? windowOf("duration", msDuration) : year;
+    const ms = msDuration > 0 ? windowOf("duration", msDuration) : ever;
     const gate = this.#gate(rlKey, [timer, points]);
     let u = used(await this.#client.usage(gate));
     // Another process may set the key at the same time: the last one wins.

@@ -18,6 +18,8 @@ interface LimiterOptions {
   max?: unknown;
 }
 
+const maxEmptied = 10_000;
+
 /** Store counts for express-rate-limit and hono-rate-limiter: every hit, also above the limit, in a window from the first one. */
 export class Store {
   /** Other processes have the same keys. */
@@ -25,6 +27,7 @@ export class Store {
   readonly prefix: string;
   readonly #client: RlnodeClient;
   readonly #own: boolean;
+  readonly #emptied = new Map<string, number>(); // keys whose hits this process has all taken back, and when their window ends
   #windowMs = 60_000;
   #limit = 0;
 
@@ -50,13 +53,17 @@ export class Store {
 
   async get(key: string): Promise<{ totalHits: number; resetTime: Date } | undefined> {
     const [u] = (await this.#client.usage(this.#target(key))).limits;
-    return u && u.used > 0 ? { totalHits: u.used, resetTime: new Date(Date.now() + u.resetAfterMs) } : undefined;
+    if (u && u.used > 0) return { totalHits: u.used, resetTime: new Date(Date.now() + u.resetAfterMs) };
+    // A node does not tell a key whose hits were all taken back from one that nobody has counted.
+    const ends = this.#emptied.get(key) ?? 0;
+    return ends > Date.now() ? { totalHits: 0, resetTime: new Date(ends) } : undefined;
   }
 
   /** Takes one hit back. If no node can, the hit stays counted: libraries call this when the answer is out, and nobody catches. */
   async decrement(key: string): Promise<void> {
     try {
-      await this.#client.adjust({ ...this.#target(key), cost: -1, requestId: null });
+      const [u] = (await this.#client.adjust({ ...this.#target(key), cost: -1, requestId: null })).limits;
+      if (u?.used === 0) this.#remember(key);
     } catch (e) {
       const { httpStatus } = e as RlnodeError;
       if (httpStatus > 0 && httpStatus < 500) throw e;
@@ -65,7 +72,14 @@ export class Store {
   }
 
   async resetKey(key: string): Promise<void> {
+    this.#emptied.delete(key);
     await this.#client.reset(this.#target(key));
+  }
+
+  #remember(key: string): void {
+    this.#emptied.delete(key); // so that it becomes the newest
+    this.#emptied.set(key, Date.now() + this.#windowMs);
+    if (this.#emptied.size > maxEmptied) this.#emptied.delete(this.#emptied.keys().next().value!);
   }
 
   /** Closes the store's own client. */

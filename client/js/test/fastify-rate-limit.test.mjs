@@ -92,7 +92,11 @@ test("without a node", async (t) => {
 });
 
 test("what can't be honoured is refused by name", async (t) => {
-  for (const name of ["continueExceeding", "exponentialBackoff"]) await assert.rejects(serve(t, { [name]: true }), new RegExp(name));
+  for (const name of ["continueExceeding", "exponentialBackoff"]) {
+    await assert.rejects(serve(t, { [name]: true }), new RegExp(name));
+    const route = (app) => app.get("/", { config: { rateLimit: { [name]: true } } }, () => "ok");
+    await assert.rejects(serve(t, {}, route).then((ask) => ask()), new RegExp(name));
+  }
   await assert.rejects(call(new RlnodeStore(given()), "incr", "k", 5, 2), /timeWindow/);
   assert.throws(() => new RlnodeStore({}), /nodes/);
 });

@@ -209,3 +209,13 @@ test("a client in place of a store, and what can't be honoured is refused by nam
   await assert.rejects(l.block("k", 400 * 86_400), /duration/);
   assert.throws(() => new RateLimiterRlnode({ points: 1, duration: 1 }), /nodes/);
 });
+
+test("what is for ever is so when it is read", async () => {
+  const l = limiter({ points: 1, duration: 1 });
+  for (const change of [() => l.block("k", 0), () => l.set("k", 12, 0)]) {
+    assert.equal((await change()).msBeforeNext, -1);
+    assert.equal((await l.get("k")).msBeforeNext, -1);
+    await assert.rejects(l.consume("k"), { msBeforeNext: -1 });
+    await l.delete("k");
+  }
+});

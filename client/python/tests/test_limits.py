@@ -330,3 +330,21 @@ def test_slowapi(strategy: str, node: Node) -> None:
     assert [a.status_code for a in answers] == [200, 200, 200, 429]
     assert answers[2].headers["X-RateLimit-Remaining"] == "0"
     assert 0 < int(answers[-1].headers["Retry-After"]) <= 3601
+
+
+def test_what_libraries_look_at(kind: Kind, node: Node) -> None:
+    """flask-limiter shows the storage's storage, which has no token."""
+    storage = kind.storage(node, token="secret")
+    assert node.url in repr(storage.storage)
+    assert "secret" not in repr(storage.storage)
+
+
+def test_sliding_window_resets_with_its_window(kind: Kind, node: Node) -> None:
+    """As with the library's own storages: with hits in the current window alone, that is when it ends."""
+    limiter = kind.limiter("sliding-window-counter", kind.storage(node))
+    item, who = RateLimitItemPerHour(5), fresh()
+    for _ in range(3):
+        assert limiter.hit(item, who)
+    now = time.time()
+    reset = limiter.get_window_stats(item, who).reset_time
+    assert abs(reset - (now + 3600 - now % 3600)) < 60 or 3600 - now % 3600 < 60

@@ -230,6 +230,9 @@ class AsyncClient:
             state.core.expect(tuple(rules))
         return state.core
 
+    def __repr__(self) -> str:
+        return f"AsyncClient({', '.join(address.base for address in self._options.nodes)})"
+
     def expect_rules(self, *names: str) -> None:
         """See Client.expect_rules. A node is asked about them from the next call on."""
         self._unchecked |= set(self._options.setup.add(names))

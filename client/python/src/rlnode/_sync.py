@@ -245,6 +245,9 @@ class Client:
         _clients.add(self)
         self._core.expect(tuple(options.setup.rules))
 
+    def __repr__(self) -> str:
+        return f"Client({', '.join(address.base for address in self._options.nodes)})"
+
     def expect_rules(self, *names: str) -> None:
         """Adds to the argument ``rules``. Middlewares call it for theirs."""
         if added := self._options.setup.add(names):

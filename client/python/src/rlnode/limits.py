@@ -26,6 +26,7 @@ import limits.aio.storage
 import limits.storage
 from limits.errors import ConfigurationError
 from limits.limits import GRANULARITIES
+from limits.storage.base import TimestampedSlidingWindow
 
 from ._aio import AsyncClient
 from ._answers import Decision
@@ -137,9 +138,12 @@ class _Windows:
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         decision = await self._ask("peek", key, _limit(_from_key(key)[0], expiry, "sliding-window"), 0)
-        more = min((one.more_after for one in decision.limits if one.more_after), default=decision.reset_after)
-        # A node tells the weighted sum of both windows. The library takes the time modulo the window.
-        return 0, 0.0, self._used(decision), min(more, expiry * 0.999)
+        # A node tells the weighted sum of both windows, when there is more, and when all is fresh: that is a window later if there
+        # are hits in the current one. The library counts the time until there is more, or until this window ends, and takes it
+        # modulo the window.
+        ends = decision.reset_after - expiry if decision.reset_after > expiry else decision.reset_after
+        more = min((one.more_after for one in decision.limits if one.more_after), default=ends)
+        return 0, 0.0, self._used(decision), min(more, ends, expiry * 0.999)
 
     async def clear(self, key: str, limits: list[Limit] | None = None) -> None:
         with self.lock:
@@ -191,7 +195,7 @@ def _core_of(client: Client) -> Callable[[], Core]:
     return lambda: client._core
 
 
-class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, limits.storage.SlidingWindowCounterSupport):
+class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, limits.storage.SlidingWindowCounterSupport, TimestampedSlidingWindow):
     """Storage for limits, by the client for threads."""
 
     STORAGE_SCHEME = ["rlnode"]  # noqa: RUF012
@@ -200,7 +204,7 @@ class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, 
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         configured, namespace, raises = _options(uri, options)
         try:
-            self.client = Client(**configured)
+            self.storage = self.client = Client(**configured)  # the library's own storages have what they store in as storage
         except ValueError as e:
             raise ConfigurationError(f"rlnode: {e}") from e
         self._windows = _Windows(_core_of(self.client), namespace, raises)
@@ -260,7 +264,9 @@ class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, 
         run(self._windows.clear(key, _limit(MAX_AMOUNT, expiry, "sliding-window")))
 
 
-class AsyncRlnodeStorage(limits.aio.storage.Storage, limits.aio.storage.MovingWindowSupport, limits.aio.storage.SlidingWindowCounterSupport):
+class AsyncRlnodeStorage(
+    limits.aio.storage.Storage, limits.aio.storage.MovingWindowSupport, limits.aio.storage.SlidingWindowCounterSupport, TimestampedSlidingWindow
+):
     """Storage for limits, by the client for asyncio."""
 
     STORAGE_SCHEME = ["async+rlnode"]  # noqa: RUF012
@@ -269,7 +275,7 @@ class AsyncRlnodeStorage(limits.aio.storage.Storage, limits.aio.storage.MovingWi
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         configured, namespace, raises = _options(uri, options)
         try:
-            self.client = AsyncClient(**configured)
+            self.storage = self.client = AsyncClient(**configured)
         except ValueError as e:
             raise ConfigurationError(f"rlnode: {e}") from e
         self._windows = _Windows(self.client._attach, namespace, raises)
