@@ -160,10 +160,13 @@ func (sr *sharedRules) endEntries() {
 		}
 		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.Write)
 		defer cancel()
+		before := sr.State().Entries.Len()
 		r, err := sr.propose(ctx, agreement.EndEntries{Before: now})
 		if err != nil || r.Err != nil {
 			sr.config.Logger.Debug("can't remove entries that have ended yet", "error", err, "refused", r.Err)
+			return false
 		}
+		sr.config.Logger.Info("entries have ended", "entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
 		return false
 	})
 }

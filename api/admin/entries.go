@@ -133,11 +133,11 @@ func (s *Server) inDocument(e *entries.Entry) error {
 
 // logEntry logs a change of an entry.
 func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entries.Entry) {
-	message := "entry written"
+	change := "written"
 	if removed {
-		message = "entry removed"
+		change = "removed"
 	}
-	s.doors.Logger.Info(message, "kind", e.Kind, "entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
+	s.doors.Logger.Info("an entry was changed", "change", change, "kind", e.Kind, "entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
 }
 
 // blockForm reads the block that a request names: in its body, or in the query.
@@ -403,7 +403,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		if version, _, err = s.config.Entries.WriteEntries(r.Context(), changes); err != nil {
 			return writeError(err)
 		}
-		s.doors.Logger.Info("entries restored", "changes", len(changes), "entries_version", version, "by", writer(r))
+		s.doors.Logger.Info("entries were restored", "changes", len(changes), "entries_version", version, "by", writer(r))
 	}
 	return s.reply(w, EntryWritten{json.RawMessage("null"), cmp.Or(version, 0)})
 }
