@@ -33,6 +33,7 @@ type Decision struct {
 	Allowed    bool
 	Granted    int64         // in AtMostMode, how much of the cost was taken
 	Counted    bool          // not Allowed, but the cost was taken: only limits in CountMode were exceeded
+	Unlimited  bool          // Rule applies without limit, and no other rule has one: all numbers are zero
 	Rule       string        // for inline limits "inline", or "inline/" and the namespace
 	Unit       string        // of Limit, Used and Remaining: requests, tokens, …
 	Limit      int64         // the capacity; for a bucket its burst
@@ -117,6 +118,7 @@ type LimitDecision struct {
 	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if nothing is used
 	Allowed    bool
 	Shadow     bool // the limit only reports, and never refuses
+	Unlimited  bool // there is no limit in Unit, which is empty for all units; no number is set
 }
 
 // Reservation is an estimated cost that was taken, and must be settled.
@@ -164,12 +166,14 @@ type LimitUsage struct {
 	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if it can't grow
 	// Estimated means that a node did not say how much it holds. That counts as used.
 	Estimated bool
+	Unlimited bool // there is no limit in Unit, which is empty for all units; no number is set
 }
 
 // answer is the JSON of a decision, or of an error within a batch.
 type answer struct {
 	Allowed      *bool         `json:"allowed"`
 	Rule         string        `json:"rule"`
+	Unlimited    bool          `json:"unlimited"`
 	Limit        int64         `json:"limit"`
 	Used         int64         `json:"used"`
 	Remaining    int64         `json:"remaining"`
@@ -225,6 +229,7 @@ type limitAnswer struct {
 	Share        int64  `json:"share"` // this and the next two: of usage only
 	Leased       int64  `json:"leased"`
 	Estimated    bool   `json:"estimated"`
+	Unlimited    bool   `json:"unlimited"`
 	Used         int64  `json:"used"`
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
@@ -257,7 +262,8 @@ func (a *answer) decision() (Decision, error) {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}
 	d := Decision{
-		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
+		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
+		Remaining: max(a.Remaining, 0),
 		Window: millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
 		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
 		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
@@ -269,7 +275,7 @@ func (a *answer) decision() (Decision, error) {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
 			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
-			Allowed: l.Allowed, Shadow: l.Shadow,
+			Allowed: l.Allowed, Shadow: l.Shadow, Unlimited: l.Unlimited,
 		}
 	}
 	if !d.Allowed {
@@ -356,7 +362,7 @@ func (u *usage) usage(key []string) (Usage, error) {
 		all.Limits[i] = LimitUsage{
 			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
-			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated,
+			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited,
 		}
 	}
 	return all, nil

@@ -66,7 +66,7 @@ func (d *Decision) SetHeaders(h http.Header) {
 // RateLimit, which need Limits; x turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in seconds from now, otherwise
 // in Unix time.
 func (d *Decision) MakeHeaders(ietf, x, delta bool) {
-	if d.Rule == "" {
+	if d.Rule == "" || d.Unlimited {
 		return
 	}
 	if x {
@@ -106,7 +106,7 @@ func (l *LimitDecision) quota() (q, w int64) {
 func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
-		if !limits[i].Shadow {
+		if !limits[i].Shadow && !limits[i].Unlimited {
 			order = append(order, &limits[i])
 		}
 	}

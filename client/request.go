@@ -40,7 +40,7 @@ const (
 // Limit is an inline limit: one that comes with the call. Its fields combine, and default, like those of a limit in the rules
 // file. The section inline of the rules file can restrict inline limits.
 type Limit struct {
-	// Limit is the capacity in Unit, 1 to 2⁵³−1.
+	// Limit is the capacity in Unit, 0 to 2⁵³−1. 0 refuses every cost but 0.
 	Limit int64
 	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. For fixed windows
 	// it can be a calendar unit: "minute", "hour", "day", "week", "month" or "year".
@@ -193,8 +193,8 @@ func (s *Subject) validate(at int) error {
 // mistake describes what is wrong with l, as far as that does not depend on the node; "" if nothing is.
 func (l *Limit) mistake() string {
 	switch {
-	case l.Limit < 1 || l.Limit > maxAmount:
-		return fmt.Sprintf("Limit is %d; it must be 1 to %d", l.Limit, int64(maxAmount))
+	case l.Limit < 0 || l.Limit > maxAmount:
+		return fmt.Sprintf("Limit is %d; it must be 0 to %d", l.Limit, int64(maxAmount))
 	case l.Burst < 0 || l.Burst > maxAmount:
 		return fmt.Sprintf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
 	case l.Per == "":

@@ -150,7 +150,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	for name, value := range map[string]any{
 		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
 		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
-		"more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "code": d.Code, "rate": rateVector(d.Rate),
+		"more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
 		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
 	} {
 		more[name] = value
@@ -160,7 +160,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 		limits = append(limits, map[string]any{
 			"rule": l.Rule, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
 			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(l.RetryAfter),
-			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow,
+			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow, "unlimited": l.Unlimited,
 		})
 	}
 	more["limits"] = limits

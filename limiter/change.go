@@ -294,6 +294,7 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 // applyChange applies c, which newChange made from u, and writes the result into u.
 func (l *Limiter) applyChange(c *change, u *Usage) error {
 	if len(c.ops) == 0 && !c.coversAllCounters() {
+		u.At = l.clock.Now()
 		return nil
 	}
 	if err := c.apply(l); err != nil {

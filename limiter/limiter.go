@@ -235,7 +235,9 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		if err := a.matchSubjects(q); err != nil {
 			return err
 		}
-		l.prefetch(m)
+		if !l.refuseByZero(q, a) {
+			l.prefetch(m)
+		}
 		return nil
 	}
 	var rule *rules.Rule
@@ -264,10 +266,15 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		l.prepareCount(a)
 		return nil
 	case m.List != rules.Unlisted:
-		a.Allowed, a.DecidedBy, a.scratch.matchDecides = m.List == rules.Allowed, ByList, true
+		a.decideByMatching(m.List == rules.Allowed, ByList)
+		return nil
+	case len(m.Hits)+len(m.Unlimited) == 0:
+		a.decideByMatching(!active.set.DefaultDeny, ByNone)
 		return nil
 	case len(m.Hits) == 0:
-		a.Allowed, a.DecidedBy, a.scratch.matchDecides = !active.set.DefaultDeny, ByNone, true
+		a.decideByMatching(true, ByOwner)
+		return nil
+	case active.set.HasZero() && l.refuseByZero(q, a):
 		return nil
 	}
 	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
@@ -275,6 +282,12 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	}
 	l.prefetch(m)
 	return nil
+}
+
+// decideByMatching records that no counter is needed to decide the check.
+func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
+	a.Allowed, a.DecidedBy = allowed, by
+	a.scratch.matchDecides, a.scratch.soleCounts = true, nil
 }
 
 // findRule returns the rule that a caller names.
@@ -359,7 +372,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 			a.addBlocks(h, mode)
 		}
 	}
-	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks
+	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleCounts = nil
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
 		a.scratch.soleCounts = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]

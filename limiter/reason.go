@@ -54,6 +54,12 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		return appendBlocked(b, t)
 	}
 
+	if t.Limit.RefusesAll() {
+		b = strconv.AppendQuote(append(b, "Limit "...), t.Limit.Name)
+		b = strconv.AppendQuote(append(b, " of rule "...), t.Rule.Name)
+		return append(append(append(b, " is 0: "...), t.Limit.Unit...), " are not allowed by this rule."...)
+	}
+
 	part, whose := a.partOf(t)
 	switch {
 	case t.Full:

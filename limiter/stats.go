@@ -131,6 +131,14 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 
 // count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
+	l.countLimited(q, a)
+	if len(a.scratch.match.Unlimited) > 0 {
+		l.countUnlimited(q, a)
+	}
+}
+
+// countLimited is count without the rules that applied without limit.
+func (l *Limiter) countLimited(q *Query, a *Answer) {
 	if s := &a.scratch; s.soleCounts != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
 		s.soleCounts.ownerAllowed[headroom].Add(1)

@@ -17,7 +17,8 @@ type Usage struct {
 	Namespace string   // of an inline subject; empty for a rule's
 	Key       []string // normalised, as counted
 	Limits    []LimitUsage
-	Hash      rules.Hash // of rule and subject
+	Hash      rules.Hash     // of rule and subject
+	Unlimited []*rules.Limit // those that say that there is no limit
 	// Unknown is the number of further counters of the subject, whose limits this node does not know; see Limiter.Usage.
 	Unknown int
 	// Blocked is how much longer the rule blocks the subject; zero if it does not. Nothing remains of its limits until then.
@@ -74,6 +75,9 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	}
 	active.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
+	for i := range m.Unlimited {
+		u.Hash, u.Unlimited = m.Unlimited[i].Subject, m.Unlimited[i].Limits
+	}
 	for i := range m.Hits {
 		u.Hash, u.blocks = m.Hits[i].Subject, m.Hits[i].Rule.Blocks
 		for _, limit := range m.Hits[i].Limits {

@@ -174,6 +174,9 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter),
 		})
 	}
+	for _, l := range u.Unlimited {
+		out.Limits = append(out.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})
+	}
 	return out, nil
 }
 
@@ -467,6 +470,8 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		d.Delay = ceilMillis(a.Delay())
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
+	} else if rule := a.UnlimitedRule(); rule != nil {
+		d.Rule, d.Unlimited = rule.Name, true
 	}
 	if !a.Allowed {
 		d.Reason, d.Refusal = string(a.AppendReason(nil)), toRefusal(a)
@@ -493,6 +498,11 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity,
 			Window: ceilMillis(shown.Window), Rate: rateOf(&shown), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
 			MoreAfter: ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+		}
+	}
+	for _, h := range a.Unlimited() {
+		for _, l := range h.Limits {
+			d.Limits = append(d.Limits, client.LimitDecision{Rule: h.Rule.Name, Name: l.Name, Unit: l.Unit, Unlimited: true, Allowed: true, Shadow: h.Rule.Shadow})
 		}
 	}
 	if q.Headers {

@@ -42,7 +42,7 @@ func TestDocument_Apply(t *testing.T) {
 		{"rule new", Change{Part: RulePart, Name: "c", Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, `]}],"tiers"`, `]},{"name":"c","key":[],"limits":[{"limit":3,"per":"1s"}]}],"tiers"`, nil, false},
 		{"rule in place", Change{Part: RulePart, Name: "a", Body: body(`{"name": "a", "key": ["tenant"], "limits": [{"limit": 3, "per": "1s"}]}`)}, `"tiered":true`, `"limits":[{"limit":3,"per":"1s"}]`, nil, false},
 		{"rule of another name", Change{Part: RulePart, Name: "a", Body: body(`{name: z, key: [tenant], tiered: true}`)}, "", "", []string{`1:2 rules[0].name|"z" differs from that of the rule being written, "a"`}, false},
-		{"rule wrong", Change{Part: RulePart, Name: "c", Body: body("key: []\nlimits: [{limit: 0, per: 1s}]")}, "", "", []string{"2:18 rules[2].limits[0].limit|0 is not in"}, false},
+		{"rule wrong", Change{Part: RulePart, Name: "c", Body: body("key: []\nlimits: [{limit: -1, per: 1s}]")}, "", "", []string{"2:18 rules[2].limits[0].limit|-1 is not in"}, false},
 		{"name that is no text", Change{Part: SubjectPart, Attribute: "tenant", Name: "\xff", Body: body("{tier: free}")}, "", "", []string{"0:0 |valid UTF-8"}, false},
 		{"rule unreadable", Change{Part: RulePart, Name: "c", Body: body("key: [")}, "", "", []string{"1:7 |did not find"}, false},
 		{"rule empty body", Change{Part: RulePart, Name: "c"}, "", "", []string{"1:1 rules[2]|expected a mapping"}, false},

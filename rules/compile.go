@@ -89,8 +89,12 @@ func (c *compiler) unitID(name string) int {
 }
 
 func (c *compiler) compileRules() {
+	units := c.doc.unitsOfRules()
 	for i, spec := range c.doc.Rules {
 		r := c.compileVariants(spec, i)
+		for _, variant := range r.all() {
+			variant.Units = units[spec.Name]
+		}
 		c.set.Rules = append(c.set.Rules, r)
 		c.set.byName[r.Name] = r
 	}
@@ -195,12 +199,17 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, specs []*LimitSpec) []
 	out := make([]*Limit, len(specs))
 	for i, spec := range specs {
 		out[i] = &all[i]
+		if out[i].Name = cmp.Or(spec.Name, rule.Name) + chosen; spec.Unlimited {
+			out[i].Unlimited, out[i].Unit, out[i].UnitID = true, spec.Unit, -1
+			continue
+		}
 		c.compileLimit(out[i], rule, spec)
-		out[i].Name = spec.Name + chosen
 		if spec.Name == "" {
 			out[i].Name = c.doc.limitName(rule.Name+chosen, specs, i)
 		}
+		c.set.hasZero = c.set.hasZero || spec.Limit == 0
 	}
+	slices.SortStableFunc(out, func(a, b *Limit) int { return cmp.Compare(order(a), order(b)) })
 	if rule.Adaptive != nil && len(out) > 0 {
 		out[0].loweredCache = &loweredCache{}
 	}
@@ -223,7 +232,9 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 		return o != l && o.Name == "" && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
 	}
 	if slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) != d.kind(l) }) {
-		name += "/" + d.kind(l).String()
+		if name += "/" + d.kind(l).String(); l.From == fromFirst {
+			name += "/" + fromFirst
+		}
 	}
 	if l.TZ != "" && slices.ContainsFunc(limits, func(o *LimitSpec) bool { return isAlike(o) && d.kind(o) == d.kind(l) }) {
 		name += "/" + l.TZ
@@ -235,7 +246,7 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	id := c.doc.identity(spec, c.doc.zoneOf(rule))
 	l.Unit, l.UnitID, l.Window = id.unit, c.unitID(id.unit), spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
-	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck {
+	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
 	}
 	if l.Kind.Bucket() {

@@ -367,6 +367,9 @@ func (d *Document) limitLists(r *RuleSpec) (lists []limitList) {
 // identities returns the counters that limits of r have.
 func (d *Document) identities(r *RuleSpec, limits []*LimitSpec) (ids []counterIdentity) {
 	for _, l := range limits {
+		if l.Unlimited {
+			continue
+		}
 		ids = append(ids, d.identity(l, d.zoneOf(r)))
 	}
 	return ids

@@ -145,6 +145,8 @@ type LimitSpec struct {
 	Burst     int64
 	Unit      string
 	TZ        string
+	From      string // "first": a fixed window begins with its first hit; empty or "clock": with the clock
+	Unlimited bool   // there is no limit in Unit, which is empty for all units; the other fields are empty
 
 	window time.Duration // of Per; for a calendar word, its nominal length
 	pos    yaml.Pos
@@ -239,12 +241,45 @@ func (d *Document) FeatureLevel() int {
 	if d.days || d.Inline != nil || len(d.Envoy) > 0 || d.Attributes != nil || slices.ContainsFunc(d.Rules, (*RuleSpec).needsLevel2) {
 		return 2
 	}
+	for l := range d.allLimits {
+		if l.needsLevel2() {
+			return 2
+		}
+	}
 	return 1
 }
 
 // needsLevel2 reports whether r has a key that builds of level 1 can't read.
 func (r *RuleSpec) needsLevel2() bool {
 	return len(r.Not)+len(r.Absent)+len(r.OnTiers) > 0 || r.hasAlternatives() || len(r.Block) > 1 || r.Refusal != nil || r.Cost != nil && r.Cost.Unit != ""
+}
+
+// needsLevel2 reports whether l has a key or value that builds of level 1 can't read.
+func (l *LimitSpec) needsLevel2() bool { return l.Unlimited || l.Limit == 0 || l.From != "" }
+
+// allLimits yields the limits of all rules, tiers and overrides.
+func (d *Document) allLimits(yield func(*LimitSpec) bool) {
+	lists := make([][]*LimitSpec, 0, len(d.Rules)+len(d.Tiers))
+	for _, r := range d.Rules {
+		lists = append(lists, r.Limits)
+	}
+	for _, t := range d.Tiers {
+		lists = append(lists, t.Limits)
+	}
+	for _, g := range d.Subjects {
+		for _, s := range g.Subjects {
+			for _, o := range s.Overrides {
+				lists = append(lists, o.Limits)
+			}
+		}
+	}
+	for _, list := range lists {
+		for _, l := range list {
+			if !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // Weight returns an upper bound of the bytes that the document's text takes, comments included.

@@ -163,6 +163,12 @@ func conditionsNode(match []Condition) *yaml.Node {
 func textsNode(texts []string) *yaml.Node { return listNode(texts, yaml.Text).OnOneLine() }
 
 func limitsNode(limits []*LimitSpec) *yaml.Node {
+	if len(limits) == 0 {
+		return nil
+	}
+	if len(limits) == 1 && limits[0].Unlimited && limits[0].Unit == "" && limits[0].Name == "" {
+		return text(unlimitedWord)
+	}
 	return listNode(limits, func(l *LimitSpec) *yaml.Node { return limitFields.node(l).OnOneLine() })
 }
 

@@ -84,7 +84,7 @@ var (
 	booleanCodec    = codec[bool]{(*decoder).boolean, boolean}
 	flagCodec       = codec[bool]{(*decoder).boolean, unlessZero(boolean)}
 	matchCodec      = codec[[]Condition]{(*decoder).conditions, unlessEmpty(conditionsNode)}
-	limitsCodec     = codec[[]*LimitSpec]{(*decoder).limits, unlessEmpty(limitsNode)}
+	limitsCodec     = codec[[]*LimitSpec]{(*decoder).limits, limitsNode}
 	attributesCodec = codec[[]string]{(*decoder).attributes, unlessEmpty(textsNode)}
 	entriesCodec    = codec[[]*Entry]{(*decoder).entries, unlessEmpty(entriesNode)}
 	leaseCodec      = codec[LeaseSpec]{(*decoder).lease, unlessZero(leaseNode)}

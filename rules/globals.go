@@ -88,6 +88,10 @@ func (g *globals) addSubject(b []byte, s *subject, all []*Rule) []byte {
 func (g *globals) addLimits(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
+		if l.Unlimited {
+			b = append(b, l.Unit...)
+			continue
+		}
 		g.maxSpan = max(g.maxSpan, maxSpan(l))
 		if l.Kind.Bucket() {
 			g.maxFill = max(g.maxFill, maxSpan(l))
@@ -104,7 +108,7 @@ func maxSpan(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:
 		return l.Calendar.Unit().Longest()
-	case !l.Kind.Bucket():
+	case !l.Kind.Bucket() || l.Amount == 0:
 		return l.Limit.Window
 	}
 	// A share's amount is at least 1, and at least half of the exact part. Its burst exceeds the exact part by less

@@ -308,7 +308,7 @@ func TestRefusedWrites(t *testing.T) {
 		{"not the first", Write{Change: wholeChange(2), OnlyFirst: true, IfMatch: 1}, isConflict},
 		{"invalid document", Write{Change: Change{Body: []byte("version: 1\nrulez: []\n")}}, isInvalid},
 		{"deleted document", Write{Change: Change{Delete: true}}, isInvalid},
-		{"invalid piece", Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 0, per: 1h}]}")}}, isInvalid},
+		{"invalid piece", Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: -1, per: 1h}]}")}}, isInvalid},
 		{"too large", Write{Change: Change{Body: make([]byte, MaxDocument+1)}}, isInvalid},
 		{"no text", Write{Change: Change{Part: RulePart, Name: "\xff"}}, isInvalid},
 		{"not found", Write{Change: Change{Part: RulePart, Name: "no", Delete: true}}, func(err error) bool { return errors.Is(err, ErrNotFound) }},

@@ -39,7 +39,7 @@ func TestInlineMistakes(t *testing.T) {
 		limit    InlineLimit
 		why      string
 	}{
-		{"", InlineLimit{Limit: 0, Per: "1m"}, "limits[0].limit: 0 is not in 1…"},
+		{"", InlineLimit{Limit: -1, Per: "1m"}, "limits[0].limit: -1 is not in 0…"},
 		{"", InlineLimit{Limit: 1 << 53, Per: "1m"}, "limits[0].limit: 9007199254740992 is not in"},
 		{"", InlineLimit{Limit: 1, Per: "1x"}, "limits[0].per: \"1x\" is not a duration"},
 		{"", InlineLimit{Limit: 1, Per: "367d"}, "limits[0].per: 367d is not in 10ms…366d"},

@@ -45,7 +45,7 @@ func TestJoin_Mistakes(t *testing.T) {
 		{"a setting", "default: deny\n", ""},
 		{"no YAML", "rules:\n  - {name: b\n", "b.yaml:"},
 		{"an empty file", "# nothing\n", "b.yaml:1: a part of a document must be a mapping"},
-		{"a mistake", "# ours\nrules:\n  - {name: b, key: [ip], limits: [{limit: 0, per: 1m}]}\n", "b.yaml:3: "},
+		{"a mistake", "# ours\nrules:\n  - {name: b, key: [ip], limits: [{limit: -1, per: 1m}]}\n", "b.yaml:3: "},
 		{"an unknown key", "rulez: []\n", "b.yaml:1: "},
 		{"a value of another kind", "rules: {}\n", "b.yaml:1: rules is in a.yaml:2 and in b.yaml:1"},
 	} {

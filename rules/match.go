@@ -24,6 +24,9 @@ var ErrMissing = errors.New("a value is missing")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
+	// Unlimited has the hits of rules that have no limit, or none in some unit, in document order: their Limits are those that say so.
+	// A rule with other limits is in Hits, too.
+	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it declares any. They are ignored.
 	Undeclared int
 	// Intact is for the caller to set: the hits are as the last Match or MatchKey left them. Again then says whether the hits of the
@@ -154,7 +157,7 @@ func (s *Set) matchAgain(m *Match) {
 		}
 		return
 	}
-	m.Hits = m.Hits[:0]
+	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
 	for _, i := range m.found {
 		s.addIfApplies(s.variants[i], m)
 	}
@@ -209,7 +212,8 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits, m.canonical, m.plain, m.Again = m.values[:0], m.Hits[:0], m.canonical[:0], nil, false
+	m.values, m.canonical, m.plain, m.Again = m.values[:0], m.canonical[:0], nil, false
+	m.Hits, m.Unlimited = m.Hits[:0], m.Unlimited[:0]
 	m.folded, m.Undeclared = m.folded[:0], 0
 	if len(m.slots) < len(s.attributes.named) {
 		m.slots = make([]int32, len(s.attributes.named))
@@ -340,7 +344,9 @@ func (s *Set) isUniform(r *Rule) bool {
 }
 
 // uniform reports whether the names of a check's attributes say whether r applies, with the same limits and cost for all.
-func (r *Rule) uniform() bool { return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject }
+func (r *Rule) uniform() bool {
+	return len(r.match)+len(r.not) == 0 && r.cost == nil && !r.bySubject && countLimited(r.ownLimits) == len(r.ownLimits)
+}
 
 // addIfApplies adds a hit if r applies.
 func (s *Set) addIfApplies(r *Rule, m *Match) {
@@ -371,6 +377,14 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 			return
 		}
 	}
+	if n := len(limits); n > 0 && limits[n-1].Unlimited {
+		limited := countLimited(limits)
+		m.Unlimited = append(m.Unlimited, Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
+		if limits = limits[:limited]; limited == 0 {
+			return
+		}
+	}
+
 	if len(m.Hits) == cap(m.Hits) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}

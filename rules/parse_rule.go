@@ -37,12 +37,16 @@ var (
 
 	limitFields = fieldsOf(
 		of("name", nameCodec, func(l *LimitSpec) *string { return &l.Name }),
-		of("limit", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Limit }),
+		field[LimitSpec]{"limit", func(d *decoder, n *yaml.Node, l *LimitSpec) {
+			l.Limit = d.integer(n, 0, int64(algorithms.MaxAmount))
+		}, (*LimitSpec).amountNode},
 		field[LimitSpec]{"per", (*decoder).per, func(l *LimitSpec) *yaml.Node { return text(l.Per) }},
 		of("algorithm", algorithmCodec, func(l *LimitSpec) *string { return &l.Algorithm }),
 		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Burst }),
 		of("unit", nameCodec, func(l *LimitSpec) *string { return &l.Unit }),
 		of("tz", zoneCodec, func(l *LimitSpec) *string { return &l.TZ }),
+		of("from", wordCodec(fromFirst, fromClock), func(l *LimitSpec) *string { return &l.From }),
+		of("unlimited", flagCodec, func(l *LimitSpec) *bool { return &l.Unlimited }),
 	)
 
 	costCodec  = codec[int64]{integerCodec(0, int64(algorithms.MaxAmount)).read, integer[int64]}
@@ -109,6 +113,10 @@ func (d *decoder) reservations(n *yaml.Node) *ReservationSpec {
 
 // limits reads the limits of a rule, tier or override.
 func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
+	d.alsoWords(n, unlimitedWord)
+	if n.Kind == yaml.String && n.Text == unlimitedWord {
+		return []*LimitSpec{{Unlimited: true, pos: n.Pos}}
+	}
 	var out []*LimitSpec
 	if n.Kind == yaml.List && len(n.Items) > maxLimits {
 		d.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
@@ -136,15 +144,27 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	if !ok {
 		return l
 	}
-	if d.need(n, "limit", "limit is missing: how much is allowed per window") {
-		d.need(n, "per", "per is missing: the length of the window")
+	if l.Unlimited {
+		d.unlimited(n, l)
+		return l
+	}
+	switch {
+	case d.shapes != nil: // a schema can't say that they are needed unless there is no limit
+	case n.Get("limit") == nil:
+		d.fail(n, "limit is missing: how much is allowed per window")
+	case n.Get("per") == nil:
+		d.fail(n, "per is missing: the length of the window")
 	}
 	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
 		mark := d.push("algorithm")
 		d.fail(n.Get("algorithm"), "calendar windows are for fixed-window only, per is %s", l.Per)
 		d.path = d.path[:mark]
 	}
-	if burst := n.Get("burst"); burst != nil && l.Algorithm != "" {
+	if burst := n.Get("burst"); burst != nil && l.Limit == 0 && n.Get("limit") != nil {
+		mark := d.push("burst")
+		d.fail(burst, "a limit of 0 allows nothing at once")
+		d.path = d.path[:mark]
+	} else if burst != nil && l.Algorithm != "" {
 		if kind, _ := algorithms.ParseKind(l.Algorithm); !kind.Bucket() {
 			mark := d.push("burst")
 			d.fail(burst, "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
@@ -152,6 +172,29 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 		}
 	}
 	return l
+}
+
+// unlimitedWord stands in place of a list of limits: there is none.
+const unlimitedWord = "unlimited"
+
+// unlimited rejects keys that have no meaning beside `unlimited: true`.
+func (d *decoder) unlimited(n *yaml.Node, l *LimitSpec) {
+	for _, key := range []string{"limit", "per", "algorithm", "burst", "tz", "from"} {
+		if other := n.Get(key); other != nil {
+			mark := d.push(key)
+			d.fail(other, "unlimited: true excludes %s", key)
+			d.path = d.path[:mark]
+		}
+	}
+	*l = LimitSpec{Name: l.Name, Unit: l.Unit, Unlimited: true, pos: l.pos}
+}
+
+// amountNode writes the amount of a limit, which may be 0.
+func (l *LimitSpec) amountNode() *yaml.Node {
+	if l.Unlimited {
+		return nil
+	}
+	return integer(l.Limit)
 }
 
 // per reads a window: a word of the calendar or a duration.

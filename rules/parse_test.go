@@ -37,7 +37,7 @@ func mustCompile(t testing.TB, src string) *Set {
 
 func TestParse_contractExample(t *testing.T) {
 	doc := mustParse(t, string(readContract(t)))
-	want := Size{Rules: 9, Tiers: 3, Subjects: 2, Denied: 1, Allowed: 2}
+	want := Size{Rules: 10, Tiers: 5, Subjects: 2, Denied: 1, Allowed: 2}
 	have := doc.Size()
 	if have.Bytes = 0; have != want {
 		t.Errorf("size: have %+v, want %+v", have, want)
@@ -90,8 +90,8 @@ func TestParse_mistakes(t *testing.T) {
 		{"alias inside itself", "tiers: &a {b: *a}", []string{"1:15 |stands inside"}},
 		{"characters, not bytes", "lists: {deny: [{é: ü, ö: 1, ö: 2}]}", []string{`1:29 lists.deny[0].ö|duplicate`}},
 		{"many commas", "{" + strings.Repeat("a: b,", 1_000_001) + "}", []string{"1:1 |commas"}},
-		{"several at once", "default: maybe\ndefault_tier: gold\nrules: [{name: a, key: [], limits: [{limit: 0, per: 1y}]}]\n", []string{
-			`1:10 default|maybe`, `2:1 default_tier|"gold" is not defined`, "3:45 rules[0].limits[0].limit|0 is not in 1…9007199254740991", `3:53 rules[0].limits[0].per|"1y" is not a duration`}},
+		{"several at once", "default: maybe\ndefault_tier: gold\nrules: [{name: a, key: [], limits: [{limit: -1, per: 1y}]}]\n", []string{
+			`1:10 default|maybe`, `2:1 default_tier|"gold" is not defined`, "3:45 rules[0].limits[0].limit|-1 is not in 0…9007199254740991", `3:54 rules[0].limits[0].per|"1y" is not a duration`}},
 
 		{"rule without name", "rules: [{key: [], limits: [{limit: 1, per: 1m}]}]", []string{"1:9 rules[0]|needs a name"}},
 		{"rule without key", "rules: [{name: a, limits: [{limit: 1, per: 1m}]}]", []string{"1:9 rules[0]|needs a key"}},
@@ -112,7 +112,7 @@ func TestParse_mistakes(t *testing.T) {
 
 		{"limit missing", lim("{per: 1m}"), []string{"4:14 rules[0].limits[0]|limit is missing"}},
 		{"per missing", lim("{limit: 1}"), []string{"4:14 rules[0].limits[0]|per is missing"}},
-		{"limit negative", lim("{limit: -1, per: 1m}"), []string{"4:22 rules[0].limits[0].limit|-1 is not in 1…"}},
+		{"limit negative", lim("{limit: -1, per: 1m}"), []string{"4:22 rules[0].limits[0].limit|-1 is not in 0…"}},
 		{"limit too large", lim("{limit: 9007199254740992, per: 1m}"), []string{"4:22 rules[0].limits[0].limit|is not in"}},
 		{"limit overflows", lim("{limit: 99999999999999999999999, per: 1m}"), []string{"4:22 rules[0].limits[0].limit|is not in"}},
 		{"limit fraction", lim("{limit: 1.5, per: 1m}"), []string{"4:22 rules[0].limits[0].limit|expected an integer, not a number"}},

@@ -49,7 +49,8 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 		return
 	}
 	unit := cmp.Or(r.Cost.Unit, Requests)
-	if d.someLimit(r, func(l *LimitSpec) bool { return cmp.Or(l.Unit, Requests) == unit }) {
+	charges := func(l *LimitSpec) bool { return cmp.Or(l.Unit, Requests) == unit || l.Unlimited && l.Unit == "" }
+	if d.someLimit(r, charges) {
 		return
 	}
 

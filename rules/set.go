@@ -44,6 +44,7 @@ type Set struct {
 	rules            index      // of the variants
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries, in the document or beside it
+	hasZero          bool // some limit is 0: see Limit.RefusesAll
 	plain            bool // the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
@@ -142,6 +143,7 @@ type Rule struct {
 	// is remembered. Counters depend on the rule and the subject, not on the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none
+	Units      []string  // of the limits of a rule with CountsMonthly, of its tiers and overrides, without repetition
 	CostUnitID int       // the unit of Hit.Cost: that of the cost table, or 0
 	Inline     bool      // made from limits that came with a call; not in Set.Rules
 	Envoy      bool      // made from a node of Envoy's descriptors; not in Set.Rules
@@ -181,6 +183,8 @@ type Limit struct {
 	// BorrowTarget is the amount that a region tries to keep available by borrowing, for a fixed window divided among regions:
 	// its share or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	BorrowTarget int64
+	// Unlimited means that there is no limit in Unit, which is empty for all units. Only Name and Unit are set.
+	Unlimited bool
 	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.
 	CallIndex int
 
@@ -190,6 +194,12 @@ type Limit struct {
 	shareCache   *shareCache     // only for the first limit of each list of a global rule; else nil
 	loweredCache *loweredCache   // only for the first limit of each list of a rule with `adaptive`; else nil
 }
+
+// HasZero reports whether some limit of s is 0; see [Limit.RefusesAll].
+func (s *Set) HasZero() bool { return s.hasZero }
+
+// RefusesAll reports whether l is configured to be 0: nothing but a cost of 0 is allowed, whatever region or node decides.
+func (l *Limit) RefusesAll() bool { return l.Configured().Capacity() == 0 && !l.Unlimited }
 
 // Hit is a rule that applies to a check, for one subject.
 type Hit struct {

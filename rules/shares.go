@@ -353,7 +353,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {
-	case l.Kind != algorithms.FixedWindow || !slices.Contains(names, s.division.region):
+	case l.Kind != algorithms.FixedWindow || l.Amount == 0 || !slices.Contains(names, s.division.region):
 		return 0
 	case share > 0:
 		return share

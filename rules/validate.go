@@ -103,6 +103,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
 	c.checkNames(path+".limits", r.Limits, r.Name)
 	c.checkGlobal(path+".limits", r, r.Limits)
+	c.checkDelay(path+".limits", r)
 	if !r.Tiered || c.tooManyTierLimits {
 		return
 	}
@@ -143,6 +144,9 @@ func (c *checker) checkCostValues(path string, r *RuleSpec) {
 // checkLimits checks a list of limits of a rule, tier, override or call.
 func (c *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
+		if l.From == fromFirst && (c.doc.kindByClock(l) != algorithms.FixedWindow || l.calendar()) {
+			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s is for fixed-window with a duration", fromFirst)
+		}
 		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
 			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i), "burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}
@@ -156,9 +160,20 @@ func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 		return
 	}
 	for i, l := range limits {
-		if kind := c.doc.kind(l); l.Per != "" && !kind.Divisible() {
+		if l.From == fromFirst {
+			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "the rule %q has scope: global, and regions divide windows of the clock only", r.Name)
+		} else if kind := c.doc.kind(l); l.Per != "" && !kind.Divisible() {
 			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
+		}
+	}
+}
+
+// checkDelay rejects windows that begin with the first hit in a rule that delays: nobody knows when the next one begins.
+func (c *checker) checkDelay(path string, r *RuleSpec) {
+	for i, l := range r.Limits {
+		if l.From == fromFirst && cmp.Or(r.OnLimit, c.doc.Defaults.OnLimit) == "delay" {
+			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "%s can't be combined with on_limit: delay", fromFirst)
 		}
 	}
 }
@@ -231,6 +246,15 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 
 // kind returns a limit's algorithm: its own; else fixed-window for a calendar window, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
+	kind := d.kindByClock(l)
+	if kind == algorithms.FixedWindow && l.From == fromFirst {
+		return algorithms.FirstWindow
+	}
+	return kind
+}
+
+// kindByClock is kind without regard to from.
+func (d *Document) kindByClock(l *LimitSpec) algorithms.Kind {
 	if l.Algorithm == "" && l.calendar() {
 		return algorithms.FixedWindow
 	}

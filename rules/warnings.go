@@ -86,6 +86,9 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 		names = append(names, g.Name)
 	}
 	for i, l := range limits {
+		if l.Unlimited || l.Limit == 0 {
+			continue
+		}
 		amounts, bursts := Split(l.Limit, names, r.Regions), Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
 		none = none[:0]
 		for j, g := range r.Regions {

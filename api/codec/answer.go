@@ -90,7 +90,12 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	if t != nil {
 		b = r.lastLimit.append(b, a, t)
 	} else {
-		b = append(b, `,"rule":"",`...)
+		b = append(b, `,"rule":`...)
+		if rule := a.UnlimitedRule(); rule != nil && a.Allowed {
+			b = append(AppendString(b, rule.Name), `,"unlimited":true,`...)
+		} else {
+			b = append(b, `"",`...)
+		}
 		retry := int64(0)
 		if !a.Allowed {
 			retry = -1
@@ -195,7 +200,27 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
 		b = append(appendRate(b, &shown), '}')
 	}
+	for _, h := range a.Unlimited() {
+		for _, l := range h.Limits {
+			if b[len(b)-1] != '[' {
+				b = append(b, ',')
+			}
+			b = AppendString(append(b, `{"rule":`...), h.Rule.Name)
+			b = appendUnlimited(append(b, ','), l)
+			b = AppendBool(b, `,"allowed":`, true)
+			b = append(AppendBool(b, `,"shadow":`, h.Rule.Shadow), '}')
+		}
+	}
 	return append(b, ']')
+}
+
+// appendUnlimited appends the fields that identify a limit which says that there is none.
+func appendUnlimited(b []byte, l *rules.Limit) []byte {
+	b = AppendString(append(b, `"name":`...), l.Name)
+	if l.Unit != "" {
+		b = AppendString(append(b, `,"unit":`...), l.Unit)
+	}
+	return append(b, `,"unlimited":true`...)
 }
 
 // appendLimit appends the fields that identify a limit.

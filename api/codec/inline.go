@@ -191,9 +191,13 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 		given |= bit
 		switch {
 		case number != nil:
+			least := int64(1)
+			if bit == bitLimit {
+				least = 0
+			}
 			v, ok := dec.readInteger(0)
-			if !ok || v < 1 {
-				dec.failValue(api.BadValue, "%s must be a whole number in plain digits from 1 to %d", path(), int64(algorithms.MaxAmount))
+			if !ok || v < least {
+				dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", path(), least, int64(algorithms.MaxAmount))
 			}
 			*number = v
 		default:

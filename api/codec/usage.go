@@ -81,6 +81,12 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		}
 		b = append(appendRate(b, &shown), '}')
 	}
+	for i, l := range u.Unlimited {
+		if i+len(u.Limits) > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendUnlimited(append(b, '{'), l), '}')
+	}
 	if b = append(b, ']'); u.Unknown > 0 {
 		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
 	}

@@ -108,6 +108,7 @@ type subjectAnswer struct {
 		WindowMS  int64  `json:"window_ms"`
 		ResetMS   int64  `json:"reset_after_ms"`
 		Estimated bool   `json:"estimated"`
+		Unlimited bool   `json:"unlimited"`
 	} `json:"limits"`
 	Unknown  int `json:"unknown"`
 	Adaptive *struct {
@@ -129,6 +130,10 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	rows := make([]string, len(s.Limits))
 	estimated := false
 	for i, l := range s.Limits {
+		if l.Unlimited {
+			rows[i] = fmt.Sprintf("%s\tunlimited\t-\t-\t-\t-\t-\t%s\t-\t-", printable(l.Name), cmp.Or(printable(l.Unit), "-"))
+			continue
+		}
 		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%v\t%v", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
 			printable(l.Unit), millis(l.WindowMS), millis(l.ResetMS))
 		estimated = estimated || l.Estimated

@@ -83,6 +83,13 @@ const bar = () =>
 
 function fill(e, l) {
   const [line, gauge, note] = e.children;
+  gauge.hidden = !!l.unlimited;
+  if (l.unlimited) {
+    setText(line.children[0], l.name);
+    setText(line.children[1], l.unit ? `no limit of ${l.unit}` : 'no limit');
+    setText(note, '');
+    return;
+  }
   const all = Math.max(l.share ?? l.limit, 1);
   const part = l.used / all;
   setText(line.children[0], l.name);

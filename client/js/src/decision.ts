@@ -11,6 +11,8 @@ export interface Decision {
   allowed: boolean;
   /** Not allowed, and the cost was taken all the same: all that is over was counted. */
   counted: boolean;
+  /** The rule applies without limit, and no other rule has one: the figures are 0. */
+  unlimited?: boolean;
   /** It can never be allowed as it is: its cost is above the limit's capacity, or it is denied. Repeating it is no use. */
   never: boolean;
   /** The deny list refused, or no rule applied and the default is to deny: no waiting helps. Answer 403, not 429. */
@@ -88,6 +90,8 @@ export interface LimitDecision {
   moreAfterMs?: number;
   allowed: boolean;
   shadow: boolean;
+  /** There is no limit in `unit`, which is absent for all units; nor are there figures. */
+  unlimited?: boolean;
 }
 
 /** A decision with the id of what was reserved; the id is empty if nothing was. */
@@ -134,6 +138,8 @@ export interface LimitUsage {
   moreAfterMs?: number;
   /** A node did not say how much it holds: that counts as used. */
   estimated?: boolean;
+  /** There is no limit in `unit`, which is absent for all units; nor are there figures. */
+  unlimited?: boolean;
 }
 
 // eslint-disable-next-line @typescript-eslint/no-explicit-any

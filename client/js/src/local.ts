@@ -73,7 +73,7 @@ export class Local {
       l.used = l.after;
       if (l.takes) this.#windows.set(l.id, { used: l.used, ends: l.ends });
     }
-    const left = (l: Fields) => (l.allowed ? 1 - l.used / l.limit : -l.ends);
+    const left = (l: Fields) => (l.allowed ? 1 - l.used / (l.limit || 1) : -l.ends);
     const { unit, limit, windowMs, used, allowed, cost, ends } = looks.sort((a: Fields, b: Fields) => left(a) - left(b))[0];
     const resetAfterMs = ends - now;
     return decide({

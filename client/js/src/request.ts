@@ -169,7 +169,7 @@ function costsOf(costs: Costs, least: number): Costs {
 export function limitOf(given: Fields): Fields {
   need(typeof given === "object" && given, "limits: an object such as { limit: 5, per: '1m' } is wanted");
   const { per, ...limit } = given;
-  whole(limit.limit, 1, "limit");
+  whole(limit.limit, 0, "limit");
   need(limit.limit <= most, "limit: too large");
   need(per || limit.per_ms, "per: a limit needs its window");
   return typeof per === "number" ? { ...limit, per_ms: per } : { ...limit, per };

@@ -48,6 +48,7 @@ class LimitDecision:
     more_after: float
     allowed: bool
     shadow: bool  #: it only reports, and refuses nothing
+    unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Decision:
 
     allowed: bool
     counted: bool = False  #: not allowed, and the cost was taken all the same
+    unlimited: bool = False  #: rule applies without limit, and no other rule has one: the figures are 0
     rule: str = ""  #: ``inline``, or that, a slash and the namespace, of limits that came with the call
     unit: str = "requests"
     limit: int = 0
@@ -133,6 +135,7 @@ class LimitUsage:
     more_after: float
     share: int = 0  #: what there is to use where the subject is counted: limit, or the region's or the node's part of it
     leased: int = 0  #: held by nodes that may allow checks with it, and not used yet
+    unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
     estimated: bool = False  #: a node did not say how much it holds: that counts as used
 
 
@@ -212,6 +215,7 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
         limits = tuple(_limit(one) for one in found.get("limits") or ())
         decision = Decision(
             allowed=allowed,
+            unlimited=bool(found.get("unlimited")),
             rule=str(found.get("rule", "")),
             unit=str(found.get("unit", "")),
             limit=_whole(found, "limit"),
@@ -256,6 +260,7 @@ def _limit(one: dict[str, Any]) -> LimitDecision:
         more_after=_seconds(one, "more_after_ms"),
         allowed=bool(one.get("allowed")),
         shadow=bool(one.get("shadow")),
+        unlimited=bool(one.get("unlimited")),
     )
 
 
@@ -323,7 +328,7 @@ def make_headers(d: Decision, style: str) -> Mapping[str, str]:
     """Makes the rate headers of a decision that came in a batch. style says which ones the rules turn on."""
     styles = style.split()
     headers: dict[str, str] = {}
-    if not d.rule:
+    if not d.rule or d.unlimited:
         return headers
     if "ietf" in styles:
         headers.update(_ietf(d))
@@ -343,7 +348,7 @@ def _ietf(d: Decision) -> dict[str, str]:
     """
     policies, rates = [], []
     latest = 0 if d.retry_after == NEVER else math.ceil(d.retry_after) or math.inf
-    for one in sorted((one for one in d.limits if not one.shadow), key=cmp_to_key(_tighter))[:MAX_HEADER_ITEMS]:
+    for one in sorted((one for one in d.limits if not one.shadow and not one.unlimited), key=cmp_to_key(_tighter))[:MAX_HEADER_ITEMS]:
         name = quoted(one.name)
         unit = "" if one.unit == "requests" else f";qu={quoted(one.unit)}"
         quota, window = _quota(one)
@@ -424,6 +429,7 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     share=_whole(one, "share"),
                     leased=_whole(one, "leased"),
                     estimated=bool(one.get("estimated")),
+                    unlimited=bool(one.get("unlimited")),
                 )
                 for one in found.get("limits") or ()
             ),

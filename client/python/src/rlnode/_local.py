@@ -109,7 +109,7 @@ class LocalLimiter:
         for counter, cost, mode in taken:
             if passes and mode != "peek":
                 counter.used += cost
-        tightest = min(verdicts, key=lambda v: (v[0].allowed, -v[0].retry_after, v[0].remaining / v[0].limit))[0]
+        tightest = min(verdicts, key=lambda v: (v[0].allowed, -v[0].retry_after, v[0].remaining / max(1, v[0].limit)))[0]
         if tightest.allowed:
             return tightest
         found = Decision(**{**tightest.__dict__, "counted": passes, "reason": explain(tightest), "violated": (tightest.rule,)})

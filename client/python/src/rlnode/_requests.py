@@ -311,8 +311,8 @@ def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str,
             if isinstance(value, str):
                 if len(value.encode("utf-8", "replace")) > MAX_VALUE or scrub(value) != value:
                     raise RequestError(f"{at}.{name} is not text of at most {MAX_VALUE} bytes")
-            elif isinstance(value, int) and not 1 <= value <= MAX_AMOUNT:
-                raise RequestError(f"{at}.{name} is {value}; it must be 1 to {MAX_AMOUNT}")
+            elif isinstance(value, int) and not (least := int(name != "limit")) <= value <= MAX_AMOUNT:
+                raise RequestError(f"{at}.{name} is {value}; it must be {least} to {MAX_AMOUNT}")
             one[name] = value
         if "limit" not in one:
             raise RequestError(f"{at}.limit is not given")

@@ -1,0 +1,115 @@
+package limiter
+
+import (
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Rules without a limit, and limits of 0, need no counter. So every node decides them by itself, whatever happens to owners, regions
+// and memory.
+
+// Unlimited returns the hits of rules that have no limit, or none in some unit. It is valid until the Answer's next check.
+func (a *Answer) Unlimited() []rules.Hit {
+	if a.DecidedBy >= ByList {
+		return nil
+	}
+	return a.scratch.match.Unlimited
+}
+
+// UnlimitedRule returns the rule that an answer describes which no limit does: the first one that applied without limit, or nil.
+func (a *Answer) UnlimitedRule() *rules.Rule {
+	for _, h := range a.Unlimited() {
+		if !h.Rule.Shadow {
+			return h.Rule
+		}
+	}
+	return nil
+}
+
+// refuseByZero refuses the check if it has a cost for a limit of 0, and reports whether it did. No other counter is looked at, and no
+// block begins.
+func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
+	m := &a.scratch.match
+	costs, mode := q.Costs, q.Mode
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		subject := 0
+		if len(q.Subjects) > 0 {
+			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
+		}
+		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
+			continue // a descriptor has a status of its own
+		}
+		j := slices.IndexFunc(h.Limits, func(limit *rules.Limit) bool { return limit.RefusesAll() && costOf(costs, h, limit) > 0 })
+		if j < 0 {
+			continue
+		}
+
+		limit := h.Limits[j]
+		op := a.addOp(h.Rule, limit, subject)
+		op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
+		op.Shadow, op.Mode = false, mode
+		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
+		a.decideByMatching(false, ByOwner)
+		m.Hits[0] = *h
+		m.Hits[0].Limits = h.Limits[j : j+1]
+		m.Hits = m.Hits[:1]
+		a.conclude(l)
+		return true
+	}
+	return false
+}
+
+// countUnlimited counts a check for each rule that applied to it without limit, and bills it.
+func (l *Limiter) countUnlimited(q *Query, a *Answer) {
+	active, hits := a.scratch.active, a.Unlimited()
+	for i := range hits {
+		h := &hits[i]
+		limited := slices.IndexFunc(a.scratch.match.Hits, func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+		stats := active.stats[h.Rule.Index]
+		switch {
+		case limited >= 0: // it was counted with its limits
+		case q.Peeks():
+			stats.unmatched.Add(1)
+		default:
+			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
+			l.topOf(h.Rule).count(h, false, 0, q)
+		}
+		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
+			var counted []*rules.Limit
+			if limited >= 0 {
+				counted = a.scratch.match.Hits[limited].Limits
+			}
+			l.billUnlimited(q, a, h, counted)
+		}
+	}
+}
+
+// billUnlimited bills a hit without limit: requests, and every unit that both the check and the rule name, unless counted limits of
+// the same hit have billed it.
+func (l *Limiter) billUnlimited(q *Query, a *Answer, h *rules.Hit, counted []*rules.Limit) {
+	bill := func(unit string, cost int64) {
+		if slices.ContainsFunc(counted, func(limit *rules.Limit) bool { return limit.Unit == unit }) {
+			return
+		}
+		if !l.meter.Add(a.Now.Wall, h.Subject, unit, cost, 1) {
+			l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), unit, cost, 1)
+		}
+	}
+	requests := int64(1)
+	if h.Rule.CostUnitID == 0 {
+		requests = h.Cost
+	}
+	for _, c := range q.Costs {
+		switch {
+		case c.Unit == rules.Requests:
+			requests = c.Cost
+		case slices.Contains(h.Rule.Units, c.Unit):
+			bill(c.Unit, c.Cost)
+		}
+	}
+	bill(rules.Requests, requests)
+}

@@ -1,0 +1,119 @@
+package limiter
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const unlimitedRules = `
+rules:
+  - {name: free, key: [k], usage: monthly, limits: unlimited}
+  - {name: mixed, key: [m], usage: monthly, limits: [{unlimited: true, unit: tokens}, {limit: 2, per: 1440h, algorithm: fixed-window}]}
+  - {name: plan, key: [tenant], usage: monthly, tiered: true}
+  - {name: none, key: [n], block: 1h, limits: [{limit: 0, per: 1h}, {limit: 5, per: 1h, unit: tokens}]}
+tiers:
+  vip: {limits: unlimited}
+  low: {limits: [{limit: 1, per: 1440h, algorithm: fixed-window}, {limit: 100, per: 1440h, algorithm: fixed-window, unit: tokens}]}
+  closed: {limits: [{limit: 0, per: day}]}
+default_tier: low
+subjects:
+  tenant:
+    acme: {tier: vip}
+    shut: {tier: closed}
+    dear: {limits: {plan: unlimited}}
+`
+
+// billed is a Meter that sums up costs by rule and unit.
+type billed map[string]int64
+
+func (b billed) Add(int64, rules.Hash, string, int64, int64) bool { return false }
+
+func (b billed) AddNamed(_ int64, _ rules.Hash, rule string, _ []string, unit string, cost, _ int64) {
+	b[rule+"/"+unit] += cost
+}
+
+// TestUnlimited: a rule, a tier or an override without limit applies, counts nothing in memory, is never the tightest, and bills
+// requests and the units that call and rule name.
+func TestUnlimited(t *testing.T) {
+	l, bill := open(t, unlimitedRules), billed{}
+	l.UseMeter(bill)
+	ask := func(attributes []string, costs ...UnitCost) *Answer {
+		a := check(t, l, epoch, Query{Attributes: attrs(attributes...), Costs: costs})
+		return a
+	}
+	for _, attributes := range [][]string{{"k", "x"}, {"tenant", "acme"}, {"tenant", "dear"}} {
+		for range 5 {
+			a := ask(attributes, UnitCost{"tokens", 7}, UnitCost{"other", 1})
+			if !a.Allowed || a.TightestLimit() != nil || a.UnlimitedRule() == nil || a.DecidedBy != ByOwner || len(a.Limits) != 0 {
+				t.Fatalf("%v: got %+v", attributes, a)
+			}
+		}
+	}
+	if n := l.table.Stats().Counters; n != 0 {
+		t.Errorf("got %d counters, want none", n)
+	}
+	if want := (billed{"free/requests": 15, "plan/requests": 10, "plan/tokens": 70}); bill["free/requests"] != 5 || bill["plan/requests"] != want["plan/requests"] ||
+		bill["plan/tokens"] != want["plan/tokens"] || len(bill) != 3 {
+		t.Errorf("got the bill %v", bill)
+	}
+
+	// Beside other limits, it changes nothing.
+	for i, want := range []bool{true, true, false} {
+		a := ask([]string{"k", "x", "m", "y"}, UnitCost{"tokens", 1000})
+		if a.Allowed != want || a.TightestLimit() == nil || a.TightestLimit().Rule.Name != "mixed" || len(a.Unlimited()) != 2 {
+			t.Errorf("check %d: got %+v", i, a)
+		}
+	}
+	if bill["mixed/requests"] != 2 || bill["mixed/tokens"] != 2000 || bill["free/requests"] != 7 {
+		t.Errorf("got the bill %v", bill)
+	}
+	if u, err := l.Usage(&Query{Rule: "plan", Key: []string{"acme"}}); err != nil || len(u.Limits) != 0 || len(u.Unlimited) != 1 {
+		t.Errorf("usage: got %+v, %v", u, err)
+	}
+}
+
+// TestLimitOfZero: nothing but a cost of 0 is allowed, for good. No counter is used, and no block begins.
+func TestLimitOfZero(t *testing.T) {
+	l := open(t, unlimitedRules)
+	for _, q := range []Query{
+		byKey("none", "x"), byKey("plan", "shut"),
+		{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}}, Costs: []UnitCost{{"requests", 1}}}}},
+	} {
+		for range 2 {
+			expectRefusal(t, q.Rule, check(t, l, epoch, q), CostAboveLimit, algorithms.Never, "not allowed by this rule")
+		}
+	}
+	if n := l.table.Stats().Counters; n != 0 {
+		t.Errorf("got %d counters, want none", n)
+	}
+	tokens := Query{Rule: "none", Key: []string{"x"}, ByKey: true, Costs: []UnitCost{{"requests", 0}, {"tokens", 1}}}
+	if a := check(t, l, epoch, tokens); !a.Allowed || len(a.Limits) != 2 {
+		t.Errorf("tokens alone: got %+v", a.Limits)
+	}
+}
+
+// TestWithoutOwner: a node that is cut off decides rules without limit, and limits of 0, as any other.
+func TestWithoutOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, strings.ReplaceAll(unlimitedRules, "usage: monthly", "on_partition: deny")+`
+  `)
+		n := w.nodes[1]
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[2], true)
+		before := maps.Clone(w.owed)
+		if a := n.check(Query{Attributes: attrs("k", "x")}); !a.Allowed || a.DecidedBy != ByOwner {
+			t.Errorf("unlimited: got %+v", a)
+		}
+		began := time.Now()
+		expectRefusal(t, "0", n.check(byKey("none", "x")), CostAboveLimit, algorithms.Never, "not allowed")
+		if time.Since(began) > 0 || len(w.owed) != len(before) {
+			t.Error("it asked somebody")
+		}
+	})
+}
