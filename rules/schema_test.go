@@ -260,8 +260,7 @@ func TestSchema_marksMistakes(t *testing.T) {
 	for _, src := range []string{
 		"ruels: []", "version: 2", "version: x", "rules: {}", "default: maybe", "rules: [{key: [user]}]", "rules: [{name: a}]",
 		"rules: [{name: a, key: user}]", "rules: [{name: a, key: [user], limits: {limit: 1, per: 1m}}]", "rules: [{name: a, key: [[[user]]]}]",
-		"rules: [{name: a, key: [user], limits: [{limit: 0, per: 1m}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1.5, per: 1m}]}]",
-		"rules: [{name: a, key: [user], limits: [{limit: 1}]}]", "rules: [{name: a, key: [user], limits: [{per: 1m}]}]",
+		"rules: [{name: a, key: [user], limits: [{limit: -1, per: 1m}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1.5, per: 1m}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 60}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1, per: 1 minute}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 1m, algorithm: bucket}]}]",
 		rule(", shadow: 1"), rule(", block: 5"), rule(", block: [5m, 1]"), rule(", matches: {}"), rule(", match: [x]"), rule(", match: {a: {b: c}}"),
