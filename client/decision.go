@@ -264,7 +264,7 @@ func (a *answer) decision() (Decision, error) {
 	d := Decision{
 		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
 		Remaining: max(a.Remaining, 0),
-		Window: millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
+		Window:    millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
 		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
 		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
 	}
