@@ -120,7 +120,7 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		if h.Rule.Scope == rules.GlobalScope {
 			if needs := ls.needsAhead(a, h, first); needs != nil {
-				ls.ask(q, h, needs, a.Now.Steady)
+				ls.ask(q, h, needs)
 			}
 		}
 		first += len(h.Limits)
@@ -227,7 +227,7 @@ func (ls *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
-		question := ls.ask(q, h, needs, steady)
+		question := ls.ask(q, h, needs)
 		if question == nil {
 			return false
 		}
@@ -290,33 +290,25 @@ func (s *shortage) isBusy() bool { return s.question != nil || s.waiters > 0 }
 
 // ask tells the owner of h's subject what it needs, unless a question about it is under way. It returns the question; nil if there
 // is nobody to ask.
-func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed, steady int64) *loanQuestion {
+func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m, la := ls.limiter.membership, &ls.askers
-	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
+	subject := h.Subject.Hi // h is valid only until its check ends
+	r := m.Ownership.Route(ring.PartitionOf(subject))
 	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return nil
 	}
 
-	la.mu.Lock()
-	s := la.shortageOf(h.Subject.Hi)
-	if s == nil || s.question != nil {
-		defer la.mu.Unlock()
-		if s == nil {
-			return nil
-		}
-		return s.question
+	s, one, isNew := la.begin(subject, slices.ContainsFunc(needs, func(n loanNeed) bool { return n.cost > 0 }))
+	if !isNew {
+		return one
 	}
-	one := &loanQuestion{done: make(chan struct{}), urgent: slices.ContainsFunc(needs, func(n loanNeed) bool { return n.cost > 0 })}
-	s.question = one
-	la.mu.Unlock()
 
 	body := borrowRequest{subjectRef: subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name, Key: subjectKey(h, q)}, needs: needs}
 	if here {
-		ls.borrow(&body, func(answer borrowReply) { ls.learn(h.Subject.Hi, s, answer) })
+		ls.borrow(&body, func(answer borrowReply) { ls.learn(subject, s, answer) })
 		return one
 	}
-	subject := h.Subject.Hi // h is valid only until its check ends
 	m.Peers.Go(r.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
 		var answer borrowReply
 		if err == nil {
@@ -328,6 +320,22 @@ func (ls *loans) ask(q *Query, h *rules.Hit, needs []loanNeed, steady int64) *lo
 		ls.learn(subject, s, answer)
 	})
 	return one
+}
+
+// begin returns the question about a subject that is under way, or begins one: the caller must then ask it. The question is nil if
+// there is no room.
+func (la *loanAskers) begin(subject uint64, urgent bool) (s *shortage, one *loanQuestion, isNew bool) {
+	la.mu.Lock()
+	defer la.mu.Unlock()
+	s = la.shortageOf(subject)
+	if s == nil || s.question != nil {
+		if s != nil {
+			one = s.question
+		}
+		return s, one, false
+	}
+	s.question = &loanQuestion{done: make(chan struct{}), urgent: urgent}
+	return s, s.question, true
 }
 
 // learn records the answer to the question about s, and wakes those that wait for it.
