@@ -231,7 +231,7 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 }
 
 // Reserve takes q's costs as an estimate of a cost that is not known yet, such as the tokens of an answer; Settle
-// corrects it later. If a reservation is not settled within ttl, the estimate stays charged. ttl is rounded up to
+// corrects it later. What becomes of a reservation that is not settled within ttl, q.OnExpiry says. ttl is rounded up to
 // milliseconds; 0 means one minute.
 //
 // The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work that it was made
@@ -296,6 +296,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 		Settled   bool             `json:"settled"`
 		Costs     map[string]int64 `json:"costs"`
 		Remaining int64            `json:"remaining"`
+		Expired   bool             `json:"expired"`
 	}
 	if r.status != http.StatusOK {
 		return Settlement{}, r.problem()
@@ -303,7 +304,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if err := r.decode(&s); err != nil {
 		return Settlement{}, err
 	}
-	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining}, nil
+	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining, Expired: s.Expired}, nil
 }
 
 // Adjust adds n requests to what a subject has used of a rule's limits, without a decision: a penalty, which may become a

@@ -134,6 +134,7 @@ type Settlement struct {
 	Settled   bool
 	Costs     map[string]int64 // per unit, as settled; for a repeated call, those of the first
 	Remaining int64
+	Expired   bool // it came after the reservation's end
 }
 
 // Usage is what a subject has used of its limits.

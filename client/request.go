@@ -125,11 +125,36 @@ type Request struct {
 	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
 
+	// OnExpiry says, in Reserve, what becomes of a reservation that nobody settles in time. The zero OnExpiry leaves it charged.
+	OnExpiry OnExpiry
+
 	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other checks ignore it. Within a minute, calls for
 	// one subject with the same id, of at most 64 bytes, take effect once and get the same answer, whichever client makes them,
 	// unless the subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error
 	// with the Code "request-id-reused" means that an earlier call with this id asked for something else.
 	RequestID string
+}
+
+// OnExpiry says what becomes of a reservation that nobody settles in time.
+type OnExpiry struct {
+	// Refund gives all of it back but Costs, which are by unit and stay charged, each at most what was reserved. If there are Costs, a
+	// unit that they don't name stays as reserved.
+	Refund bool
+	Costs  map[string]int64
+}
+
+// append appends e as a field.
+func (e *OnExpiry) append(b []byte) ([]byte, error) {
+	switch {
+	case !e.Refund && len(e.Costs) > 0:
+		return nil, fmt.Errorf("%w: OnExpiry has Costs, but Refund is false", ErrRequest)
+	case !e.Refund:
+		return b, nil
+	case len(e.Costs) == 0:
+		return append(b, `"on_expiry":"refund",`...), nil
+	}
+	b, err := appendCosts(append(b, `"on_expiry":{"costs":`...), e.Costs)
+	return append(b, `},`...), err
 }
 
 // Validate returns an error that wraps ErrRequest if r is so wrong that no node could decide it.
@@ -291,6 +316,9 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		b = append(b, ',')
 	}
 	if ttl > 0 {
+		if b, err = r.OnExpiry.append(b); err != nil {
+			return nil, err
+		}
 		b = append(b, `"ttl_ms":`...)
 		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
 	}

@@ -82,7 +82,7 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	if err != nil {
 		return client.Settlement{}, n.toClientError(err)
 	}
-	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining)}
+	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining), Expired: out.Expired}
 	for _, c := range out.Costs {
 		s.Costs[c.Unit] = c.Cost
 	}
@@ -258,7 +258,13 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
 	default:
 		i.RequestID = q.RequestID
-		o.id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
+		if q.OnExpiry.Refund {
+			i.OnExpiry = &limiter.OnExpiry{}
+			i.OnExpiry.Costs, err = appendUnitCosts(nil, q.OnExpiry.Costs)
+		}
+		if err == nil {
+			o.id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
+		}
 	}
 	if err != nil {
 		err = n.toClientError(err)

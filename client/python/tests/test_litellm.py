@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -35,6 +36,14 @@ class Model(CustomLLM):  # type: ignore[misc]
         return await self.answer(more)
 
     async def astreaming(self, *_: Any, **more: Any) -> AsyncIterator[Any]:
+        if "long" in more["model"]:
+            Model.asked += 1
+            for i in range(100):
+                if i == 3 and "breaks" in more["model"]:
+                    raise litellm.InternalServerError("it breaks", llm_provider="fake", model=more["model"])
+                yield {"text": "word ", "is_finished": False, "finish_reason": "", "index": 0, "tool_use": None, "usage": None}
+                if i >= 3:
+                    await asyncio.sleep(60)
         await self.answer(more)
         for i in range(3):
             usage = {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30} if i == 2 else None
@@ -42,7 +51,7 @@ class Model(CustomLLM):  # type: ignore[misc]
 
     async def answer(self, more: Any) -> Any:
         Model.asked += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(60 if "slow" in more["model"] else 0)
         if "fail" in more["model"]:
             raise litellm.InternalServerError("it fails", llm_provider="fake", model=more["model"])
         completion = more["optional_params"].get("max_tokens", 50)
@@ -88,6 +97,15 @@ async def until(ok: Callable[[], Awaitable[bool]]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("not within 20 s")
+
+
+def asked(times: int) -> Callable[[], Awaitable[bool]]:
+    """Returns whether the model was asked that often."""
+
+    async def enough() -> bool:
+        return Model.asked >= times
+
+    return enough
 
 
 async def used(client: AsyncClient, namespace: str, key: str, limits: Any) -> int:
@@ -148,6 +166,100 @@ def test_streams_settle_at_their_end(node: Node) -> None:
         assert not callback._open
 
     run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_what_ends_early_is_settled_by_what_was_delivered(node: Node) -> None:
+    """Streams that are closed or dropped, tasks cancelled in mid-stream, calls cancelled or timed out, a provider that fails."""
+    limits: Any = [{"limit": 1_000_000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        async def ask(user: str, model: str = "fake/long") -> Any:
+            return await litellm.acompletion(model=model, messages=MESSAGES, max_tokens=2000, user=user, stream="long" in model)
+
+        async def read(stream: Any, chunks: int) -> None:
+            for _ in range(chunks):
+                await anext(stream)
+
+        async def until_used(user: str, least: int, most: int) -> None:
+            async def settled() -> bool:
+                return not callback._open and least <= await used(callback.client, namespace, user, limits) <= most
+
+            await until(settled)
+
+        prompt = litellm.token_counter(model="fake/long", messages=MESSAGES)
+        for _ in range(20):
+            stream = await ask("closed")
+            await read(stream, 3)
+            await stream.aclose()
+        await until_used("closed", 20 * (prompt + 3), 20 * (prompt + 8))
+
+        stream = await ask("dropped")
+        await read(stream, 3)
+        del stream
+        gc.collect()
+        await until_used("dropped", prompt + 3, prompt + 8)
+
+        async def reads_on() -> None:
+            stream = await ask("cancelled")
+            await read(stream, 5)
+
+        tasks = [asyncio.create_task(reads_on()) for _ in range(5)]
+        await until(asked(26))
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until_used("cancelled", 5 * (prompt + 3), 5 * (prompt + 8))
+
+        tasks = [asyncio.create_task(ask("calls", "fake/slow")) for _ in range(3)]
+        await until(asked(29))
+        assert await used(callback.client, namespace, "calls", limits) > 6000
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until_used("calls", 0, 0)
+
+        try:
+            await asyncio.wait_for(ask("late", "fake/slow"), 0.3)
+            raise AssertionError("it did not time out")
+        except asyncio.TimeoutError:
+            pass
+        gc.collect()
+        await until_used("late", 0, 0)
+
+        with pytest.raises(Exception, match="breaks"):
+            await read(await ask("fails", "fake/long-breaks"), 9)
+        await until_used("fails", prompt + 3, prompt + 8)
+        with pytest.raises(litellm.InternalServerError):
+            await ask("fails at once", "fake/fail")
+        await until_used("fails at once", 0, 0)
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_cached_tokens_need_not_count(node: Node) -> None:
+    limits: Any = [{"limit": 3000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        await litellm.acompletion(model="fake/m", messages=MESSAGES, max_tokens=40, user="c")
+
+        async def settled() -> bool:
+            return not callback._open and await used(callback.client, namespace, "c", limits) == 43
+
+        await until(settled)
+
+    run(
+        lambda: RlnodeCallback(
+            client=AsyncClient(node.url, on_error="closed", timeout=30),
+            limits=limits,
+            namespace=namespace,
+            used=lambda usage: usage.total_tokens - 7,
+            on_expiry="refund",
+        ),
+        main,
+    )
 
 
 def test_failures_give_back(node: Node) -> None:

@@ -272,9 +272,17 @@ class AsyncClient:
         more["mode"] = "count"
         return await self._attach().check(question(rule, key, **more))
 
-    async def reserve(self, rule: str | None = None, key: Key | None = None, *, ttl: float | None = None, **more: Unpack[Check]) -> Reservation:
+    async def reserve(
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        ttl: float | None = None,
+        on_expiry: str | Mapping[str, int] | None = None,
+        **more: Unpack[Check],
+    ) -> Reservation:
         """See Client.reserve."""
-        return await self._attach().reserve(question(rule, key, **more), ttl)
+        return await self._attach().reserve(question(rule, key, **more), ttl, on_expiry)
 
     async def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """See Client.settle."""

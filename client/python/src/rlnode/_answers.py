@@ -117,6 +117,7 @@ class Settlement:
     settled: bool = False
     costs: Mapping[str, int] = field(default_factory=dict)  #: by unit; a repeated call gets those of the first
     remaining: int = 0
+    expired: bool = False  #: it came after the reservation's end
 
 
 @dataclass(frozen=True)
@@ -398,7 +399,7 @@ def settlement_of(reply: Reply) -> Settlement:
     found = reply.json()
     try:
         costs = {str(unit): int(n) for unit, n in (found.get("costs") or {}).items()}
-        return Settlement(bool(found.get("settled")), costs, _whole(found, "remaining"))
+        return Settlement(bool(found.get("settled")), costs, _whole(found, "remaining"), bool(found.get("expired")))
     except (TypeError, ValueError, AttributeError) as e:
         raise BadAnswerError(f"{reply.node}: {e}") from e
 

@@ -21,7 +21,7 @@ from ._answers import Decision, Reply, Reservation, Settlement, Usage
 from ._http import ResponseReader, request
 from ._local import LocalLimiter
 from ._options import Address, Options
-from ._requests import DEFAULT_TTL, Question, costs_of, encode, ttl_ms, with_id
+from ._requests import DEFAULT_TTL, Question, costs_of, encode, expiry_of, ttl_ms, with_id
 from .errors import (
     BadAnswerError,
     ClosedError,
@@ -241,8 +241,10 @@ class Core:
         if question.wait and decision.allowed and decision.delay > 0 and not await self.runtime.pause(decision.delay):
             raise ClosedError("the client was closed while a check waited for its turn")
 
-    async def reserve(self, question: Question, ttl: float | None) -> Reservation:
+    async def reserve(self, question: Question, ttl: float | None, on_expiry: object = None) -> Reservation:
         fields = {**question.fields, "ttl_ms": ttl_ms(DEFAULT_TTL if ttl is None else ttl)}
+        if on_expiry is not None:
+            fields["on_expiry"] = expiry_of(on_expiry)
         try:
             reply = await self._tell("/v1/reserve", encode(fields), True, self._budget(question.timeout))
             reserved = answers.reservation_of(reply, question)

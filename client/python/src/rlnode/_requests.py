@@ -382,6 +382,15 @@ def ttl_ms(ttl: float) -> int:
     return ceil(round(ttl * 1000, 6))
 
 
+def expiry_of(on_expiry: object) -> object:
+    """Returns what becomes of a reservation that nobody settles, in a node's form."""
+    if isinstance(on_expiry, Mapping):
+        return {"costs": costs_of(on_expiry)}
+    if on_expiry not in ("charge", "refund"):
+        raise RequestError(f"on_expiry is {on_expiry!r}; it must be charge, refund, or costs by unit")
+    return on_expiry
+
+
 def value_of(value: object, where: str) -> str | None:
     """Returns what a value of a key or an attribute counts as; None if it is absent."""
     if value is None:

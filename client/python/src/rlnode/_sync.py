@@ -285,9 +285,21 @@ class Client:
         more["mode"] = "count"
         return run(self._core.check(question(rule, key, **more)))
 
-    def reserve(self, rule: str | None = None, key: Key | None = None, *, ttl: float | None = None, **more: Unpack[Check]) -> Reservation:
-        """Takes the costs as an estimate, which settle corrects. What is not settled within ttl (60 s) stays charged."""
-        return run(self._core.reserve(question(rule, key, **more), ttl))
+    def reserve(
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        ttl: float | None = None,
+        on_expiry: str | Mapping[str, int] | None = None,
+        **more: Unpack[Check],
+    ) -> Reservation:
+        """Takes the costs as an estimate, which settle corrects.
+
+        What is not settled within ttl (60 s) stays charged. With on_expiry "refund" it comes back, and with costs by unit
+        these stay charged.
+        """
+        return run(self._core.reserve(question(rule, key, **more), ttl, on_expiry))
 
     def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """Replaces a reservation's estimate by what was really used, by unit.

@@ -10,8 +10,10 @@ LiteLLM asks nobody before a synchronous one.
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -32,12 +34,96 @@ MARK = "rlnode_call"  # in a call's metadata: which reservation is its
 Who = Mapping[str, str]
 
 
+class _Arguments(dict[str, Any]):
+    """The arguments of a call. LiteLLM's function holds them until it returns or is cancelled: a dict says so when it goes."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Open:
+    """A call under way."""
+
+    def __init__(self, reserved: Reservation) -> None:
+        self.reserved = reserved
+        self.loop = asyncio.get_running_loop()
+        self.forget: Callable[[], None] = lambda: None  # no longer watches the caller's task
+        self.answered = False  # LiteLLM is about to log it
+        self.finished = False  # so is its stream
+        self.chunks: list[list[Any]] = []  # of its streams: a router has one around another
+        self.messages: Any = None
+
+    def delivered(self) -> int:
+        """Returns the tokens of a stream up to here, with the prompt's; 0 if nothing came."""
+        chunks = max(self.chunks, key=len, default=[])
+        if not chunks:
+            return 0
+        try:
+            whole = litellm.stream_chunk_builder(chunks=list(chunks), messages=self.messages)
+            return int(getattr(getattr(whole, "usage", None), "total_tokens", 0) or 0)
+        except Exception as e:  # chunks of any provider
+            LOGGER.info("the tokens of a stream that was closed can't be counted: %s", e)
+            return 0
+
+
+CALLBACKS: weakref.WeakSet[RlnodeCallback] = weakref.WeakSet()
+
+
+def _watch_streams() -> None:
+    """Has LiteLLM's streams say when they begin and end: it tells no callback that one was closed or cancelled."""
+    from litellm.litellm_core_utils.streaming_handler import CustomStreamWrapper as Stream
+
+    if getattr(Stream, "rlnode_watches", False):
+        return
+    begin, go_on, close = Stream.__init__, Stream.__anext__, Stream.aclose
+
+    def call_of(stream: Any) -> tuple[RlnodeCallback, str] | None:
+        details = getattr(getattr(stream, "logging_obj", None), "model_call_details", None) or {}
+        for callback in list(CALLBACKS):
+            mark = callback._mark_of(details.get("litellm_params") or {})
+            if mark is not None:
+                return callback, mark
+        return None
+
+    def __init__(self: Any, *args: Any, **more: Any) -> None:
+        begin(self, *args, **more)
+        call = call_of(self)
+        if call is not None:
+            call[0]._begin_stream(call[1], self)
+
+    async def __anext__(self: Any) -> Any:
+        try:
+            return await go_on(self)
+        except StopAsyncIteration:
+            call = call_of(self)
+            if call is not None:
+                call[0]._open[call[1]].finished = True
+            raise
+        except BaseException as e:
+            call = call_of(self)
+            in_router = "model_group" in (((self.logging_obj.model_call_details.get("litellm_params") or {}).get("metadata")) or {})
+            if call is not None and not (in_router and isinstance(e, Exception)):  # a router may try another model
+                call[0]._end_stream(call[1])
+            raise
+
+    async def aclose(self: Any) -> None:
+        try:
+            await close(self)
+        finally:
+            call = call_of(self)
+            if call is not None:
+                call[0]._end_stream(call[1])
+
+    Stream.__init__, Stream.__anext__, Stream.aclose = __init__, __anext__, aclose
+    Stream.rlnode_watches = True
+
+
 class RlnodeCallback(CustomLogger):  # type: ignore[misc]
     """Limits what LiteLLM's callers use.
 
     Each call reserves an estimate of its tokens, so calls that run at the same time can't exceed a budget together. What was
-    really used is settled when LiteLLM logs the call; a call that fails gives its estimate back. A reservation that nobody
-    settles, because a stream was abandoned, stays charged.
+    really used is settled when LiteLLM logs the call; a call that fails or is cancelled gives its estimate back. A stream that
+    is closed, cancelled or dropped early, or fails, is settled by what was delivered. If the process ends before that,
+    on_expiry says what becomes of the estimate.
 
     Args:
         client: An AsyncClient; or else nodes, token and on_error, of which one is made.
@@ -54,6 +140,9 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         ttl: Seconds within which a call has to end for its use to be settled.
         estimate: Returns the tokens that a call may use. If left out: those of the prompt, by LiteLLM's own counter, and
             max_tokens, or default_max_tokens where a call does not say.
+        used: Returns the tokens that count of what a call has used: of LiteLLM's usage, which has those of the prompt that the
+            provider had cached in prompt_tokens_details. If left out: all of them.
+        on_expiry: What becomes of an estimate that is not settled within ttl: "charge", "refund", or the costs that stay charged.
         default_max_tokens: See estimate.
     """
 
@@ -72,6 +161,8 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         unit: str = "tokens",
         ttl: float = 600.0,
         estimate: Callable[[Mapping[str, Any]], int] | None = None,
+        used: Callable[[Any], int] | None = None,
+        on_expiry: str | Mapping[str, int] | None = None,
         default_max_tokens: int = 1024,
     ) -> None:
         super().__init__()
@@ -81,10 +172,16 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         self.rule, self.key, self.attributes, self.limits, self.namespace = rule, key, attributes, limits, namespace
         self.unit, self.ttl, self.default_max_tokens = unit, ttl, default_max_tokens
         self.estimate = estimate or self._estimate
-        self._open: OrderedDict[str, Reservation] = OrderedDict()  # by mark, at most MAX_OPEN
+        self.used, self.on_expiry = used, on_expiry
+        self._open: OrderedDict[str, _Open] = OrderedDict()  # by mark, at most MAX_OPEN
+        self._tasks: set[asyncio.Task[None]] = set()
+        CALLBACKS.add(self)
+        _watch_streams()
 
     async def close(self) -> None:
-        """Closes the client."""
+        """Settles what has ended, and closes the client."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2)
         await self.client.close()
 
     # Before a call
@@ -121,13 +218,17 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
                 asked = httpx.Request("POST", "https://litellm.ai")
                 response = httpx.Response(429, headers=dict(reserved.headers), request=asked)
             raise litellm.RateLimitError(reserved.reason, llm_provider="rlnode", model=str(kwargs.get("model", "")), response=response)
-        self._mark(kwargs, reserved)
-        return kwargs
+        mark = self._mark(kwargs, reserved)
+        held = _Arguments(kwargs)
+        weakref.finalize(held, self._on_loop, mark, self._check_ended).atexit = False
+        return held
 
     async def _reserve(self, data: Mapping[str, Any], who: Mapping[str, Any]) -> Reservation:
         known = {name: str(value) for name, value in who.items() if value}
         costs = {self.unit: max(0, int(self.estimate(data)))}
         more: dict[str, Any] = {"costs": costs, "ttl": self.ttl, "headers": True, "request_id": uuid4().hex}
+        if self.on_expiry is not None:
+            more["on_expiry"] = self.on_expiry
         try:
             if self.limits is not None:
                 key = self.key(known) if self.key is not None else known.get("api_key") or known.get("user") or "all"
@@ -157,12 +258,22 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         most = data.get("max_completion_tokens") or data.get("max_tokens") or self.default_max_tokens
         return prompt + _whole(most, self.default_max_tokens) * max(1, _whole(data.get("n"), 1))
 
-    def _mark(self, data: dict[str, Any], reserved: Reservation) -> None:
+    def _mark(self, data: dict[str, Any], reserved: Reservation) -> str:
         mark = uuid4().hex
         data["metadata"] = {**(data.get("metadata") or {}), MARK: mark}
-        self._open[mark] = reserved
+        call = self._open[mark] = _Open(reserved)
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
+        task = asyncio.current_task()
+        if task is not None:
+
+            def ended(task: asyncio.Task[Any]) -> None:
+                if task.cancelled() or not data.get("stream"):
+                    self._on_loop(mark, self._check_ended if not task.cancelled() else self._end_stream)
+
+            task.add_done_callback(ended)
+            call.forget = lambda: (task.remove_done_callback(ended), None)[1]
+        return mark
 
     def _mark_of(self, data: Mapping[str, Any]) -> str | None:
         """Returns the mark of a call. One that a stranger made up is none."""
@@ -174,14 +285,63 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
 
     # After a call
 
+    def _on_loop(self, mark: str, do: Callable[[str], None]) -> None:
+        """Does something about a call that is still under way, from wherever."""
+        call = self._open.get(mark)
+        if call is not None and not call.loop.is_closed():
+            call.loop.call_soon_threadsafe(do, mark)
+
+    def _check_ended(self, mark: str) -> None:
+        """Releases a call whose function has ended, unless it has answered or streams: it failed or was cancelled."""
+        call = self._open.get(mark)
+        if call is not None and not call.answered and not call.chunks:
+            self._end_stream(mark)
+
+    def _begin_stream(self, mark: str, stream: Any) -> None:
+        call = self._open[mark]
+        call.chunks.append(stream.chunks)
+        call.messages = getattr(stream, "messages", None)
+        weakref.finalize(stream, self._on_loop, mark, self._end_stream).atexit = False
+
+    def _end_stream(self, mark: str) -> None:
+        """Settles a call that has ended by what it has delivered, unless LiteLLM is about to log it."""
+        call = self._open.get(mark)
+        if call is None or call.finished or call.answered:
+            return
+        used = call.delivered()
+        settling: Coroutine[Any, Any, None] = self._settle(mark, {self.unit: used} if used else {})
+        task = call.loop.create_task(settling)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def async_post_call_success_deployment_hook(self, request_data: dict[str, Any], response: Any, call_type: Any) -> Any:
+        """Notes that a call has answered: LiteLLM logs it next."""
+        mark = self._mark_of(request_data)
+        if mark is not None:
+            self._open[mark].answered = True
+        return response
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+    ) -> AsyncIterator[Any]:
+        """Passes on a stream of the proxy, and settles it if its caller hangs up."""
+        try:
+            async for chunk in response:
+                yield chunk
+        except (GeneratorExit, asyncio.CancelledError):
+            mark = self._mark_of(request_data)
+            if mark is not None:
+                self._end_stream(mark)
+            raise
+
     async def async_log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles what a call has used; of a stream this is its end."""
         mark = self._mark_of(kwargs.get("litellm_params") or {})
         if mark is None:
             return
-        used = _used(kwargs, response_obj)
+        used = self._used(kwargs, response_obj)
         if used is None:
-            self._open.pop(mark)  # it stays as reserved
+            self._open.pop(mark).forget()  # it stays as reserved
             return
         await self._settle(mark, {self.unit: used})
 
@@ -191,7 +351,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         mark = self._mark_of(params)
         if mark is None or params.get("proxy_server_request"):
             return
-        used = _used(kwargs, response_obj)
+        used = self._used(kwargs, response_obj) or self._open[mark].delivered()
         await self._settle(mark, {self.unit: used} if used else {})
 
     async def async_post_call_failure_hook(
@@ -200,27 +360,33 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         """Gives back what a call of the proxy reserved that failed."""
         mark = self._mark_of(request_data)
         if mark is not None:
-            await self._settle(mark, {})
+            used = self._open[mark].delivered()
+            await self._settle(mark, {self.unit: used} if used else {})
 
     async def async_post_call_response_headers_hook(self, data: dict[str, Any], *_: Any, **__: Any) -> dict[str, str] | None:
         """Returns the rate headers of a call of the proxy."""
         mark = self._mark_of(data)
-        return dict(self._open[mark].headers) if mark is not None else None
+        return dict(self._open[mark].reserved.headers) if mark is not None else None
 
     async def _settle(self, mark: str, costs: Mapping[str, int]) -> None:
-        reserved = self._open.pop(mark)
+        call = self._open.pop(mark, None)
+        if call is None:
+            return
+        call.forget()
         try:
-            await self.client.settle(reserved.id, costs)
+            await self.client.settle(call.reserved.id, costs)
         except RlnodeError as e:
             LOGGER.warning("a reservation stays charged, since it can't be settled: %s", e)
 
-
-def _used(kwargs: Mapping[str, Any], response: Any) -> int | None:
-    """Returns the tokens that a call has used, if LiteLLM knows it."""
-    used = (kwargs.get("standard_logging_object") or {}).get("total_tokens")
-    if not used:
-        used = getattr(getattr(response, "usage", None), "total_tokens", None) or used
-    return used if isinstance(used, int) else None
+    def _used(self, kwargs: Mapping[str, Any], response: Any) -> int | None:
+        """Returns the tokens that a call has used, if LiteLLM knows it."""
+        usage = getattr(response, "usage", None)
+        if self.used is not None and usage is not None:
+            return max(0, int(self.used(usage)))
+        used = (kwargs.get("standard_logging_object") or {}).get("total_tokens")
+        if not used:
+            used = getattr(usage, "total_tokens", None) or used
+        return used if isinstance(used, int) else None
 
 
 def _whole(value: Any, otherwise: int) -> int:

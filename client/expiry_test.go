@@ -1,0 +1,32 @@
+package client
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a reservation says of its end, and which modes a request may have, as a node reads it.
+func TestRequest_OnExpiry(t *testing.T) {
+	for _, tt := range []struct {
+		end  OnExpiry
+		want string // "": an error
+	}{
+		{OnExpiry{}, `{"rule":"r","ttl_ms":1000}`},
+		{OnExpiry{Refund: true}, `{"rule":"r","on_expiry":"refund","ttl_ms":1000}`},
+		{OnExpiry{Refund: true, Costs: map[string]int64{"tokens": 5}}, `{"rule":"r","on_expiry":{"costs":{"tokens":5}},"ttl_ms":1000}`},
+		{OnExpiry{Costs: map[string]int64{"tokens": 5}}, ""},
+		{OnExpiry{Refund: true, Costs: map[string]int64{"tokens": -5}}, ""},
+	} {
+		q := Request{Rule: "r", OnExpiry: tt.end}
+		b, err := q.append(nil, time.Second)
+		if string(b) != tt.want || (err != nil) != (tt.want == "") {
+			t.Errorf("%+v: got %s, %v, want %s", tt.end, b, err, tt.want)
+		}
+	}
+
+	q := Request{Rule: "r", Mode: AtMostMode, Costs: map[string]int64{"tokens": 9}}
+	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) || q.granted() != 9 {
+		t.Errorf("got %s, %v, %d granted", b, err, q.granted())
+	}
+}
