@@ -160,7 +160,8 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 		return nil, asErrors(err)
 	}
 	v.When = toMillisecond(v.When)
-	v.By, v.What, v.Message = truncate(v.By, maxBy), truncate(v.What, maxWhat), truncate(v.Message, MaxMessage)
+	v.By, v.What = truncate(v.By, maxBy), truncate(v.What, maxWhat)
+	v.Message = truncate(v.Message, MaxMessage)
 	v.Via, v.Applied = truncate(v.Via, maxWhat), min(max(v.Applied, 0), v.Number)
 	return h.withVersion(v, doc)
 }

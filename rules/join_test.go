@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -58,10 +59,8 @@ func TestJoin_Mistakes(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
 			continue
 		}
-		got := mistakes[0].File + ":" + strings.TrimPrefix(strings.Join(strings.Fields(mistakes[0].Error()), " "), "")
-		name, rest, _ := strings.Cut(got, ":")
-		line, _, _ := strings.Cut(rest, ":")
-		if got = name + ":" + line + ": " + mistakes[0].Message; !strings.HasPrefix(got, test.want) {
+		got := fmt.Sprintf("%s:%d: %s", mistakes[0].File, mistakes[0].Line, mistakes[0].Message)
+		if !strings.HasPrefix(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 	}

@@ -50,6 +50,7 @@ type Server struct {
 	server *http.Server
 	pages  *pageGuard
 	writes chan struct{} // holds an element for each write in progress
+	diffs  chan struct{} // and one for each comparison of documents
 	// exports holds an element for each export in progress.
 	exports chan struct{}
 	done    chan error // Serve's result
@@ -148,7 +149,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
 	s := &Server{
-		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
+		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), diffs: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
 		conns: doors.Track(doors.Places(adminSlots, placeParts, placeMemory)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{

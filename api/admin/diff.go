@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // Difference is the answer to POST /v1/rules/diff: what a document changes, and what that means.
@@ -20,13 +21,19 @@ type Difference struct {
 	Changed bool         `json:"changed"`
 	Summary []string     `json:"summary"` // sentences for people
 	Changes []RuleChange `json:"changes"`
+	// LeftOut is how many changes of subjects and list entries there are beyond maxSmallChanges.
+	LeftOut int `json:"left_out,omitempty"`
 	// Outside has the versions since the last document that was written as a whole whose changes the other document lacks,
 	// oldest first: pieces, and what the dashboard wrote. OutsidePieces has these changes.
 	Outside       []rules.Version     `json:"outside,omitempty"`
 	OutsidePieces []rules.PieceChange `json:"outside_pieces,omitempty"`
 	// UseUnknown says why every rule counts as in use. It is empty if their use is known.
-	UseUnknown []string      `json:"use_unknown,omitempty"`
-	Warnings   []rules.Error `json:"warnings,omitempty"`
+	UseUnknown []string `json:"use_unknown,omitempty"`
+	// Asleep is how many entries name a tier or a rule that the other document lacks. They wake when the name is back.
+	Asleep   int           `json:"asleep,omitempty"`
+	Warnings []rules.Error `json:"warnings,omitempty"`
+
+	newlyAsleep []string // the entries that sleep only under the other document, such as "tenant=acme"
 }
 
 // RuleChange is a piece that changes, and how a rule is used.
@@ -58,8 +65,8 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 		return api.Errorf(api.MissingKey, "the body is empty: send a document, or name two versions, ?from=12&to=14")
 	}
 
-	// Two documents are read and compared: as much work as a write.
-	release, err := acquire(r, s.writes)
+	// Two documents are read and compared: as much work as a write, which it must not hold up.
+	release, err := acquire(r, s.diffs)
 	if err != nil {
 		return err
 	}
@@ -117,8 +124,16 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 	changes := rules.Diff(before, after)
 	use := s.useOfRules()
 	d.UseUnknown = s.reasonsUnknown(use)
-	d.Changed, d.Changes, d.Warnings = len(changes) > 0, []RuleChange{}, after.Warnings()
+	d.Changed, d.Changes = len(changes) > 0, []RuleChange{}
+	d.Warnings = after.Warnings()
+	small := 0
 	for _, c := range changes {
+		if isSmall(&c) {
+			if small++; small > maxSmallChanges {
+				d.LeftOut++
+				continue
+			}
+		}
 		one := RuleChange{PieceChange: c}
 		if c.Kind == rules.KindRule && c.Change != rules.Added {
 			one.Checks = use.Checks[c.Name]
@@ -131,7 +146,16 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 		d.Changes = append(d.Changes, one)
 	}
 	s.findOutside(d, before, after)
+	s.findAsleep(d, before, after)
 	d.Summary = d.summarize()
+}
+
+// maxSmallChanges bounds the changes of subjects and list entries in an answer. There may be 100,000 of them.
+const maxSmallChanges = 1000
+
+// isSmall reports whether a change is one of those of which there may be very many.
+func isSmall(c *rules.PieceChange) bool {
+	return c.Kind == rules.KindSubject || c.Kind == rules.KindDeny || c.Kind == rules.KindAllow
 }
 
 // useOfRules asks all nodes and regions which rules were used in the last hour.
@@ -192,6 +216,43 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 		since = slices.DeleteFunc(since, func(v rules.Version) bool { return !touches(v) })
 	}
 	d.Outside = since
+	d.OutsidePieces = d.OutsidePieces[:min(len(d.OutsidePieces), maxSmallChanges)]
+}
+
+// findAsleep finds the entries that sleep under a document.
+func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
+	set := s.doors.Decider.Rules()
+	if set == nil || set.Entries() == nil || !d.Changed {
+		return
+	}
+	under := func(doc *rules.Document) *rules.Set {
+		if doc == nil || doc == set.Document {
+			return set
+		}
+		other, err := rules.Compile(doc, set.Version)
+		if err != nil {
+			return set // writing it reports the error
+		}
+		return other.WithEntries(set.Entries(), nil)
+	}
+	was, is := under(before), under(after)
+	d.Asleep = is.Asleep()
+	if d.Asleep == 0 {
+		return
+	}
+	for _, e := range set.Entries().Sorted() {
+		if is.IsAsleep(e) && !was.IsAsleep(e) {
+			d.newlyAsleep = append(d.newlyAsleep, nameOf(e))
+		}
+	}
+}
+
+// nameOf names the subject of an entry that may sleep.
+func nameOf(e *entries.Entry) string {
+	if e.Kind == entries.Block {
+		return fmt.Sprintf("a block of %q by rule %s", e.Key, e.Rule)
+	}
+	return fmt.Sprintf("%s=%q", e.Attribute, e.Value)
 }
 
 // changesPiece reports whether a version described by what, such as "delete rule login", may have changed a piece.
@@ -245,6 +306,13 @@ func (d *Difference) summarize() []string {
 	}
 	if len(used) > 0 && len(d.UseUnknown) > 0 {
 		out = append(out, "every rule counts as in use: "+joinSome(d.UseUnknown))
+	}
+	if n := len(d.newlyAsleep); n > 0 {
+		verb := "sleep"
+		if n == 1 {
+			verb = "sleeps"
+		}
+		out = append(out, fmt.Sprintf("%s %s, because the tier or the rule is not in the document: %s", plural(n, "subject"), verb, joinSome(d.newlyAsleep)))
 	}
 	for i := range d.Outside {
 		v := &d.Outside[i]

@@ -227,7 +227,8 @@ func applyChange(env *environment, n *remote, c *change) error {
 
 // askDiff asks a node what a change would do.
 func askDiff(env *environment, n *remote, name string, r request) (*admin.Difference, *reply, error) {
-	r.method, r.path, r.contentType = http.MethodPost, "/v1/rules/diff", "application/yaml"
+	r.method, r.path = http.MethodPost, "/v1/rules/diff"
+	r.contentType = "application/yaml"
 	reply, err := n.send(env.ctx, r)
 	if err != nil {
 		return nil, nil, explainRules(env, name, err)
@@ -366,7 +367,7 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 		}
 		fmt.Fprintln(w)
 	}
-	if more := len(d.Changes) - maxNamed; more > 0 {
+	if more := len(d.Changes) + d.LeftOut - maxNamed; more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
 	for _, sentence := range d.Summary {

@@ -309,3 +309,48 @@ func TestApply_AsksOnATerminal(t *testing.T) {
 		}
 	}
 }
+
+// TestMisuse_Entries: a deploy while an incident's entries are in force touches none of them, and a tier that entries name may
+// go and come back.
+func TestMisuse_Entries(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	n.run("deny add ip=203.0.113.7 --for 24h --note incident", "", 0)
+	n.run("deny add ip=203.0.113.7 --for 24h --note again", "", 0) // as a loop of fail2ban does
+	n.run("subject set tenant=globex --tier gold", "", 0)
+	n.unchanged(1)
+	denied := func(when string) {
+		t.Helper()
+		if status := n.check(`{"attributes": {"ip": "203.0.113.7"}}`); status != 403 {
+			t.Errorf("%s: got %d for a denied address, want 403", when, status)
+		}
+	}
+	denied("before")
+
+	// The deploy has no such tier: its subject sleeps, which is said, and nothing is lost.
+	less := strings.Replace(strings.Replace(teamRules, "{tier: gold}", "{tier: free}", 1), "  gold: {limits: [{limit: 99, per: 1h}]}\n", "", 1)
+	n.run("diff -", less, 4, `1 subject sleeps`, `tenant="globex"`)
+	n.run("apply -f -", less, 0, "- tier gold", "version 2 is in force")
+	denied("after a deploy")
+	n.run("apply -f - --force", "version: 1\n", 0, "version 3 is in force")
+	denied("after an empty document")
+	n.run("rollback 1", "", 0, "version 4 is in force")
+	denied("after a rollback")
+	n.run("try --attr tenant=globex", "", 0, "of 99 requests")
+	n.run("entries", "", 0, "203.0.113.7", "globex")
+	n.stop()
+}
+
+// TestMisuse_EntriesToken: a token that only has the scope entries bans an address, and changes no rules.
+func TestMisuse_EntriesToken(t *testing.T) {
+	t.Parallel()
+	fail2ban, line := newToken(t, "fail2ban", "--scope", "entries")
+	n := startTeam(t, "--tokens-file", file(t, "tokens.yaml", "tokens:\n"+line))
+	for range 2 {
+		n.run("deny add ip=203.0.113.7 --for 1h --token "+fail2ban, "", 0)
+	}
+	n.run("apply -f - --force --token "+fail2ban, "version: 1\n", 1, "403", "scope")
+	n.run("rollback 1 --force --token "+fail2ban, "", 1, "403", "scope")
+	n.run("diff - --token "+fail2ban, teamRules, 1, "403", "scope")
+	n.stop()
+}

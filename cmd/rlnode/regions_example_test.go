@@ -105,6 +105,8 @@ func TestRegionsExample(t *testing.T) {
 	}
 	if have := x.run("apply"); strings.Count(have, "scope: global") != 6 { // what changes, and then the rules
 		t.Errorf("apply: have %s, want three global rules", have)
+	} else if strings.Contains(have, "not all nodes of region") {
+		t.Errorf("apply: have %s, want all regions to say which rules they used", have)
 	}
 	process.Eventually(t, "all use the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
 	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {

@@ -32,7 +32,7 @@ func TestTenMinutes(t *testing.T) {
 		}},
 		{"enforce", []string{"~ rule exports  shadow: true → (none)", "version 4 is in force", "refused by exports: 0 of 3"}},
 		{"back", []string{"exports: 3 an hour", "127.0.0.1, apply", "version 5 is in force", "only shadow rules apply"}},
-		{"deny", []string{"refused by a list"}},
+		{"deny", []string{"version 6 is in force", "refused by a list"}},
 	} {
 		c := exec.Command("bash", "-c", x.block("run "+step.name))
 		c.Dir = dir
