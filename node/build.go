@@ -303,6 +303,9 @@ func (n *Node) listen() (err error) {
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
 		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
+	desk := httpd.NewDesk(n.doors)
+	config.Decide = desk.Answer
+	sources = append(sources, desk.Metrics)
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Metrics)
 	}

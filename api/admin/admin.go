@@ -103,6 +103,12 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 		{"GET /schema.json", api.Anyone, getSchema},
 
+		// As on the data plane, so that an operator needs only this address.
+		{"POST /v1/check", api.ScopeCheck, s.decide},
+		{"POST /v1/usage", api.ScopeCheck, s.decide},
+		{"POST /v1/adjust", api.ScopeAdjust, s.decide},
+		{"POST /v1/reset", api.ScopeAdjust, s.decide},
+
 		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
 
@@ -322,6 +328,9 @@ func (m methods) allow() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// decide answers a call of the data plane.
+func (s *Server) decide(w http.ResponseWriter, r *http.Request) error { return s.config.Decide(w, r) }
 
 // profiles are the pprof pages that pprof.Index does not serve.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}

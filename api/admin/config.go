@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
@@ -104,6 +105,8 @@ type Config struct {
 	History    func() limiter.History
 	Loads      Loads  // the loads that adaptive rules follow
 	Months     Months // nil: usage is not counted by month
+	// Decide answers a check, usage, an adjustment or a reset as the data plane does.
+	Decide func(w http.ResponseWriter, r *http.Request) error
 	// Metrics are the sources of metrics, except for package api and the admin plane, which add their own.
 	Metrics []metrics.Source
 
@@ -125,6 +128,7 @@ func (c *Config) Validate() error {
 		api.Require(c.Activity != nil, "admin: Activity"),
 		api.Require(c.History != nil, "admin: History"),
 		api.Require(c.Loads != nil, "admin: Loads"),
+		api.Require(c.Decide != nil, "admin: Decide"),
 		api.Require(c.CatchUp != nil, "admin: CatchUp"),
 	)
 }

@@ -153,7 +153,12 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 		plane: admin.Config{
 			Addr: "127.0.0.1:0", Subjects: l, Rules: n.Rules, Entries: n.Rules, Cluster: Alone{Name: "n1", ID: ring.NodeID{1}, Address: "127.0.0.1", Region: "default"},
 			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
-			CatchUp: func(context.Context) error { return nil }, Activity: l.Activity, History: l.History, Metrics: []metrics.Source{l.Metrics, table.Metrics},
+			CatchUp: func(context.Context) error { return nil },
+			// The desk is part of the data plane, which a test may replace.
+			Decide: func(http.ResponseWriter, *http.Request) error {
+				return api.Errorf(api.NotFound, "there is no desk here")
+			},
+			Activity: l.Activity, History: l.History, Metrics: []metrics.Source{l.Metrics, table.Metrics},
 		},
 	}
 	if change != nil {

@@ -188,6 +188,9 @@ func (h *handlers) check(x *exchange) *api.Error {
 	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
+	if x.isDesk && x.check.Wait {
+		return api.Errorf(api.BadValue, "wait: the admin plane holds no answer back; ask the data plane")
+	}
 	x.check.AwaitsLoan, x.check.Waits = !x.isPipelined, x.check.Wait && !x.check.Reserving
 	if err := h.checkOrReserve(x); err != nil {
 		return h.explain(err)

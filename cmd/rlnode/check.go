@@ -30,7 +30,7 @@ type checkCmd struct {
 	checkFlags
 	Mode string `default:"check" enum:"check,peek,count,at_most" placeholder:"MODE" help:"check; peek: decide but take nothing; count: take the cost even beyond the limit; or at_most: take as much of it as there is (default ${default})."`
 	Peek bool   `help:"The same as --mode peek."`
-	dataPlane
+	eitherPlane
 }
 
 // Help implements kong.HelpProvider.
@@ -78,7 +78,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 		fields["mode"] = c.Mode
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
-	n, err := c.node()
+	n, err := c.data()
 	if err != nil {
 		return false, err
 	}

@@ -103,7 +103,7 @@ func TestHints(t *testing.T) {
 		"subject 198.51.100.7":                            "rlnode subject --rule RULE --key 198.51.100.7",
 		"validate -f rules.yaml":                          "rlnode validate FILE",
 		"members --addr http://127.0.0.1:8080":            "asks the admin plane: set --admin",
-		"check --admin http://127.0.0.1:8081":             "asks the data plane: set --addr",
+		"bench --admin http://127.0.0.1:8081":             "asks the data plane: set --addr",
 		"check --rule a --key b --addr 127.0.0.1:1":       "is it running? The data plane (--addr) is on port 8080",
 		"members --admin " + odd.URL:                      "right plane for --admin? The data plane (--addr) is on port 8080",
 		"subject --namespace a --key b --addr " + odd.URL: "right plane for --addr?",

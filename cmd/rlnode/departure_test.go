@@ -187,6 +187,42 @@ func TestTheLastNodeDoesNotLeave(t *testing.T) {
 	})
 }
 
+// Commands about subjects work with the address of either plane alone, with the same result. The admin plane holds no answer back, and
+// needs a token where it has one.
+func TestEitherPlaneIsEnough(t *testing.T) {
+	t.Parallel()
+	s := start(t, t.TempDir(), "--name", "n1", "--api-token", "api", "--admin-token", "admin", "--rules", file(t, "rules.yaml", yearRules(5)))
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := tool(t, "", args...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%v: got %d %s%s, want %d %q", args, got, stdout, stderr, code, want)
+		}
+	}
+	for i, plane := range [][]string{{"--addr", s.data, "--token", "api"}, {"--admin", s.admin, "--token", "admin"}} {
+		key := fmt.Sprint("k", i)
+		with := func(args ...string) []string { return append(append(args, "--rule", "year", "--key", key), plane...) }
+		run(0, "allowed", with("check")...)
+		run(0, key, with("adjust", "--cost", "4")...)
+		run(1, "refused", with("check")...)
+		run(0, key, with("subject")...)
+		run(0, key, with("reset")...)
+		run(0, "allowed", with("check")...)
+	}
+
+	status, text, err := s.call("POST", s.admin+"/v1/check", "admin", `{"rule":"year","key":"w","wait":true}`)
+	if err != nil || status != 400 || !strings.Contains(text, "wait") {
+		t.Errorf("wait: got %d %s, %v", status, text, err)
+	}
+	status, text, err = s.call("POST", s.admin+"/v1/check", "", `{"rule":"year","key":"w"}`)
+	if err != nil || status != 401 {
+		t.Errorf("no token: got %d %s, %v", status, text, err)
+	}
+	if n := figure(t, s, `rlnode_requests_total{door="admin"}`); n < 5 {
+		t.Errorf("got %g requests at the admin plane's desk, want 5 or more", n)
+	}
+}
+
 // A command that gets no answer because of the scheme, or of the certificate, says what to do.
 func TestWrongSchemesAreSaid(t *testing.T) {
 	t.Parallel()

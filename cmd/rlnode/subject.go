@@ -16,25 +16,32 @@ import (
 	"github.com/rlnode/rlnode/replay"
 )
 
-// eitherPlane has the flags of commands that ask either plane.
+// eitherPlane has the flags of commands that ask either plane: both answer them.
 type eitherPlane struct {
-	Addr      string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
-	Admin     string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
+	Addr      string `placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default http://127.0.0.1:8080)."`
+	Admin     string `placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default http://127.0.0.1:8081). Either address is enough."`
 	Token     string `placeholder:"TOKEN" help:"Bearer token, if the node asks for one. Better in RLNODE_ADMIN_TOKEN, or RLNODE_API_TOKEN for the data plane, because ps shows the command line."`
 	TokenFile string `type:"path" placeholder:"FILE" help:"The same, from a file; also RLNODE_ADMIN_TOKEN_FILE and RLNODE_API_TOKEN_FILE."`
 	connection
 }
 
-// data returns the data plane, admin the admin plane.
+// data returns the data plane; if only the admin plane's address is given, that.
 func (e *eitherPlane) data() (*remote, error) {
+	if e.Addr == "" && e.Admin != "" {
+		return e.admin()
+	}
 	token, file := e.token("RLNODE_API_TOKEN")
-	return e.newRemote("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
+	return e.newRemote("--addr", "RLNODE_API_TOKEN", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &token, &file)
 }
 
+// admin returns the admin plane.
 func (e *eitherPlane) admin() (*remote, error) {
 	token, file := e.token("RLNODE_ADMIN_TOKEN")
-	return e.newRemote("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
+	return e.newRemote("--admin", "RLNODE_ADMIN_TOKEN", cmp.Or(e.Admin, "http://127.0.0.1:8081"), &token, &file)
 }
+
+// onlyData reports whether only the data plane's address is given.
+func (e *eitherPlane) onlyData() bool { return e.Addr != "" && e.Admin == "" }
 
 // token returns the token or its file: from the flags, or else from the environment.
 func (e *eitherPlane) token(env string) (token, file string) {
@@ -82,7 +89,7 @@ func (c *subjectShowCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	if c.isInline() {
+	if c.isInline() || c.onlyData() {
 		body, _ := json.Marshal(fields) // strings and numbers
 		r := request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
 		return sendAndPrint(env, c.data, c.JSON, r, printSubject)
@@ -196,7 +203,7 @@ type changeFlags struct {
 	subjectFlags
 	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
 	JSON      bool   `help:"Print the node's answer unchanged."`
-	dataPlane
+	eitherPlane
 }
 
 // postChange makes a call and prints the usage after it.
@@ -206,7 +213,7 @@ func (c *changeFlags) postChange(env *environment, path string, fields map[strin
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
 	r := request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
-	return sendAndPrint(env, c.node, c.JSON, r, printSubject)
+	return sendAndPrint(env, c.data, c.JSON, r, printSubject)
 }
 
 // resetCmd makes a subject's counters fresh.
