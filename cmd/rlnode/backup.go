@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -27,12 +27,15 @@ type backup struct {
 	SHA256   string          `json:"sha256"`   // of Rules, in hex
 	Rules    string          `json:"rules"`    // the document, YAML
 	Versions json.RawMessage `json:"versions"` // the list of versions at the time of the backup, newest first
+
+	EntriesVersion int64              `json:"entries_version"`
+	Entries        []*admin.EntryItem `json:"entries"` // beside the rules
 }
 
 const backupFormat = "rlnode-backup-1"
 
-// maxBackup bounds a backup file, in bytes. A document of 8 MiB fits even with every byte escaped.
-const maxBackup = 64 << 20
+// maxBackup bounds a backup file, in bytes. A document of 8 MiB and 100,000 entries fit even with every byte escaped.
+const maxBackup = 192 << 20
 
 func checksum(text string) string {
 	sum := sha256.Sum256([]byte(text))
@@ -47,8 +50,8 @@ type backupCmd struct {
 
 // Help implements kong.HelpProvider.
 func (backupCmd) Help() string {
-	return `A backup is a JSON file with the rules in force, their version, the time, and the list of versions. It has no
-counters.
+	return `A backup is a JSON file with the rules in force, their version, the time, the list of versions, and the entries beside
+the rules. It has no counters.
 
 Examples:
 
@@ -81,7 +84,12 @@ func (c *backupCmd) Run(env *environment) error {
 	if err := list.decode(&versions); err != nil {
 		return err
 	}
+	beside, err := fetchEntries(env, n, url.Values{})
+	if err != nil {
+		return err
+	}
 	b := backup{
+		EntriesVersion: beside.EntriesVersion, Entries: beside.Entries,
 		Format: backupFormat, TakenAt: time.Now().UTC().Truncate(time.Second), From: n.base, Version: version,
 		SHA256: checksum(string(doc.body)), Rules: string(doc.body), Versions: versions.Versions,
 	}
@@ -101,46 +109,6 @@ func (c *backupCmd) Run(env *environment) error {
 	}
 	_, err = fmt.Fprintf(env.stdout, "version %d is in %s\n", version, c.Output)
 	return err
-}
-
-// restoreCmd restores a backup.
-type restoreCmd struct {
-	File string `arg:"" help:"A file written by backup; - is standard input."`
-	answerFlags
-}
-
-// Help implements kong.HelpProvider.
-func (restoreCmd) Help() string {
-	return `The rules of the backup become a new version; the rules it replaces stay in the list of versions.
-
-Example:
-
-  rlnode restore rlnode-backup.json`
-}
-
-// Run checks the backup and puts its rules in force.
-func (c *restoreCmd) Run(env *environment) error {
-	n, err := c.node()
-	if err != nil {
-		return err
-	}
-	text, err := readFile(env, c.File, maxBackup)
-	if err != nil {
-		return err
-	}
-	b, err := readBackup(text)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", shownName(c.File), err)
-	}
-	fmt.Fprintf(env.stderr, "restoring version %d of %s, taken %s\n", b.Version, printable(b.From), b.TakenAt.Format(time.RFC3339))
-	r := request{
-		method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: []byte(b.Rules), query: url.Values{"via": {rules.ViaRestore}},
-	}
-	reply, err := n.send(env.ctx, r)
-	if err != nil {
-		return explainRules(env, "the backup's rules", err)
-	}
-	return printReply(env, c.JSON, reply, printWritten(env, "the backup's rules"))
 }
 
 // readBackup decodes and checks a file written by backup.

@@ -49,8 +49,8 @@ type cli struct {
 	Secret   secretCmd     `cmd:"" help:"Print a new secret for the nodes of a cluster."`
 	Health   healthCmd     `cmd:"" help:"Report whether a node is ready, for health checks of containers."`
 	Token    tokenCmd      `cmd:"" help:"Make a token with scopes, and its line for the tokens file."`
-	Backup   backupCmd     `cmd:"" help:"Save the rules in force to a file."`
-	Restore  restoreCmd    `cmd:"" help:"Put the rules of a backup in force again."`
+	Backup   backupCmd     `cmd:"" help:"Save the rules in force, and the entries beside them, to a file."`
+	Restore  restoreCmd    `cmd:"" help:"Put the rules and entries of a backup in force again."`
 	Replay   replayCmd     `cmd:"" help:"Show what rules would have done to the requests in a log."`
 	Bench    benchCmd      `cmd:"" help:"Put load on a node and print rate and latency."`
 	Complete completionCmd `cmd:"" name:"completion" help:"Print a script that completes commands in a shell."`

@@ -30,6 +30,7 @@ func TestClientCommands(t *testing.T) {
 	newRules := file(t, "new.yaml", strings.Replace(clientRules, "limit: 3", "limit: 4", 1))
 	badRules := file(t, "bad.yaml", clientRules+"  - {name: login, key: [ip, ip], limits: []}\n")
 	backupFile := filepath.Join(t.TempDir(), "backup.json")
+	entriesBackup := filepath.Join(t.TempDir(), "entries.json")
 	for _, test := range []struct {
 		args  string
 		stdin string
@@ -162,8 +163,17 @@ func TestClientCommands(t *testing.T) {
 		{"entries log -n 2", "", 0, []string{"added block rule=login key=198.51.100.99 until 2", "added allow tenant=ops"}},
 		{"unblock --rule login --key 198.51.100.99", "", 0, []string{"removed: rule=login key=198.51.100.99"}},
 		{"unblock --rule login --key 198.51.100.99", "", 1, []string{"not-found"}},
+		{"backup -o " + entriesBackup, "", 0, []string{entriesBackup}},
+		{"allow remove tenant=ops", "", 0, []string{"removed: tenant=ops"}},
+		{"deny add user=mallory", "", 0, []string{"written: user=mallory"}},
+		{"restore " + entriesBackup + " --entries merge", "", 0, []string{"2 entries restored, 0 removed"}},
+		{"entries", "", 0, []string{"tenant=ops", "user=mallory", "endpoint=/login"}},
+		{"restore " + entriesBackup + " --entries replace", "", 0, []string{"2 entries restored, 1 removed"}},
+		{"deny list", "", 0, []string{"endpoint=/login"}},
+		{"entries --kind allow", "", 0, []string{"tenant=ops"}},
+		{"restore " + entriesBackup + " --entries other", "", 2, []string{"--entries"}},
 		{"check --attr ip=203.0.113.9 --attr endpoint=/login", "", 1, []string{"refused by a list"}},
-		{"deny remove ip=203.0.113.0/24 endpoint=/login --json", "", 0, []string{`"entries_version":6`}},
+		{"deny remove ip=203.0.113.0/24 endpoint=/login --json", "", 0, []string{`"entries_version":13`}},
 		{"deny remove ip=203.0.113.0/24", "", 1, []string{"not-found"}},
 		{"deny add 203.0.113.7", "", 2, []string{"name=value"}},
 		{"deny add", "", 2, []string{"<entry>", "rlnode deny add --help"}},
