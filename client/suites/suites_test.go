@@ -115,10 +115,14 @@ func (f *clockFollower) follow(header string) {
 	now := time.Duration(ms * float64(time.Millisecond))
 	step := now - f.last
 	switch {
+	case !f.begun && now < longest:
+		f.begun, f.ahead = true, time.Duration(f.clock.Now().Steady)-now
 	case !f.begun:
-		f.begun, f.ahead = true, max(0, time.Duration(f.clock.Now().Steady)-now)
-	case step < 0 || step > longest:
+		f.begun = true // the same time as here, which counts nothing yet
+	case step < -time.Second || step > longest:
 		f.ahead -= step // a test begins, or ends
+	case step < 0:
+		return // calls have overtaken each other
 	}
 	f.last = now
 	f.clock.Set(int64(now + f.ahead))

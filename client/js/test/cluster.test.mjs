@@ -17,8 +17,8 @@ const app = (t, ...args) =>
     child.once("exit", () => reject(new Error("the app ended")));
   });
 
-test("two processes of an Express app on two nodes share one limit exactly", async (t) => {
-  const nodes = await cluster(2);
+test("two processes of an Express app on three nodes share one limit exactly", async (t) => {
+  const nodes = await cluster(3);
   t.after(() => Promise.all(nodes.map((n) => n.stop())));
   const apps = await Promise.all(nodes.map((n) => app(t, n.url, 50)));
   for (const k of ["a", "b", "c"]) {
