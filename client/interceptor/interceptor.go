@@ -5,7 +5,7 @@
 //		grpc.StreamInterceptor(interceptor.Stream(limiter, interceptor.Options{})),
 //	)
 //
-// A stream is checked once, when it begins. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later
+// A stream is checked once, when it begins, and with Options.EachMessage also for each further message that it receives. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later
 // call may pass. A call that the rules deny ends with PermissionDenied, and one that no node decided with Unavailable. The rate
 // headers that the rules turn on are in the answer's metadata.
 package interceptor
@@ -55,6 +55,10 @@ type Options struct {
 	Request func(ctx context.Context, method string) client.Request
 	// Skip reports whether to let a call pass without a check. Nil: never.
 	Skip func(ctx context.Context, method string) bool
+
+	// EachMessage checks each message that a stream receives, like a call of its own: the first one is part of the check of the stream's
+	// beginning. If one is refused, the handler's RecvMsg returns the status that ends the stream.
+	EachMessage bool
 
 	// OnError is called if no node decided, whether the call passes or not. Nil: no callback.
 	OnError func(ctx context.Context, err error)
@@ -117,7 +121,7 @@ func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream is like Unary, for streams. A stream is checked once, when it begins.
+// Stream is like Unary, for streams. A stream is checked once, when it begins, unless Options.EachMessage is set.
 func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 	g := newGuard(c, o)
 	return func(server any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -125,14 +129,27 @@ func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 		if err != nil {
 			return err
 		}
-		return handler(server, &stream{s, ctx})
+		return handler(server, &stream{ServerStream: s, ctx: ctx, guard: g, method: info.FullMethod})
 	}
 }
 
 // stream is a server stream with the decision in its context.
 type stream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx      context.Context
+	guard    *guard
+	method   string
+	received atomic.Int64 // messages
+}
+
+// RecvMsg receives a message and, if it is not the first one and Options.EachMessage is set, checks it.
+func (s *stream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err != nil || s.received.Add(1) == 1 || !s.guard.options.EachMessage {
+		return err
+	}
+	_, err = s.guard.admit(s.ServerStream.Context(), s.method, func(metadata.MD) error { return nil })
+	return err
 }
 
 // Context returns the context with the decision.

@@ -3,6 +3,7 @@ package interceptor
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -257,6 +258,53 @@ func TestMissingKey(t *testing.T) {
 		}
 		if len(c.asked) > 0 != (test.asked != nil) || test.asked != nil && !slices.Equal(c.asked[0].Key, test.asked) {
 			t.Errorf("%q: asked %+v", test.missing, c.asked)
+		}
+	}
+}
+
+// scripted is a stream that receives a number of messages.
+type scripted struct {
+	grpc.ServerStream
+	ctx  context.Context
+	left int
+}
+
+func (s *scripted) Context() context.Context    { return s.ctx }
+func (s *scripted) SetHeader(metadata.MD) error { return nil }
+func (s *scripted) RecvMsg(any) error {
+	if s.left == 0 {
+		return io.EOF
+	}
+	s.left--
+	return nil
+}
+
+// Each further message of a stream is checked if that is asked for, and a refusal ends the stream.
+func TestEachMessage(t *testing.T) {
+	const allowed, refused = `{"allowed":true,"decided_by":"owner"}`, `{"allowed":false,"decided_by":"owner","retry_after_ms":1000}`
+	for _, each := range []bool{false, true} {
+		c := &checker{answer: allowed}
+		receive := Stream(c, Options{Rule: "r", EachMessage: each})
+		var got []error
+		err := receive(nil, &scripted{ctx: t.Context(), left: 5}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(_ any, s grpc.ServerStream) error {
+			for i := range 6 {
+				if i == 3 {
+					c.answer = refused
+				}
+				err := s.RecvMsg(nil)
+				got = append(got, err)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		want, checks := io.EOF.Error(), 1
+		if each {
+			want, checks = codes.ResourceExhausted.String(), 4
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || len(c.asked) != checks {
+			t.Errorf("each %t: %v after %d messages and %d checks, want %s after %d checks", each, err, len(got), len(c.asked), want, checks)
 		}
 	}
 }

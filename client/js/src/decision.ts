@@ -13,6 +13,8 @@ export interface Decision {
   counted: boolean;
   /** The rule applies without limit, and no other rule has one: the figures are 0. */
   unlimited?: boolean;
+  /** With the mode at_most, how much of the cost was taken. */
+  granted?: number;
   /** It can never be allowed as it is: its cost is above the limit's capacity, or it is denied. Repeating it is no use. */
   never: boolean;
   /** The deny list refused, or no rule applied and the default is to deny: no waiting helps. Answer 403, not 429. */
@@ -104,6 +106,8 @@ export interface Settlement {
   settled: boolean;
   costs: Record<string, number>;
   remaining?: number;
+  /** It came after the reservation's end. */
+  expired?: boolean;
   repeated: boolean;
 }
 

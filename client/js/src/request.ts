@@ -4,7 +4,7 @@ import { RequestError } from "./errors.js";
 export type Costs = Record<string, number>;
 
 /** What a check does with its cost: take it if it fits, take nothing, or take it in any case. */
-export type Mode = "check" | "peek" | "count";
+export type Mode = "check" | "peek" | "count" | "at_most";
 
 /** A limit that comes with the call; the fields and defaults are those of a limit in the rules file. */
 export interface Limit {
@@ -75,6 +75,8 @@ export interface CheckRequest extends Target {
 /** A check whose cost is an estimate, to be settled within `ttlMs` (a minute unless said). */
 export interface ReserveRequest extends Omit<CheckRequest, "mode"> {
   ttlMs?: number;
+  /** What becomes of it if nobody settles it in time: it stays charged, comes back, or these costs stay charged. */
+  onExpiry?: "charge" | "refund" | { costs: Costs };
 }
 
 /** A penalty, or a reward if it is below 0. */
@@ -177,7 +179,7 @@ export function limitOf(given: Fields): Fields {
 
 /** fieldsOf returns the fields of a subject, of a check by a rule and of a call about one subject, in the spelling of nodes. */
 function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
-  const { requestId, ttlMs, headers: _, wait: __, ...out } = q;
+  const { requestId, ttlMs, onExpiry, limitName, headers: _, wait: __, ...out } = q;
   const { key, limits, attributes, namespace } = out;
   if (limits) {
     need(Array.isArray(limits) && limits.length > 0 && limits.length < 9, "limits: 1 to 8 are wanted");
@@ -193,7 +195,7 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
   if (out.cost !== undefined) out.cost = costsOf({ requests: out.cost }, least).requests;
   if (out.costs) out.costs = costsOf(out.costs, least);
   if (mode) out.mode = mode;
-  need(["check", "peek", "count", undefined].includes(out.mode), "mode: check, peek or count is wanted");
+  need(["check", "peek", "count", "at_most", undefined].includes(out.mode), "mode: check, peek, count or at_most is wanted");
   if (out.mode === "check") delete out.mode;
   if (out.mode === "peek" && !limits) {
     delete out.mode;
@@ -204,6 +206,8 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
     out.request_id = requestId;
   }
   if (ttlMs !== undefined) out.ttl_ms = whole(ttlMs, 1, "ttlMs");
+  if (onExpiry !== undefined) out.on_expiry = onExpiry?.costs ? { costs: costsOf(onExpiry.costs, 0) } : onExpiry;
+  if (limitName !== undefined) out.limit_name = limitName;
   return out;
 }
 

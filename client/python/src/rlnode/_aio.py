@@ -19,7 +19,7 @@ from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
 from ._local import LocalLimiter
 from ._options import Address, OnError, OnRejected, Options, options_of
-from ._requests import Check, Key, Limit, Target, changes_of, question, target
+from ._requests import Check, Key, Limit, Target, changes_of, part_of, question, target
 from .errors import ClosedError, DeadlineError, QueueFullError
 
 if TYPE_CHECKING:
@@ -297,11 +297,20 @@ class AsyncClient:
         return await self._attach().change("/v1/reset", *target(rule, key, **more), request_id)
 
     async def adjust(
-        self, rule: str | None = None, key: Key | None = None, *, costs: Mapping[str, int], request_id: str | None = None, **more: Unpack[Target]
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        costs: Mapping[str, int],
+        limit_name: str | None = None,
+        bill: bool = False,
+        request_id: str | None = None,
+        **more: Unpack[Target],
     ) -> Usage:
         """See Client.adjust."""
         fields, timeout = target(rule, key, **more)
         fields["costs"] = changes_of(costs)
+        part_of(fields, limit_name, bill)
         return await self._attach().change("/v1/adjust", fields, timeout, request_id)
 
     async def ready(self) -> bool:

@@ -61,6 +61,7 @@ class Decision:
 
     allowed: bool
     counted: bool = False  #: not allowed, and the cost was taken all the same
+    granted: int = 0  #: with the mode at_most, how much of the cost was taken
     unlimited: bool = False  #: rule applies without limit, and no other rule has one: the figures are 0
     rule: str = ""  #: ``inline``, or that, a slash and the namespace, of limits that came with the call
     unit: str = "requests"
@@ -216,6 +217,7 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
         limits = tuple(_limit(one) for one in found.get("limits") or ())
         decision = Decision(
             allowed=allowed,
+            granted=_whole(found, "granted"),
             unlimited=bool(found.get("unlimited")),
             rule=str(found.get("rule", "")),
             unit=str(found.get("unit", "")),

@@ -27,7 +27,7 @@ DEFAULT_TTL = 60.0
 #: in their key don't apply, and nodes refuse a key that lacks a value with the code missing-key. With limits, "" is a value of a key.
 Value = Union[str, int, None]
 Key = Union[str, int, Sequence[Value]]
-Mode = Literal["check", "peek", "count"]
+Mode = Literal["check", "peek", "count", "at_most"]
 
 Limit = TypedDict(
     "Limit",
@@ -153,7 +153,7 @@ def question(
     timeout: float | None = None,
 ) -> Question:
     """Makes the question of a check. Without a mode, each of several subjects has its own."""
-    if mode not in (None, "check", "peek", "count"):
+    if mode not in (None, "check", "peek", "count", "at_most"):
         raise RequestError(f"mode is {mode!r:.80}; check, peek or count is wanted")
     inline = limits is not None or bool(namespace) or consistency is not None or shadow
     if subjects is not None:
@@ -259,7 +259,7 @@ def _subject(
     if shadow:
         fields["shadow"] = True
     _put_cost(fields, cost, costs, where)
-    if mode not in (None, "check", "peek", "count"):
+    if mode not in (None, "check", "peek", "count", "at_most"):
         raise RequestError(f"{where}mode is {mode!r:.80}; check, peek or count is wanted")
     if mode is not None and mode != "check":
         fields["mode"] = mode
@@ -289,6 +289,15 @@ def target(
     if limits is not None:
         fields["limits"] = limits_of(limits, "limits")
     return fields, timeout
+
+
+def part_of(fields: dict[str, Any], limit_name: str | None, bill: bool = False) -> dict[str, Any]:
+    """Returns the fields of a change of one limit, or of all, and of the bill."""
+    if limit_name is not None:
+        fields["limit_name"] = _text(limit_name, "limit_name")
+    if bill:
+        fields["bill"] = True
+    return fields
 
 
 def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
 from ._local import LocalLimiter
 from ._options import Address, OnError, OnRejected, Options, options_of
-from ._requests import Check, Key, Limit, Target, changes_of, question, target
+from ._requests import Check, Key, Limit, Target, changes_of, part_of, question, target
 from ._setup import LOGGER
 from .errors import ClosedError, DeadlineError, QueueFullError
 
@@ -321,11 +321,23 @@ class Client:
         return run(self._core.change("/v1/reset", *target(rule, key, **more), request_id))
 
     def adjust(
-        self, rule: str | None = None, key: Key | None = None, *, costs: Mapping[str, int], request_id: str | None = None, **more: Unpack[Target]
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        costs: Mapping[str, int],
+        limit_name: str | None = None,
+        bill: bool = False,
+        request_id: str | None = None,
+        **more: Unpack[Target],
     ) -> Usage:
-        """Adds to what a subject has used, by unit, without a decision: a penalty, or a reward where it is negative."""
+        """Adds to what a subject has used, by unit, without a decision: a penalty, or a reward where it is negative.
+
+        With limit_name, only to that limit; with bill, the bill of a rule with usage: monthly changes by what was applied, too.
+        """
         fields, timeout = target(rule, key, **more)
         fields["costs"] = changes_of(costs)
+        part_of(fields, limit_name, bill)
         return run(self._core.change("/v1/adjust", fields, timeout, request_id))
 
     def ready(self) -> bool:
