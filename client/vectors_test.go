@@ -203,7 +203,7 @@ func usageVector(u Usage) map[string]any {
 	for _, l := range u.Limits {
 		limits = append(limits, map[string]any{
 			"name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
-			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
+			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
 		})
 	}
 	blocked := int64(0)
