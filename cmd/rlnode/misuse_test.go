@@ -248,7 +248,7 @@ func TestMisuse_Files(t *testing.T) {
 
 	write("zz.json", `{"rules": [{"name": "login", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
 	n.run("apply -f "+dir, "", 1, `rule "login" is in `+dir+"/rules.yaml:5 and in "+dir+"/zz.json:1", "unchanged")
-	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 0, "per": "1m"}]}]}`)
+	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": -1, "per": "1m"}]}]}`)
 	n.run("apply -f "+dir, "", 1, dir+"/zz.json:1:")
 	n.unchanged(2)
 	write("zz.json", `{"rules": [{"name": "more", "key": ["user"], "limits": [{"limit": 1, "per": "1m"}]}]}`)
