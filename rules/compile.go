@@ -125,7 +125,9 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 		r.CostUnitID = c.unitID(cmp.Or(spec.Cost.Unit, Requests))
 	}
 	r.Blocks = blockLimits(r.Name, spec.Block)
-	r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
+	if r.Tiered || r.onTiers != nil {
+		r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
+	}
 	if !r.Tiered {
 		r.ownLimits = c.compileLimits(spec, r, spec.Limits)
 		return r

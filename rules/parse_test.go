@@ -37,7 +37,7 @@ func mustCompile(t testing.TB, src string) *Set {
 
 func TestParse_contractExample(t *testing.T) {
 	doc := mustParse(t, string(readContract(t)))
-	want := Size{Rules: 10, Tiers: 5, Subjects: 2, Denied: 1, Allowed: 2}
+	want := Size{Rules: 11, Tiers: 5, Subjects: 2, Denied: 1, Allowed: 2}
 	have := doc.Size()
 	if have.Bytes = 0; have != want {
 		t.Errorf("size: have %+v, want %+v", have, want)

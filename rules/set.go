@@ -163,7 +163,7 @@ type Rule struct {
 	// bySubject means that limits differ by subject, because of tiers or listed subjects. Otherwise all subjects have
 	// ownLimits.
 	bySubject    bool
-	fallbackTier int32      // number of default_tier, −1 for none
+	fallbackTier int32      // number of default_tier, −1 for none, and for rules to which tiers do not matter
 	cost         *costTable // nil if every check costs 1
 }
 
