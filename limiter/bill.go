@@ -35,7 +35,7 @@ func (c *change) codeBill(w *wire.Coder) {
 	}
 	wire.Fixed(w, &c.bill.hashLo)
 	w.Text(&c.bill.rule, maxUnitBytes)
-	w.Texts(&c.bill.key, maxKeyValues, maxUnitBytes)
+	w.Texts(&c.bill.key, maxKeyValues, rules.MaxShownBytes)
 	w.Texts(&c.bill.units, maxSubjectOps, maxUnitBytes)
 }
 

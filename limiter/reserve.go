@@ -277,7 +277,7 @@ func (r *reservation) Code(c *wire.Coder) {
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.hashLo)
-			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
+			if c.Texts(&s.key, maxKeyValues, rules.MaxShownBytes); s.key == nil {
 				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}

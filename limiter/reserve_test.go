@@ -404,6 +404,26 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
+// A key that becomes longer by folding, and by the name of an alternative, can be reserved for and settled.
+func TestReservationOfALongKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newTestCluster(t, 3, `attributes: {user: {fold: [lower]}, ip: {}}
+rules:
+  - {name: a, key: [[user, ip]], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+		for _, n := range w.nodes {
+			n.UseMeter(newFakeMeter())
+		}
+		user := strings.Repeat("\u023a", rules.MaxValueBytes/2) // in lower case, each takes three bytes instead of two
+		id := w.nodes[0].reserve(Query{Attributes: attrs("user", user), Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
+		w.nodes[1].settleTokens(id, 30)
+		synctest.Wait()
+		if got := w.nodes[2].used("a", "user="+user); got != 30 {
+			t.Errorf("got %d used, want 30", got)
+		}
+	})
+}
+
 // The bill shows the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever the reservation is
 // settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
