@@ -88,7 +88,7 @@ func TestIfMatch(t *testing.T) {
 func TestInvalidRules(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: 0, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
+	resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: -1, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
 	f := apitest.Fields(t, body)
 	list, _ := f["errors"].([]any)
 	if resp.StatusCode != 422 || f["code"] != string(api.InvalidRules) || len(list) < 3 {

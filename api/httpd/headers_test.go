@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// rateFields parses an answer's fields of draft-ietf-httpapi-ratelimit-headers-10, and checks what must always hold: q, w, r and
+// rateFields parses an answer's fields of draft-ietf-httpapi-ratelimit-headers-11, and checks what must always hold: q, w, r and
 // t are within bounds, both fields name the same limits, and no t is later than Retry-After.
 func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[string]any) {
 	t.Helper()

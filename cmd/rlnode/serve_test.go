@@ -138,7 +138,7 @@ func TestCannotStart(t *testing.T) {
 	defer busy.Close()
 	_, port, _ := net.SplitHostPort(busy.Addr().String())
 	junk := file(t, "junk.pem", "junk")
-	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: 0, per: 1m}]}\n  - {name: a, colour: red}\n")
+	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: a, colour: red}\n")
 	for _, test := range []struct {
 		name string
 		args []string

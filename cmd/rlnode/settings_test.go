@@ -212,7 +212,7 @@ func TestVersion(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	good := file(t, "good.yaml", yearRules(5))
-	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: 0, per: 1m}]}\n  - {name: b, colour: red}\n")
+	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: -1, per: 1m}]}\n  - {name: b, colour: red}\n")
 	for _, test := range []struct {
 		stdin  string
 		args   []string

@@ -72,7 +72,7 @@ def test_options() -> None:
         "max_batch": {"max_batch": 0},
         "max_queue": {"max_queue": 0},
         "token": {"token": "a\nb"},
-        "local_limits": {"on_error": "local", "local_limits": [{"limit": 0, "per": "1m"}]},
+        "local_limits": {"on_error": "local", "local_limits": [{"limit": -1, "per": "1m"}]},
     }.items():
         given: Any = {"nodes": ["http://127.0.0.1:1"]}
         given.update(options)
