@@ -47,7 +47,7 @@ func TestInlineBodies(t *testing.T) {
 		`{"key":"k","limits":[` + many(9, limit) + `]}`:                                                     {api.BadValue, "limits: at most 8 are allowed"},
 		`{"key":"k","limits":[{"per":"1m"}]}`:                                                               {api.MissingKey, "limits[0].limit is missing"},
 		`{"key":"k","limits":[` + limit + `,{"limit":5}]}`:                                                  {api.MissingKey, "limits[1].per is missing"},
-		`{"key":"k","limits":[{"limit":-1,"per":"1m"}]}`:                                                     {api.BadValue, "limits[0].limit must be a whole number"},
+		`{"key":"k","limits":[{"limit":-1,"per":"1m"}]}`:                                                    {api.BadValue, "limits[0].limit must be a whole number"},
 		`{"key":"k","limits":[{"limit":1.5,"per":"1m"}]}`:                                                   {api.BadValue, "limits[0].limit must be a whole number"},
 		`{"key":"k","limits":[{"limit":5,"per":60}]}`:                                                       {api.BadValue, "limits[0].per must be a string"},
 		`{"key":"k","limits":[{"limit":5,"per":""}]}`:                                                       {api.BadValue, "limits[0].per must have 1 to"},
