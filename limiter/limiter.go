@@ -90,10 +90,12 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
-	if old := l.inForce.Load(); old != nil {
-		set = set.WithEntries(l.entries, old.set)
-	} else {
-		set = set.WithEntries(l.entries, nil)
+	if l.entries.Version() > 0 { // a replay's set brings its own entries
+		var like *rules.Set
+		if old := l.inForce.Load(); old != nil {
+			like = old.set
+		}
+		set = set.WithEntries(l.entries, like)
 	}
 	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
 	next.recordShares()

@@ -12,15 +12,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // replayCmd tries rules on logs.
 type replayCmd struct {
 	Logs        []string `arg:"" name:"log" help:"Logs in Common or Combined Log Format or JSON lines, also compressed with gzip; - is standard input."`
 	Rules       string   `required:"" placeholder:"FILE" help:"The rules file."`
+	Entries     string   `placeholder:"FILE" help:"Entries beside the rules, from backup or entries --json: each is in force from when it was written until its end."`
 	JSON        bool     `help:"Print only JSON to standard output."`
 	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, as JSON lines in order of time; - is standard output."`
 	Top         int      `default:"20" help:"How many of the most refused subjects to list (default ${default})."`
@@ -55,7 +58,7 @@ func (c *replayCmd) validate() error {
 		return usageError("--json and --decisions - both write to standard output")
 	}
 	ins := 0
-	for _, name := range append([]string{c.Rules, c.Against}, c.Logs...) {
+	for _, name := range append([]string{c.Rules, c.Against, c.Entries}, c.Logs...) {
 		if name == "-" {
 			ins++
 		}
@@ -84,6 +87,16 @@ func (c *replayCmd) Run(env *environment) error {
 	against, err := c.compileAgainst(env)
 	if err != nil {
 		return err
+	}
+	if c.Entries != "" {
+		beside, err := c.readEntries(env)
+		if err != nil {
+			return err
+		}
+		set = set.WithPastEntries(beside)
+		if against != nil {
+			against = against.WithPastEntries(beside)
+		}
 	}
 	progress := newProgress(env.stderr)
 	defer progress.clear()
@@ -132,6 +145,34 @@ func (c *replayCmd) print(env *environment, report *replay.Report) error {
 		fmt.Fprintf(env.stderr, "skipped %d more lines\n", more)
 	}
 	return json.NewEncoder(env.stdout).Encode(report)
+}
+
+// readEntries reads the entries of --entries.
+func (c *replayCmd) readEntries(env *environment) (*entries.State, error) {
+	text, err := readFile(env, c.Entries, maxBackup)
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		Entries []*admin.EntryItem `json:"entries"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("read %s: %w", shownName(c.Entries), err)
+	}
+	state := entries.New()
+	for i, item := range file.Entries {
+		if item == nil {
+			return nil, fmt.Errorf("read %s: entry %d is null", shownName(c.Entries), i)
+		}
+		e, err := rules.ReadStored(item.Kind, item.Entry)
+		if err == nil {
+			state, err = state.With(entries.Change{Entry: e, When: e.When})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: entry %d: %w", shownName(c.Entries), i, err)
+		}
+	}
+	return state, nil
 }
 
 // compile reads the rules. Mistakes and warnings go to standard error.
