@@ -113,7 +113,7 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		"a namespace and no limits": {Namespace: "n", Key: key},
 		"no limits":                 {Key: key, Limits: []Limit{}},
 		"nine limits":               {Key: key, Limits: slices.Repeat(limits, 9)},
-		"a limit of 0":              {Key: key, Limits: []Limit{{Per: "1m"}}},
+		"a limit below 0":           {Key: key, Limits: []Limit{{Limit: -1, Per: "1m"}}},
 		"a limit too large":         {Key: key, Limits: perMinute(1 << 53)},
 		"a limit without a window":  {Key: key, Limits: []Limit{{Limit: 1}}},
 		"a negative burst":          {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Burst: -1}}},

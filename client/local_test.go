@@ -59,7 +59,7 @@ func TestLocal(t *testing.T) {
 	if d, _ := c.Check(background, Request{Key: []string{"a"}, Limits: []Limit{{Limit: 1, Per: "1 fortnight"}}}); d.Allowed || d.Reason == "" {
 		t.Errorf("have %+v", d)
 	}
-	for _, bad := range []Limit{{Limit: 1}, {Limit: 0, Per: "1m"}, {Limit: 1, Per: "fortnight"}} {
+	for _, bad := range []Limit{{Limit: 1}, {Limit: -1, Per: "1m"}, {Limit: 1, Per: "fortnight"}} {
 		if _, err := New(Options{Nodes: []string{"http://127.0.0.1:1"}, OnError: Local, Local: []Limit{bad}}); err == nil {
 			t.Errorf("New accepted %+v", bad)
 		}

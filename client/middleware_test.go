@@ -144,7 +144,7 @@ func TestMiddlewareAnswersRefusals(t *testing.T) {
 		{`{"headers":{"X-Why":"r","Cache-Control":"private"},"title":"Slow","code":"slow"}`, 429, "application/problem+json",
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Slow","status":429,"code":"slow","detail":"Used up."}` + "\n"},
 		{`{"status":200,"headers":{"X-Why":"r","Cache-Control":"private"},"type":"t","detail":"d"}`, 429, "application/problem+json",
-			`{"type":"t","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"d"}` + "\n"},
+			`{"type":"t","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"code":"rate-limited","detail":"d"}` + "\n"},
 	} {
 		f.set(func() {
 			f.decide = func(map[string]any) (int, string) {
