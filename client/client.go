@@ -325,13 +325,20 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 }
 
 // AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and Key, or
-// by Namespace, Key and Limits, and may have a RequestID; its other fields are ignored. costs names at most 16 units, in each
+// by Namespace, Key and Limits, and may have a LimitName, Bill and a RequestID; its other fields are ignored. costs names at most 16 units, in each
 // of which the subject must have a limit. Each cost must be within −(2⁵³−1)…2⁵³−1 and not 0.
 func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]int64) (Usage, error) {
 	if len(costs) == 0 {
 		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
 	}
-	b := []byte(`"costs":{`)
+	fields, err := q.appendLimitName(nil)
+	if err != nil {
+		return Usage{}, err
+	}
+	if q.Bill {
+		fields = append(fields, `"bill":true,`...)
+	}
+	b := append(fields, `"costs":{`...)
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		n := costs[unit]
 		if n == 0 || n > maxAmount || n < -maxAmount {
@@ -358,10 +365,14 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 }
 
 // Reset clears the counters of a subject, and returns its usage afterwards. q names the subject as for Usage, and may have a
-// RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The errors
+// LimitName and a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The errors
 // are those of Usage.
 func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
-	return c.changeUsage(ctx, "/v1/reset", &q, nil)
+	fields, err := q.appendLimitName(nil)
+	if err != nil {
+		return Usage{}, err
+	}
+	return c.changeUsage(ctx, "/v1/reset", &q, fields)
 }
 
 // changeUsage makes a call that changes what the subject of q has used. It adds fields to the body; each must end with a comma.

@@ -148,6 +148,9 @@ type Usage struct {
 	Unknown int
 	// BlockedUntil is when the rule's block of the subject ends; zero if it has none. Until then nothing remains.
 	BlockedUntil time.Time
+	// Applied is, after an adjustment, by how much usage rose in each unit: a reward takes off no more than there was. Of several
+	// limits in a unit, it is the most. Otherwise it is nil.
+	Applied map[string]int64
 }
 
 // LimitUsage is what a subject has used of one limit.
@@ -168,6 +171,8 @@ type LimitUsage struct {
 	// Estimated means that a node did not say how much it holds. That counts as used.
 	Estimated bool
 	Unlimited bool // there is no limit in Unit, which is empty for all units; no number is set
+	// Applied is, after an adjustment, by how much Used rose.
+	Applied int64
 }
 
 // answer is the JSON of a decision, or of an error within a batch.
@@ -231,6 +236,7 @@ type limitAnswer struct {
 	Leased       int64  `json:"leased"`
 	Estimated    bool   `json:"estimated"`
 	Unlimited    bool   `json:"unlimited"`
+	Applied      int64  `json:"applied"` // of adjustments only
 	Used         int64  `json:"used"`
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
@@ -337,17 +343,18 @@ func formatDuration(d time.Duration) string {
 
 // usage is the JSON of a Usage.
 type usage struct {
-	Rule      string          `json:"rule"`
-	Namespace string          `json:"namespace"`
-	Key       json.RawMessage `json:"key"` // a string or an array of strings
-	Limits    []limitAnswer   `json:"limits"`
-	Unknown   int             `json:"unknown"`
-	Blocked   int64           `json:"blocked_until_ms"`
+	Rule      string           `json:"rule"`
+	Namespace string           `json:"namespace"`
+	Key       json.RawMessage  `json:"key"` // a string or an array of strings
+	Limits    []limitAnswer    `json:"limits"`
+	Unknown   int              `json:"unknown"`
+	Blocked   int64            `json:"blocked_until_ms"`
+	Applied   map[string]int64 `json:"applied"`
 }
 
 // usage converts u to a Usage. key is the subject's key if u has none.
 func (u *usage) usage(key []string) (Usage, error) {
-	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)), Unknown: u.Unknown}
+	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)), Unknown: u.Unknown, Applied: u.Applied}
 	if u.Blocked > 0 {
 		all.BlockedUntil = time.UnixMilli(u.Blocked)
 	}
@@ -363,7 +370,7 @@ func (u *usage) usage(key []string) (Usage, error) {
 		all.Limits[i] = LimitUsage{
 			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
-			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited,
+			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited, Applied: l.Applied,
 		}
 	}
 	return all, nil

@@ -533,3 +533,56 @@ func BenchmarkRealNode(b *testing.B) {
 var seconds = regexp.MustCompile(`t=\d+`)
 
 func timeless(header string) string { return seconds.ReplaceAllString(header, "t=") }
+
+// TestRealNodeOneLimit: an adjustment or a reset of one limit leaves the others as they are, and says what was applied; a check takes what
+// there is.
+func TestRealNodeOneLimit(t *testing.T) {
+	t.Parallel()
+	n := start(t, `version: 1
+rules:
+  - name: api
+    key: [user]
+    usage: monthly
+    limits: [{name: hour, limit: 10, per: 1h, algorithm: fixed-window}, {name: day, limit: 100, per: 24h, algorithm: fixed-window}]
+  - {name: plain, key: [user], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
+`)
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Timeout, OnError: client.Closed})
+	ctx := context.Background()
+	q := client.Request{Rule: "api", Key: []string{"u"}}
+	for i, want := range []int64{7, 3, 0} {
+		take := client.Request{Rule: "plain", Key: q.Key, Mode: client.AtMostMode, Cost: 7}
+		if d, err := c.Check(ctx, take); err != nil || d.Granted != want || d.Allowed != (want > 0) {
+			t.Errorf("at most 7, check %d: have %+v, %v, want %d", i, d, err, want)
+		}
+	}
+
+	count := q
+	count.Mode, count.Cost = client.CountMode, 4
+	if _, err := c.Check(ctx, count); err != nil {
+		t.Fatal(err)
+	}
+	one := q
+	one.LimitName, one.Bill = "hour", true
+	u, err := c.AdjustCosts(ctx, one, map[string]int64{"requests": -50})
+	if err != nil || len(u.Limits) != 1 || u.Limits[0].Name != "hour" || u.Limits[0].Used != 0 || u.Limits[0].Applied != -4 || u.Applied["requests"] != -4 {
+		t.Errorf("a reward to one limit: have %+v, %v", u, err)
+	}
+	one.LimitName = "day"
+	if u, err = c.Reset(ctx, one); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 0 || u.Applied != nil {
+		t.Errorf("a reset of the other: have %+v, %v", u, err)
+	}
+
+	var e *client.Error
+	one.LimitName = "nobody"
+	if _, err = c.Reset(ctx, one); !errors.As(err, &e) || e.Code != "unknown-limit" || e.Status != 404 {
+		t.Errorf("a limit that there is not: have %v", err)
+	}
+	unbilled := client.Request{Rule: "plain", Key: q.Key, Bill: true}
+	if _, err = c.AdjustCosts(ctx, unbilled, map[string]int64{"requests": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+		t.Errorf("the bill of a rule that has none: have %v", err)
+	}
+	one.LimitName = strings.Repeat("x", 1025)
+	if _, err = c.Reset(ctx, one); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "LimitName") {
+		t.Errorf("a long name: have %v", err)
+	}
+}

@@ -128,6 +128,12 @@ type Request struct {
 	// OnExpiry says, in Reserve, what becomes of a reservation that nobody settles in time. The zero OnExpiry leaves it charged.
 	OnExpiry OnExpiry
 
+	// LimitName restricts AdjustCosts or Reset to the subject's limit with that name, as in LimitDecision.Name; Reset then lifts no
+	// block. Empty: all limits. An *Error with the Code "unknown-limit" means that the subject has no such limit.
+	LimitName string
+	// Bill has AdjustCosts correct the bill of a rule with usage: monthly, too, by what it applies.
+	Bill bool
+
 	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other checks ignore it. Within a minute, calls for
 	// one subject with the same id, of at most 64 bytes, take effect once and get the same answer, whichever client makes them,
 	// unless the subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error
@@ -422,6 +428,17 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 		b = append(appendLimits(b, r.Limits), ',')
 	}
 	return checkSize(closeBracket(append(b, fields...), '}'))
+}
+
+// appendLimitName appends the name of the limit that a change concerns, as a field, if it has one.
+func (r *Request) appendLimitName(b []byte) ([]byte, error) {
+	if r.LimitName == "" {
+		return b, nil
+	}
+	if len(r.LimitName) > maxValue || !utf8.ValidString(r.LimitName) {
+		return nil, fmt.Errorf("%w: LimitName is %.80q; it must be UTF-8 of at most %d bytes", ErrRequest, r.LimitName, maxValue)
+	}
+	return append(appendString(append(b, `"limit_name":`...), r.LimitName), ','), nil
 }
 
 // appendCost appends the costs and the mode.

@@ -69,7 +69,9 @@ type vectorRequest struct {
 	Detail      bool
 	Headers     bool
 	RequestID   string `json:"request_id"`
-	TTL         int64  `json:"ttl_ms"`
+	LimitName   string `json:"limit_name"`
+	Bill        bool
+	TTL         int64 `json:"ttl_ms"`
 	Reservation string
 }
 
@@ -102,6 +104,7 @@ func (v *vectorRequest) request() Request {
 	q := Request{
 		Rule: v.Rule, Key: s.Key, Attributes: v.Attributes, Limits: s.Limits, Namespace: s.Namespace, Exact: s.Exact, Shadow: s.Shadow, Mode: s.Mode,
 		Cost: s.Cost, Costs: s.Costs, Detail: v.Detail, Headers: v.Headers, RequestID: v.RequestID,
+		LimitName: v.LimitName, Bill: v.Bill,
 	}
 	if v.Subjects != nil {
 		q.Subjects = []Subject{}
@@ -150,7 +153,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	for name, value := range map[string]any{
 		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
 		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
-		"more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
+		"granted": d.Granted, "more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
 		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
 	} {
 		more[name] = value
@@ -203,7 +206,7 @@ func usageVector(u Usage) map[string]any {
 	for _, l := range u.Limits {
 		limits = append(limits, map[string]any{
 			"name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
-			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
+			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "applied": l.Applied, "remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
 		})
 	}
 	blocked := int64(0)
@@ -211,7 +214,7 @@ func usageVector(u Usage) map[string]any {
 		blocked = u.BlockedUntil.UnixMilli()
 	}
 	return asJSON(map[string]any{
-		"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown, "blocked_until_ms": blocked,
+		"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown, "blocked_until_ms": blocked, "applied": u.Applied,
 	})
 }
 

@@ -136,6 +136,8 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 		return client.Usage{}, fmt.Errorf("%w: set either Rule, or Namespace and Limits", client.ErrRequest)
 	case !inline && q.Rule == "":
 		return client.Usage{}, fmt.Errorf("%w: Rule is missing; set it, or Namespace and Limits", client.ErrRequest)
+	case q.LimitName != "" && inline && q.Limits == nil:
+		return client.Usage{}, fmt.Errorf("%w: LimitName is %.80q, but there are no Limits; it must name one of them", client.ErrRequest, q.LimitName)
 	case len(q.Limits) > rules.MaxInlineLimits:
 		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d", client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
 	}
@@ -155,6 +157,7 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 		subject.Costs = costs
 		query = limiter.Query{Subjects: i.subjects, RequestID: q.RequestID}
 	}
+	query.LimitName, query.Bill = q.LimitName, q.Bill
 	u, err := operation(n.limiter, &query)
 	if err != nil {
 		return client.Usage{}, n.toClientError(err)
@@ -171,8 +174,14 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 		out.Limits = append(out.Limits, client.LimitUsage{
 			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity, Window: ceilMillis(shown.Window),
 			Rate: rateOf(&shown), Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
-			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter),
+			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter), Applied: l.Applied,
 		})
+	}
+	for _, c := range u.Applied() {
+		if out.Applied == nil {
+			out.Applied = map[string]int64{}
+		}
+		out.Applied[c.Unit] = c.Cost
 	}
 	for _, l := range u.Unlimited {
 		out.Limits = append(out.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})

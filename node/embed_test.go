@@ -296,6 +296,25 @@ func limitsInProcess(t *testing.T) {
 	if u, err := n.Usage(t.Context(), client.Request{Namespace: "shop", Key: q.Key}); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 4 || u.Unknown != 0 {
 		t.Errorf("usage without limits: have %+v, %v", u, err)
 	}
+	one := q
+	one.LimitName = "t"
+	if u, err := n.AdjustCosts(t.Context(), one, map[string]int64{"tokens": 7}); err != nil || len(u.Limits) != 1 || u.Limits[0].Applied != 7 || u.Applied["tokens"] != 7 {
+		t.Errorf("adjust one limit: have %+v, %v", u, err)
+	}
+	if u, err := n.Reset(t.Context(), one); err != nil || len(u.Limits) != 1 || u.Limits[0].Name != "t" || u.Limits[0].Used != 0 || u.Applied != nil {
+		t.Errorf("reset one limit: have %+v, %v", u, err)
+	}
+	if u, err := n.Usage(t.Context(), q); err != nil || u.Limits[0].Used != 4 || u.Limits[1].Used != 0 {
+		t.Errorf("usage after that: have %+v, %v", u, err)
+	}
+	one.LimitName = "nobody"
+	if _, err := n.Reset(t.Context(), one); !errors.As(err, &e) || e.Code != "unknown-limit" {
+		t.Errorf("reset a limit that there is not: have %v", err)
+	}
+	one.LimitName, one.Bill = "", true
+	if _, err := n.AdjustCosts(t.Context(), one, map[string]int64{"requests": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+		t.Errorf("a bill of limits that come with the call: have %v", err)
+	}
 	if u, err := n.Reset(t.Context(), q); err != nil || u.Limits[0].Used != 0 {
 		t.Errorf("reset: have %+v, %v", u, err)
 	}
@@ -307,6 +326,7 @@ func limitsInProcess(t *testing.T) {
 		{client.Request{Rule: "few", Namespace: "shop"}, "set either Rule"},
 		{client.Request{Namespace: "shop", Limits: make([]client.Limit, 9)}, "Limits has 9 limits"},
 		{client.Request{Namespace: "shop", RequestID: strings.Repeat("x", 65)}, "RequestID has 65 bytes"},
+		{client.Request{Namespace: "shop", Key: q.Key, LimitName: "t"}, "there are no Limits"},
 		{client.Request{Rule: "few", Key: make([]string, 33)}, "Key has 33 values"},
 	} {
 		if _, err := n.Usage(t.Context(), tc.wrong); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), tc.want) {

@@ -121,6 +121,8 @@ export interface Usage {
   unknown?: number;
   /** When the rule's block of the subject ends, in Unix time; 0 if it has none. Until then nothing remains. */
   blockedUntilMs?: number;
+  /** After an adjustment: by how much usage rose in each unit. A reward takes off no more than there was; of several limits, the most. */
+  applied?: Record<string, number>;
 }
 
 export interface LimitUsage {
@@ -142,6 +144,8 @@ export interface LimitUsage {
   moreAfterMs?: number;
   /** A node did not say how much it holds: that counts as used. */
   estimated?: boolean;
+  /** After an adjustment: by how much `used` rose. */
+  applied?: number;
   /** There is no limit in `unit`, which is absent for all units; nor are there figures. */
   unlimited?: boolean;
 }
@@ -151,14 +155,14 @@ type Json = any;
 
 const names: Record<string, string> = {};
 
-/** camel returns what a node says with JavaScript's spelling of names: retryAfterMs for retry_after_ms. Names in costs are units. */
+/** camel returns what a node says with JavaScript's spelling of names: retryAfterMs for retry_after_ms. Names in costs and applied are units. */
 export function camel(value: Json): Json {
   if (Array.isArray(value)) return value.map(camel);
   if (typeof value !== "object" || !value) return value;
   const out: Json = {};
   for (const name in value) {
     const as = (names[name] ??= name.replace(/[_-](.)/g, (_, letter: string) => letter.toUpperCase()));
-    out[as] = name === "costs" ? value[name] : camel(value[name]);
+    out[as] = name === "costs" || name === "applied" ? value[name] : camel(value[name]);
   }
   return out;
 }

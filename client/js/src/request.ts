@@ -83,11 +83,17 @@ export interface ReserveRequest extends Omit<CheckRequest, "mode"> {
 export interface AdjustRequest extends Target {
   cost?: number;
   costs?: Costs;
+  /** The only limit that it concerns, as `detail` names it; else all. */
+  limitName?: string;
+  /** Correct the bill of a rule with usage: monthly, too, by what is applied. */
+  bill?: boolean;
   /** By which nodes know a repeated call; one is made up if there is none. null: no id, and no repetition. */
   requestId?: string | null;
 }
 
 export interface ResetRequest extends Target {
+  /** The only limit that is made fresh, as `detail` names it, and no block is lifted; else all of it. */
+  limitName?: string;
   requestId?: string;
 }
 
@@ -207,7 +213,11 @@ function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
   }
   if (ttlMs !== undefined) out.ttl_ms = whole(ttlMs, 1, "ttlMs");
   if (onExpiry !== undefined) out.on_expiry = onExpiry?.costs ? { costs: costsOf(onExpiry.costs, 0) } : onExpiry;
-  if (limitName !== undefined) out.limit_name = limitName;
+  if (limitName !== undefined) {
+    need(typeof limitName === "string" && limitName, "limitName: text is wanted");
+    out.limit_name = limitName;
+  }
+  need(["boolean", "undefined"].includes(typeof out.bill), "bill: true or false is wanted");
   return out;
 }
 

@@ -113,3 +113,35 @@ rules:
   const ids = await Promise.all([1, 2].map(() => c.count({ key: "id", limits: [{ limit: 9, per: "1m" }], requestId: "same" })));
   assert.deepEqual(ids.map((x) => x.used), [1, 1]); // prettier-ignore
 });
+
+test("one limit of a rule, the bill, and as much as there is", async (t) => {
+  const rules = `version: 1
+rules:
+  - name: api
+    key: [user]
+    usage: monthly
+    limits: [{name: hour, limit: 10, per: 1h, algorithm: fixed-window}, {name: day, limit: 100, per: 24h, algorithm: fixed-window}]
+  - {name: plain, key: [user], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
+`;
+  const node = closing(t, await start({ rules }));
+  const c = closing(t, new RlnodeClient({ nodes: node.url, timeoutMs: 10_000, onError: "closed" }));
+  for (const granted of [7, 3, 0]) {
+    const d = await c.check({ rule: "plain", key: "u", cost: 7, mode: "at_most" });
+    assert.deepEqual([d.allowed, d.granted], [granted > 0, granted]);
+  }
+
+  const q = { rule: "api", key: "u" };
+  await c.count({ ...q, cost: 4 });
+  const adjusted = await c.adjust({ ...q, cost: -50, limitName: "hour", bill: true });
+  assert.deepEqual(adjusted.limits.map((l) => [l.name, l.used, l.applied]), [["hour", 0, -4]]); // prettier-ignore
+  assert.deepEqual(adjusted.applied, { requests: -4 });
+  const used = async () => (await c.usage(q)).limits.map((l) => l.used);
+  assert.deepEqual(await used(), [0, 4]);
+  assert.deepEqual((await c.reset({ ...q, limitName: "day" })).limits.map((l) => l.name), ["day"]); // prettier-ignore
+  assert.deepEqual(await used(), [0, 0]);
+
+  await assert.rejects(c.reset({ ...q, limitName: "nobody" }), { httpStatus: 404, code: "unknown-limit" });
+  await assert.rejects(c.adjust({ ...q, rule: "plain", cost: 1, bill: true }), { httpStatus: 400, code: "bad-value" });
+  for (const wrong of [{ limitName: "" }, { limitName: 7 }, { limitName: null }, { bill: "yes" }])
+    await assert.rejects(c.adjust({ ...q, cost: 1, ...wrong }), { name: "RequestError", code: "invalid" }, JSON.stringify(wrong));
+});

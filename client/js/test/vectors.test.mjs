@@ -15,7 +15,7 @@ const camelName = (name) => name.replace(/_(.)/g, (_, c) => c.toUpperCase());
 const camel = (value) => {
   if (Array.isArray(value)) return value.map(camel);
   if (!value || typeof value !== "object") return value;
-  return Object.fromEntries(Object.entries(value).map(([k, v]) => [camelName(k), k === "costs" || k === "attributes" ? v : camel(v)]));
+  return Object.fromEntries(Object.entries(value).map(([k, v]) => [camelName(k), k === "costs" || k === "applied" || k === "attributes" ? v : camel(v)]));
 };
 
 /** fake is a server that answers as `answer` says, and keeps what it is asked. */

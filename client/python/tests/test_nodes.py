@@ -17,7 +17,7 @@ import pytest
 
 from conftest import RULES
 from nodes import PATIENCE, Driven, Node, cluster, free_port
-from rlnode import NEVER, Client, NodeError
+from rlnode import NEVER, Client, NodeError, RequestError
 
 Connect = Callable[..., Any]
 
@@ -118,6 +118,43 @@ def test_a_node_dies_under_load(number: int, connect: Connect, tmp_path: Path) -
     finally:
         for node in nodes:
             node.stop()
+
+
+ONE_LIMIT = """version: 1
+rules:
+  - name: api
+    key: [user]
+    usage: monthly
+    limits: [{name: hour, limit: 10, per: 1h, algorithm: fixed-window}, {name: day, limit: 100, per: 24h, algorithm: fixed-window}]
+  - {name: plain, key: [user], limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}
+"""
+
+
+def test_one_limit(connect: Connect, start: Callable[..., Node]) -> None:
+    """An adjustment or a reset of one limit leaves the others as they are; a check takes what there is."""
+    client = connect(start(ONE_LIMIT).url, timeout=PATIENCE, on_error="closed")
+    for granted in (7, 3, 0):
+        d = client.check("plain", "u", cost=7, mode="at_most")
+        assert (d.allowed, d.granted) == (granted > 0, granted)
+
+    client.count("api", "u", cost=4)
+    usage = client.adjust("api", "u", costs={"requests": -50}, limit_name="hour", bill=True)
+    assert [(one.name, one.used, one.applied) for one in usage.limits] == [("hour", 0, -4)]
+    assert usage.applied == {"requests": -4}
+    assert [one.used for one in client.usage("api", "u").limits] == [0, 4]
+    usage = client.reset("api", "u", limit_name="day")
+    assert ([one.name for one in usage.limits], usage.applied) == (["day"], {})
+    assert [one.used for one in client.usage("api", "u").limits] == [0, 0]
+
+    with pytest.raises(NodeError, match="unknown-limit"):
+        client.reset("api", "u", limit_name="nobody")
+    with pytest.raises(NodeError, match="bad-value"):
+        client.adjust("plain", "u", costs={"requests": 1}, bill=True)
+    for name in ("", 7):
+        with pytest.raises(RequestError, match="limit_name"):
+            client.reset("api", "u", limit_name=name)
+    with pytest.raises(RequestError, match="bill"):
+        client.adjust("api", "u", costs={"requests": 1}, bill="yes")
 
 
 def test_tls(connect: Connect, start: Callable[..., Node], tmp_path: Path) -> None:

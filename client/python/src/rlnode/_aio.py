@@ -292,9 +292,12 @@ class AsyncClient:
         """See Client.usage."""
         return await self._attach().usage(*target(rule, key, **more))
 
-    async def reset(self, rule: str | None = None, key: Key | None = None, *, request_id: str | None = None, **more: Unpack[Target]) -> Usage:
+    async def reset(
+        self, rule: str | None = None, key: Key | None = None, *, limit_name: str | None = None, request_id: str | None = None, **more: Unpack[Target]
+    ) -> Usage:
         """See Client.reset."""
-        return await self._attach().change("/v1/reset", *target(rule, key, **more), request_id)
+        fields, timeout = target(rule, key, **more)
+        return await self._attach().change("/v1/reset", part_of(fields, limit_name), timeout, request_id)
 
     async def adjust(
         self,

@@ -139,6 +139,7 @@ class LimitUsage:
     leased: int = 0  #: held by nodes that may allow checks with it, and not used yet
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
     estimated: bool = False  #: a node did not say how much it holds: that counts as used
+    applied: int = 0  #: after an adjustment: by how much used rose
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class Usage:
     limits: tuple[LimitUsage, ...]
     unknown: int  #: further counters of the subject, whose limits the node has not met
     blocked_until: float = 0.0  #: Unix time when the rule's block of the subject ends; 0 if it has none
+    #: after an adjustment: by how much usage rose in each unit. A reward takes off no more than there was; of several limits, the most
+    applied: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -433,11 +436,13 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     leased=_whole(one, "leased"),
                     estimated=bool(one.get("estimated")),
                     unlimited=bool(one.get("unlimited")),
+                    applied=int(one.get("applied", 0)),
                 )
                 for one in found.get("limits") or ()
             ),
             unknown=_whole(found, "unknown"),
             blocked_until=_seconds(found, "blocked_until_ms"),
+            applied={str(unit): int(n) for unit, n in (found.get("applied") or {}).items()},
         )
     except (TypeError, ValueError, AttributeError) as e:
         raise BadAnswerError(f"{reply.node}: {e}") from e

@@ -154,7 +154,7 @@ def question(
 ) -> Question:
     """Makes the question of a check. Without a mode, each of several subjects has its own."""
     if mode not in (None, "check", "peek", "count", "at_most"):
-        raise RequestError(f"mode is {mode!r:.80}; check, peek or count is wanted")
+        raise RequestError(f"mode is {mode!r:.80}; check, peek, count or at_most is wanted")
     inline = limits is not None or bool(namespace) or consistency is not None or shadow
     if subjects is not None:
         given = inline or rule or key is not None or attributes is not None or cost is not None or costs is not None
@@ -209,7 +209,7 @@ def _of_rules(
     _put_cost(fields, cost, costs, "")
     if mode == "peek":
         fields["peek"] = True  # nodes of older releases know that
-    elif mode == "count":
+    elif mode is not None and mode != "check":
         fields["mode"] = mode
     return fields
 
@@ -260,7 +260,7 @@ def _subject(
         fields["shadow"] = True
     _put_cost(fields, cost, costs, where)
     if mode not in (None, "check", "peek", "count", "at_most"):
-        raise RequestError(f"{where}mode is {mode!r:.80}; check, peek or count is wanted")
+        raise RequestError(f"{where}mode is {mode!r:.80}; check, peek, count or at_most is wanted")
     if mode is not None and mode != "check":
         fields["mode"] = mode
     return fields
@@ -294,7 +294,11 @@ def target(
 def part_of(fields: dict[str, Any], limit_name: str | None, bill: bool = False) -> dict[str, Any]:
     """Returns the fields of a change of one limit, or of all, and of the bill."""
     if limit_name is not None:
-        fields["limit_name"] = _text(limit_name, "limit_name")
+        if not _text(limit_name, "limit_name"):
+            raise RequestError("limit_name is empty")
+        fields["limit_name"] = limit_name
+    if not isinstance(bill, bool):
+        raise RequestError(f"bill is {bill!r:.80}; it must be True or False")
     if bill:
         fields["bill"] = True
     return fields

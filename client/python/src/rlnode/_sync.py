@@ -316,9 +316,15 @@ class Client:
         """
         return run(self._core.usage(*target(rule, key, **more)))
 
-    def reset(self, rule: str | None = None, key: Key | None = None, *, request_id: str | None = None, **more: Unpack[Target]) -> Usage:
-        """Makes the counters of a subject fresh: all of them, or those of the limits. The token needs the scope adjust."""
-        return run(self._core.change("/v1/reset", *target(rule, key, **more), request_id))
+    def reset(
+        self, rule: str | None = None, key: Key | None = None, *, limit_name: str | None = None, request_id: str | None = None, **more: Unpack[Target]
+    ) -> Usage:
+        """Makes the counters of a subject fresh: all of them, or those of the limits. The token needs the scope adjust.
+
+        With limit_name, as detail names it, only that limit's; a block then stays.
+        """
+        fields, timeout = target(rule, key, **more)
+        return run(self._core.change("/v1/reset", part_of(fields, limit_name), timeout, request_id))
 
     def adjust(
         self,
