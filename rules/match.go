@@ -178,7 +178,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if r.alternatives != nil {
 		m.keyValues = key
 	}
-	if i := slices.Index(key, ""); i >= 0 {
+	if i := s.missingValue(m, r, key); i >= 0 {
 		return fmt.Errorf("%w: rule %q needs the attribute %s, which is empty", ErrMissing, r.Name, r.Key[i])
 	}
 	if m.plain == s && m.only == r && m.byKey {
@@ -226,8 +226,36 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 		if n < 0 || m.slots[n] != 0 || attrs[i].Value == "" {
 			continue
 		}
-		m.add(n, s.foldValue(m, n, attrs[i].Value), s.attributes.named[n].address)
+		text := s.foldValue(m, n, attrs[i].Value)
+		if text != "" { // spaces may be all that it had
+			m.add(n, text, s.attributes.named[n].address)
+		}
 	}
+}
+
+// missingValue returns the index of the first value of key, the key of r, that is none; −1 if there is no such value.
+func (s *Set) missingValue(m *Match, r *Rule, key []string) int {
+	for i := range key {
+		if s.isAbsent(m, r.key[i].number, key[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// isAbsent reports whether a value of attribute number n is none: it is empty, or nothing is left of it once it is folded.
+func (s *Set) isAbsent(m *Match, n int, text string) bool {
+	return text == "" || s.attributes.folds && s.foldValue(m, n, text) == ""
+}
+
+// MissingAttribute returns the attribute of r's key for which key has no value; empty if it has all of them. key has a value for each
+// attribute of the key.
+func (s *Set) MissingAttribute(r *Rule, key []string) string {
+	r, key = r.choose(key, nil)
+	if i := s.missingValue(&Match{}, r, key); i >= 0 {
+		return r.Key[i]
+	}
+	return ""
 }
 
 // replaceValues is loadAttributes for attributes that m already has, in the same order: the usual case for a caller's next
@@ -237,7 +265,7 @@ func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 		return false
 	}
 	for i := range attrs {
-		if attrs[i].Value == "" || attrs[i].Name != s.attributes.named[m.values[i].number].name {
+		if s.isAbsent(m, m.values[i].number, attrs[i].Value) || attrs[i].Name != s.attributes.named[m.values[i].number].name {
 			return false
 		}
 	}

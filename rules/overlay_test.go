@@ -332,6 +332,32 @@ func TestEntriesSleep(t *testing.T) {
 	}
 }
 
+// A block that is stored for no subject of the document sleeps, however it got there.
+func TestBlocksOfNoSubjectSleep(t *testing.T) {
+	set := mustCompile(t, `version: 1
+attributes: {user: {fold: [trim]}, ip: {}}
+rules:
+  - {name: one, key: [user], limits: [{limit: 7, per: 1h}]}
+  - {name: either, key: [[user, ip]], limits: [{limit: 7, per: 1h}]}
+  - {name: two, key: [user, ip], limits: [{limit: 7, per: 1h}]}`)
+	s := entries.New()
+	stored := []*entries.Entry{
+		{Kind: entries.Block, Rule: "one", Key: []string{""}}, {Kind: entries.Block, Rule: "one", Key: []string{"  "}},
+		{Kind: entries.Block, Rule: "one"}, {Kind: entries.Block, Rule: "two", Key: []string{"x", ""}},
+		{Kind: entries.Block, Rule: "either", Key: []string{"user="}}, {Kind: entries.Block, Rule: "either", Key: []string{""}},
+	}
+	for _, e := range stored {
+		s = put(t, s, EntryForm{Entry: e}, nil)
+	}
+	with := set.WithEntries(s, nil)
+	if with.Asleep() != len(stored) {
+		t.Errorf("got %d asleep, want all %d", with.Asleep(), len(stored))
+	}
+	if again := with.WithEntries(entries.New(), with); again.Asleep() != 0 {
+		t.Errorf("got %d asleep without entries, want none", again.Asleep())
+	}
+}
+
 func TestEntriesLeaveGlobalLimitsAlone(t *testing.T) {
 	const text = `version: 1
 tiers: {free: {limits: [{limit: 10, per: 1h, algorithm: fixed-window}]}, pro: {limits: [{limit: 20, per: 1h, algorithm: fixed-window}]}}

@@ -293,8 +293,8 @@ func readSubject(e *entries.Entry) (*SubjectSpec, error) {
 func (c *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	o := c.overlay
 	r := c.set.byName[e.Rule]
-	if r == nil || len(r.Key) != len(e.Key) {
-		return false
+	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || c.set.MissingAttribute(r, e.Key) != "" {
+		return false // whatever wrote it: it names no subject of this document
 	}
 	for len(o.blocksOfRules) <= r.Index {
 		o.blocksOfRules = append(o.blocksOfRules, 0)

@@ -291,7 +291,7 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"DELETE", "/v1/usage?rule=nope&key=k", 404, "unknown-rule"},
 		{"DELETE", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,"remaining":5,`},
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,`},
-		{"POST", "/v1/usage", 405, "GET, DELETE, HEAD"},
+		{"PUT", "/v1/usage", 405, "GET, POST, DELETE, HEAD"},
 		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"01000000000000000000000000000000","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
 		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 200, "left"},
 		{"GET", "/nothing/", 404, "not-found"}, {"POST", "/", 404, "not-found"}, {"GET", "/", 200, "<!doctype html>"},

@@ -193,6 +193,9 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	case len(e.Key) != len(rule.Key):
 		return true, api.Errorf(api.BadValue, "key has %d values, but rule %q has the key attributes %q", len(e.Key), api.Excerpt(e.Rule), rule.Key)
 	}
+	if missing := set.MissingAttribute(rule, e.Key); missing != "" {
+		return true, api.Errorf(api.MissingKey, "key: rule %q needs the attribute %s, which is empty", api.Excerpt(e.Rule), missing)
+	}
 	e.Key = rule.NormalKey(e.Key)
 	return true, nil
 }

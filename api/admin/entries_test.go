@@ -147,6 +147,8 @@ func TestBlocks(t *testing.T) {
 		{"POST", "/v1/blocks", `{"key":"x","for":"1h"}`, 400, "rule is missing"},
 		{"POST", "/v1/blocks", `{"rule":"login","for":"1h"}`, 400, "key is missing"},
 		{"POST", "/v1/blocks", `{"rule":"login","key":["a","b"],"for":"1h"}`, 400, "key has 2 values"},
+		{"POST", "/v1/blocks", `{"rule":"login","key":"","for":"1h"}`, 400, `"code":"missing-key"`},
+		{"POST", "/v1/blocks", `{"rule":"login","key":[""],"for":"1h"}`, 400, `"code":"missing-key"`},
 		{"POST", "/v1/blocks", `{"rule":"login","key":"x","extra":1}`, 422, "extra"},
 	} {
 		c.check(t, n, "")

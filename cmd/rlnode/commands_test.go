@@ -126,7 +126,7 @@ func TestCompletion(t *testing.T) {
 	}{
 		{"che", []string{"check"}},
 		{"check --mo", []string{"--mode"}},
-		{"check --mode ", []string{"check", "peek", "count"}},
+		{"check --mode ", []string{"check", "peek", "count", "at_most"}},
 		{"check --mode = co", []string{"count"}},
 		{"check --rule login --mode p", []string{"peek"}},
 		{"check --rule ", nil},
@@ -168,7 +168,7 @@ func TestCompletion(t *testing.T) {
 	_, script, _ := tool(t, "", "completion", "bash")
 	cmd := exec.Command(bash, "-c", `rlnode() { "$BINARY" "$@"; }; source "$1"; COMP_WORDS=(rlnode check --mode ""); COMP_CWORD=3; _rlnode; echo "${COMPREPLY[@]}"`, "bash", file(t, "script", script))
 	cmd.Env = append(cleanEnv(), "BINARY="+binary)
-	if out, err := cmd.Output(); err != nil || string(out) != "check peek count\n" {
+	if out, err := cmd.Output(); err != nil || string(out) != "check peek count at_most\n" {
 		t.Errorf("bash: have %q, %v", out, err)
 	}
 }
