@@ -81,10 +81,10 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		}
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
-	// A region's share of a limit may be zero.
-	noShare := l.Amount == 0 && l.Burst == 0 && l.Kind.Divisible()
+	// A limit may be 0, and so may a region's share of one.
+	isZero := l.Amount == 0 && l.Burst == 0
 	if !l.Kind.Valid() || first&^(limitKindMask|calendarFlag|delayFlag|allowed) != 0 || l.Window < MinWindow ||
-		!noShare && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
+		!isZero && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()
 	}
 	return first & LimitFlags

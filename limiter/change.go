@@ -271,8 +271,12 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit}
 		for _, cost := range costs {
 			if cost.Unit == limit.Unit {
+				u.Limits[i].isAdjusted = true
 				op.Cost = cost.Cost
 			}
+		}
+		if limit.RefusesAll() {
+			op.Cost = 0 // it has no counter
 		}
 		c.ops = append(c.ops, op)
 	}
@@ -322,7 +326,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		}
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Borrowed-lu.Lent)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
-		lu.Applied, lu.isAdjusted = c.applied[i], c.ops[i].Cost != 0
+		lu.Applied = c.applied[i]
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}

@@ -70,8 +70,8 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	a.Allowed, a.DecidedBy, a.scratch.matchDecides = false, ByOwner, true
 	for i, limit := range h.Limits {
-		op := a.addOp(h.Rule, limit, 0)
-		op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(q.Costs, h, limit)
+		op := a.addOp(h.Rule, limit, 0, costOf(q.Costs, h, limit))
+		op.Key, op.Limit = counterKey(h, limit), &limit.Limit
 		op.Shadow, op.Mode = false, q.Mode
 		op.Decision = untilBlockEnds(&a.scratch.match, op.Decision, until)
 		la := &a.Limits[i]

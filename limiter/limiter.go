@@ -366,9 +366,12 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
-			op := a.addOp(h.Rule, limit, subject)
-			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
+			op := a.addOp(h.Rule, limit, subject, costOf(costs, h, limit))
+			op.Key, op.Limit = counterKey(h, limit), &limit.Limit
 			op.Shadow, op.Mode = h.Rule.Shadow, mode
+			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
+				op.Cost = 0 // see concludeZero
+			}
 		}
 		if h.Rule.Blocks != nil {
 			a.addBlocks(h, mode)
@@ -558,21 +561,21 @@ func (a *Answer) begin(active *activeRules) {
 
 // addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
 // these large structs would cost more than filling them in. subject is an index in Query.Subjects.
-func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *counters.Op {
+func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost int64) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
 		s.ops = slices.Grow(s.ops, 1)
 	}
 	s.ops = s.ops[:len(s.ops)+1]
 	op := &s.ops[len(s.ops)-1]
-	op.Block, op.Full = false, false
+	op.Cost, op.Block, op.Full = cost, false, false
 	op.Decision = algorithms.Decision{}
 	if len(a.Limits) == cap(a.Limits) {
 		a.Limits = slices.Grow(a.Limits, 1)
 	}
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
-	la.Rule, la.Limit, la.Subject = rule, limit, int32(subject) // conclude writes the rest
+	la.Rule, la.Limit, la.Subject, la.Cost = rule, limit, int32(subject), cost // conclude writes the rest
 	la.ByHand = false
 	la.Blocked, la.alone, la.lack = false, false, lackNothing
 	return op
@@ -612,6 +615,7 @@ func (a *Answer) conclude(l *Limiter) {
 	a.resolveNever(0, len(limits))
 	for i := range limits {
 		la, op := &limits[i], &ops[i]
+		la.concludeZero(op)
 		if la.set(op); !la.Allowed {
 			a.concludeRefusal(l, la, op)
 		}
@@ -626,7 +630,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	d := &op.Decision
 	la.Allowed, la.Remaining, la.Used, la.Full = d.Allowed, d.Remaining, d.Used, op.Full
 	la.RetryAfter, la.ResetAfter, la.MoreAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.MoreAfter, d.Delay
-	la.Reduced, la.Cost = d.Reduced, op.Cost
+	la.Reduced = d.Reduced
 }
 
 // concludeRefusal is what conclude does besides for a limit that refuses.

@@ -116,7 +116,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		n := len(h.Limits)
 		s := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if isReservable(&a.scratch.ops[first+j]) {
+			if isReservable(&a.scratch.ops[first+j], limit) {
 				s.units = append(s.units, r.unitIndex(limit.Unit))
 			}
 		}
@@ -184,7 +184,7 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 
 	for j := range ops {
 		op := &ops[j]
-		if !isReservable(op) {
+		if !isReservable(op, h.Limits[j]) {
 			continue
 		}
 		when := int64(0)
@@ -199,8 +199,11 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 	return d
 }
 
-// isReservable reports whether op took its cost, or would have taken one.
-func isReservable(op *counters.Op) bool {
+// isReservable reports whether op took its cost, or would have taken one, from the counter of a limit. A limit of 0 has none.
+func isReservable(op *counters.Op, limit *rules.Limit) bool {
+	if limit.RefusesAll() {
+		return false
+	}
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
 

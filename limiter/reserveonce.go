@@ -154,7 +154,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		for j := range a.scratch.ops {
 			if la := &a.Limits[j]; a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
-					Rule: la.Rule, Limit: la.Limit, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
+					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
 				})
 			}
 		}

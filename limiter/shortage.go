@@ -397,14 +397,14 @@ const (
 	lackNode                     // this node's, which decides without the owner
 )
 
-// lackOf says whose share has refused a cost.
-func (la *LimitAnswer) lackOf(cost int64) lack {
+// lackOf says whose share has refused the check.
+func (la *LimitAnswer) lackOf() lack {
 	switch {
-	case la.Allowed || la.Full || la.Blocked || cost > la.Limit.UndividedCapacity():
+	case la.Allowed || la.Full || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
 		return lackNothing
 	case la.alone:
 		return lackNode
-	case isLoanable(la.Rule, la.Limit) && (la.Limit.Kind == algorithms.FixedWindow || cost <= la.Limit.Capacity()):
+	case isLoanable(la.Rule, la.Limit) && (la.Limit.Kind == algorithms.FixedWindow || la.Cost <= la.Limit.Capacity()):
 		return lackRegion // a bucket can't borrow beyond its burst
 	}
 	return lackNothing
@@ -413,7 +413,7 @@ func (la *LimitAnswer) lackOf(cost int64) lack {
 // adviseReturn sets when to come back if only a share refuses op: more may come at any time.
 func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
-	if la.lack = la.lackOf(op.Cost); m == nil || la.lack == lackNothing {
+	if la.lack = la.lackOf(); m == nil || la.lack == lackNothing {
 		return
 	}
 	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || m.OtherRegions == nil)

@@ -322,16 +322,16 @@ func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 // billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
 // even if the rule has several limits in the unit.
 func (l *Limiter) billCheck(q *Query, a *Answer) {
-	ops := a.scratch.ops
+	limits := a.Limits
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
-			if h.Rule.CountsMonthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
-				l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
+			if h.Rule.CountsMonthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, limits[j].Cost, 1) {
+				l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, limits[j].Cost, 1)
 			}
 		}
-		ops = ops[len(h.Limits):]
+		limits = limits[len(h.Limits):]
 	}
 }
 

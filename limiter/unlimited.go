@@ -49,8 +49,8 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		}
 
 		limit := h.Limits[j]
-		op := a.addOp(h.Rule, limit, subject)
-		op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
+		op := a.addOp(h.Rule, limit, subject, costOf(costs, h, limit))
+		op.Key, op.Limit = counterKey(h, limit), &limit.Limit
 		op.Shadow, op.Mode = false, mode
 		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
 		a.decideByMatching(false, ByOwner)
@@ -61,6 +61,14 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		return true
 	}
 	return false
+}
+
+// concludeZero refuses the cost for a limit of 0 that the counters have not been asked about, because a count would make a counter, and
+// a refusal would begin a block.
+func (la *LimitAnswer) concludeZero(op *counters.Op) {
+	if la.Cost > op.Cost && la.Limit.RefusesAll() {
+		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
+	}
 }
 
 // countUnlimited counts a check for each rule that applied to it without limit, and bills it.

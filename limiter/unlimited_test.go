@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -114,6 +115,104 @@ func TestWithoutOwner(t *testing.T) {
 		expectRefusal(t, "0", n.check(byKey("none", "x")), CostAboveLimit, algorithms.Never, "not allowed")
 		if time.Since(began) > 0 || len(w.owed) != len(before) {
 			t.Error("it asked somebody")
+		}
+	})
+}
+
+const zeroRules = `
+rules:
+  - {name: none, key: [n], usage: monthly, block: 1h, limits: [{limit: 0, per: 1h}]}
+  - {name: some, key: [s], block: 1h, limits: [{limit: 0, per: 1h}, {limit: 5, per: 1h, unit: tokens}]}
+  - {name: watched, key: [w], shadow: true, block: 1h, limits: [{limit: 0, per: 1h}]}
+`
+
+// TestNothingCountsForALimitOfZero: neither a count, an adjustment, a reservation nor a shadow rule makes a counter for a limit of 0, or
+// begins a block. The limit still refuses every cost but 0.
+func TestNothingCountsForALimitOfZero(t *testing.T) {
+	l := open(t, zeroRules)
+	bill := billed{}
+	l.UseMeter(bill)
+	count := byKey("none", "x")
+	count.Mode = counters.CountMode
+	inline := Query{Subjects: []Subject{{
+		InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}},
+		Costs:         []UnitCost{{"requests", 1}}, Mode: counters.CountMode,
+	}}}
+	for range 2 {
+		for _, q := range []Query{count, inline} {
+			a := check(t, l, epoch, q)
+			expectRefusal(t, "count", a, CostAboveLimit, algorithms.Never, "not allowed by this rule")
+			if !a.Counted {
+				t.Error("the check was not counted")
+			}
+		}
+		watched := check(t, l, epoch, byKey("watched", "x"))
+		if !watched.Allowed || watched.Limits[0].Allowed || watched.Limits[0].Blocked {
+			t.Errorf("shadow: got %+v", watched.Limits)
+		}
+	}
+	if bill["none/requests"] != 2 {
+		t.Errorf("got the bill %v, want 2 requests", bill)
+	}
+
+	u, err := l.Adjust(&Query{Rule: "none", Key: []string{"x"}, Costs: []UnitCost{{"requests", 3}}})
+	if err != nil || u.Limits[0].Used != 0 || len(u.Applied()) != 1 || u.Applied()[0].Cost != 0 {
+		t.Errorf("adjust: got %+v, applied %v, %v; want nothing used or applied", u, u.Applied(), err)
+	}
+
+	a := &Answer{}
+	q := costing(byKey("none", "x"), 0)
+	id, err := l.Reserve(&q, time.Minute, a)
+	if err != nil || !a.Allowed {
+		t.Fatalf("a reservation of 0: got %+v, %v", a, err)
+	}
+	if _, err := l.Settle(id, []UnitCost{{"requests", 7}}); err != nil {
+		t.Error(err)
+	}
+
+	if n := l.table.Stats().Counters; n != 0 {
+		t.Errorf("got %d counters, want none", n)
+	}
+	if a := check(t, l, epoch, costing(byKey("none", "x"), 0)); !a.Allowed {
+		t.Errorf("a cost of 0: got %+v", a.Limits)
+	}
+}
+
+// TestZeroBesideALimit: a count charges the other limits of a rule with a limit of 0, and begins no block.
+func TestZeroBesideALimit(t *testing.T) {
+	l := open(t, zeroRules)
+	q := Query{Rule: "some", Key: []string{"x"}, ByKey: true, Mode: counters.CountMode, Costs: []UnitCost{{"requests", 1}, {"tokens", 2}}}
+	expectRefusal(t, "count", check(t, l, epoch, q), CostAboveLimit, algorithms.Never, "not allowed by this rule")
+	q.Mode, q.Costs = counters.CheckMode, []UnitCost{{"requests", 0}, {"tokens", 1}}
+	a := check(t, l, epoch, q)
+	if !a.Allowed || l.table.Stats().Counters != 1 {
+		t.Errorf("got %+v with %d counters, want a check that is allowed, and one counter", a.Limits, l.table.Stats().Counters)
+	}
+	for i := range a.Limits {
+		if la := &a.Limits[i]; la.Limit.Unit == "tokens" && la.Remaining != 2 {
+			t.Errorf("%d tokens remain, want 2", la.Remaining)
+		}
+	}
+}
+
+// TestCountOfZeroInACluster: it is the same at every node.
+func TestCountOfZeroInACluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, zeroRules)
+		key := w.keyOf("none", w.nodes[1], nil)
+		q := byKey("none", key)
+		q.Mode = counters.CountMode
+		for _, n := range w.nodes {
+			expectRefusal(t, "count", n.check(q), CostAboveLimit, algorithms.Never, "not allowed")
+			u, err := n.Adjust(&Query{Rule: "none", Key: []string{key}, Costs: []UnitCost{{"requests", 3}}})
+			if err != nil || u.Limits[0].Used != 0 || u.Blocked != 0 {
+				t.Errorf("adjust: got %+v, %v", u, err)
+			}
+		}
+		for _, n := range w.nodes {
+			if got := n.table.Stats().Counters; got != 0 {
+				t.Errorf("got %d counters, want none", got)
+			}
 		}
 	})
 }
