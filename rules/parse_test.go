@@ -236,7 +236,7 @@ rules:
     limits:
       - {limit: 2, per: 1m, algorithm: fixed-window}
       - {limit: 3, per: 1m, algorithm: fixed-window, unit: x}
-      - {limit: 100, per: 1m, algorithm: token-bucket, burst: 1}
+      - {limit: 100, per: 1m, algorithm: token-bucket, burst: 1, name: burst}
   - {name: d, key: [tenant], scope: global, tiered: true, regions: {us: 0.9, eu: 0.1}}
   - {name: e, key: [], shadow: true, usage: monthly, limits: [{limit: 1, per: 1m}]}
 tiers:
@@ -274,7 +274,7 @@ rules:
   - {name: idle, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}]}
   - {name: refuse, key: [ip], max_delay: 5s, on_limit: refuse, limits: [{limit: 1, per: 1m}]}
   - {name: delay, key: [ip], max_delay: 5s, on_limit: delay, limits: [{limit: 1, per: 1m}]}
-  - {name: leaky, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}, {limit: 9, per: 1m, algorithm: leaky-bucket}]}
+  - {name: leaky, key: [ip], max_delay: 5s, limits: [{limit: 1, per: 1m}, {limit: 9, per: 1m, algorithm: leaky-bucket, name: queue}]}
   - {name: leaky-tier, key: [tenant], max_delay: 5s, tiered: true}
   - {name: leaky-subject, key: [tenant], max_delay: 5s, limits: [{limit: 1, per: 1m}]}
 tiers: {one: {limits: [{limit: 9, per: 1m, algorithm: leaky-bucket}]}}

@@ -27,7 +27,20 @@ func Review(src []byte) (*Document, error) {
 func (d *Document) Objections() []Error {
 	var found collector
 	for i, r := range d.Rules {
-		d.reviewCost(&found, fmt.Sprintf("rules[%d]", i), r)
+		path := fmt.Sprintf("rules[%d]", i)
+		d.reviewCost(&found, path, r)
+		reviewNames(&found, path+".limits", r.Limits)
+	}
+	for _, t := range d.Tiers {
+		reviewNames(&found, keyPath("tiers", t.Name)+".limits", t.Limits)
+	}
+	for _, g := range d.Subjects {
+		for _, s := range g.Subjects {
+			path := keyPath(keyPath("subjects", g.Attribute), s.Value) + ".limits"
+			for _, o := range s.Overrides {
+				reviewNames(&found, keyPath(path, o.Rule), o.Limits)
+			}
+		}
 	}
 	return d.placed(&found)
 }
@@ -66,6 +79,23 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 	}
 	found.add(r.position("cost"), path+".cost", "its unit is %s, but no limit of the rule has that unit%s",
 		shorten(unit), hintUnit(units))
+}
+
+// reviewNames objects to limits of one list that have no names of their own, and the same unit and window: these make the name of a limit,
+// by which callers adjust and reset it.
+func reviewNames(found *collector, path string, limits []*LimitSpec) {
+	for i, l := range limits {
+		if l.Name != "" || l.Unlimited {
+			continue
+		}
+
+		isAlike := func(o *LimitSpec) bool {
+			return o.Name == "" && !o.Unlimited && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
+		}
+		if j := slices.IndexFunc(limits[:i], isAlike); j >= 0 {
+			found.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit and window, and hence the same name; give one of them a name", path, j)
+		}
+	}
 }
 
 // hintUnit names the unit that a cost table without effect was probably meant for.

@@ -59,3 +59,27 @@ func TestReview_costTables(t *testing.T) {
 		}
 	}
 }
+
+func TestReview_namesOfLimits(t *testing.T) {
+	const head = "rules:\n  - name: a\n    key: [user]\n    "
+	const window, bucket = "{limit: 10, per: 1m}", "{limit: 5, per: 1m, algorithm: token-bucket}"
+	for _, tt := range []struct{ doc, want string }{
+		{head + "limits: [" + window + ", " + bucket + "]", "4:36: rules[0].limits[1]: rules[0].limits[0] has the same unit and window, and hence the same name; give one of them a name"},
+		{head + "limits: [{limit: 9, per: day, tz: UTC}, {limit: 9, per: day, tz: Europe/Paris}]", "rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
+		{head + "limits: [" + window + ", {limit: 5, per: 1m, unit: requests, algorithm: token-bucket}]", "rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
+		{"tiers: {free: {limits: [" + window + ", " + bucket + "]}}\n" + head + "tiered: true", "tiers.free.limits[1]: tiers.free.limits[0] has the same"},
+		{head + "limits: [" + window + "]\nsubjects: {user: {x: {limits: {a: [" + window + ", " + bucket + "]}}}}", "subjects.user.x.limits.a[1]: subjects.user.x.limits.a[0] has the same"},
+		{head + "limits: [" + window + ", {limit: 5, per: 1m, algorithm: token-bucket, name: burst}]", ""},
+		{head + "limits: [" + window + ", {limit: 5, per: 1h, algorithm: token-bucket}]", ""},
+		{head + "limits: [" + window + ", {limit: 5, per: 1m, unit: tokens}]", ""},
+		{head + "limits: [" + window + ", {unlimited: true, unit: tokens}, {unlimited: true, unit: chars}]", ""},
+	} {
+		_, err := Review([]byte(tt.doc + "\n"))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s:\ngot %v, want %q", tt.doc, err, tt.want)
+		}
+		if doc, err := Parse([]byte(tt.doc + "\n")); err != nil || len(doc.Warnings()) < min(len(tt.want), 1) {
+			t.Errorf("%s: Parse: %v, and it must warn", tt.doc, err)
+		}
+	}
+}

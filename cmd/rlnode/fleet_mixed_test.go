@@ -30,7 +30,7 @@ rules:
     limits:
       - {limit: 1000000, per: 8760h, algorithm: sliding-window}
       - {limit: 1000, per: 30s, algorithm: sliding-window-log}
-      - {limit: 1000000, per: 8760h, algorithm: token-bucket}
+      - {limit: 1000000, per: 8760h, algorithm: token-bucket, name: bucket}
       - {limit: 1000000, per: 24h, algorithm: leaky-bucket}
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
