@@ -177,7 +177,7 @@ func decisionText(a *client.Decision, c palette) string {
 		}
 		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
 		if a.Delay > 0 {
-			fmt.Fprintf(&b, ", after a delay of %v", a.Delay)
+			fmt.Fprintf(&b, ", after a delay of %s", durationText(a.Delay))
 		}
 	case a.DecidedBy == client.ByList:
 		b.WriteString(" by a list")
@@ -203,9 +203,9 @@ func waitText(allowed bool, retry, reset time.Duration) string {
 	case !allowed && retry < 0:
 		return ", never: it costs more than the limit"
 	case !allowed:
-		return fmt.Sprintf(", retry after %v", retry)
+		return fmt.Sprintf(", retry after %s", durationText(retry))
 	case reset > 0:
-		return fmt.Sprintf(", fresh again after %v", reset)
+		return fmt.Sprintf(", fresh again after %s", durationText(reset))
 	}
 	return ""
 }

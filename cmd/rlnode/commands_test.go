@@ -33,7 +33,7 @@ func TestSubjectsOfEitherPlane(t *testing.T) {
 	}))
 	defer node.Close()
 	env := []string{"RLNODE_ADDR=" + node.URL, "RLNODE_ADMIN=" + node.URL, "RLNODE_API_TOKEN=api", "RLNODE_ADMIN_TOKEN_FILE=" + file(t, "token", "admin\n")}
-	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     2       4      requests  1m0s  1.4s\nan estimate: ", "2 more counters"}
+	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     2       4      requests  1m   1.4s\nan estimate: ", "2 more counters"}
 	for _, test := range []struct {
 		args, asked string
 		want        []string

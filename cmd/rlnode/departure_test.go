@@ -187,6 +187,17 @@ func TestTheLastNodeDoesNotLeave(t *testing.T) {
 	})
 }
 
+func TestDurationText(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1500 * time.Millisecond: "1.5s", time.Hour: "1h", 90 * time.Minute: "1h30m", 24 * time.Hour: "1d", 720 * time.Hour: "30d",
+		77 * time.Hour: "3d5h", 77*time.Hour + 12*time.Minute + 3*time.Second: "3d5h12m", 24*time.Hour + time.Second: "1d",
+	} {
+		if got := durationText(d); got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+}
+
 // Commands about subjects work with the address of either plane alone, with the same result. The admin plane holds no answer back, and
 // needs a token where it has one.
 func TestEitherPlaneIsEnough(t *testing.T) {

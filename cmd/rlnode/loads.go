@@ -61,7 +61,7 @@ func printLoads(w io.Writer, l *admin.LoadReport) error {
 	err := printTable(w, "SOURCE\tLOAD\tFOR", l.Sources, func(s admin.SourceReport) string {
 		holds := "-"
 		if s.TTL != nil {
-			holds = millis(*s.TTL).String()
+			holds = durationText(millis(*s.TTL))
 		}
 		return fmt.Sprintf("%s\t%.3g\t%s", printable(s.Source), s.Load, holds)
 	})

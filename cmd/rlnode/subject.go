@@ -14,6 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/replay"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // eitherPlane has the flags of commands that ask either plane: both answer them.
@@ -126,6 +127,7 @@ type subjectAnswer struct {
 	Shares  map[string]int64              `json:"shares"`
 	Regions map[string]admin.RegionReport `json:"regions"`
 	Blocked int64                         `json:"blocked_until_ms"`
+	Applied map[string]int64              `json:"applied"` // by unit; only of an adjustment
 }
 
 func printSubject(w io.Writer, s *subjectAnswer) error {
@@ -141,8 +143,8 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 			rows[i] = fmt.Sprintf("%s\tunlimited\t-\t-\t-\t-\t-\t%s\t-\t-", printable(l.Name), cmp.Or(printable(l.Unit), "-"))
 			continue
 		}
-		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%v\t%v", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
-			printable(l.Unit), millis(l.WindowMS), millis(l.ResetMS))
+		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
+			printable(l.Unit), durationText(millis(l.WindowMS)), durationText(millis(l.ResetMS)))
 		estimated = estimated || l.Estimated
 	}
 	if len(rows) > 0 {
@@ -151,6 +153,9 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 		}
 	} else if s.Unknown == 0 {
 		fmt.Fprintln(w, "nothing is counted")
+	}
+	for _, unit := range slices.Sorted(maps.Keys(s.Applied)) {
+		fmt.Fprintf(w, "applied: %d %s\n", s.Applied[unit], printable(unit))
 	}
 	if estimated {
 		fmt.Fprintln(w, "an estimate: a node did not say how much it holds, and that counts as used")
@@ -195,12 +200,26 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 	return printTable(w, "REGION\tLIMIT\tSHARE\tUSED\tLENT\tBORROWED\tLEFT", rows, func(row string) string { return row })
 }
 
+// durationText writes a duration for people, such as 3d5h or 38m18s; seconds only below a day.
+func durationText(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d < day {
+		return rules.FormatDuration(d)
+	}
+	rest := (d % day).Truncate(time.Minute)
+	if rest == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	return fmt.Sprintf("%dd%s", d/day, rules.FormatDuration(rest))
+}
+
 // millis returns n milliseconds.
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // changeFlags has the flags of commands that change what a subject has used.
 type changeFlags struct {
 	subjectFlags
+	LimitName string `name:"limit-name" placeholder:"NAME" help:"Only this one of the subject's limits, as subject shows its name; the block stays."`
 	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
 	JSON      bool   `help:"Print the node's answer unchanged."`
 	eitherPlane
@@ -210,6 +229,9 @@ type changeFlags struct {
 func (c *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
 	if c.RequestID != "" {
 		fields["request_id"] = c.RequestID
+	}
+	if c.LimitName != "" {
+		fields["limit_name"] = c.LimitName
 	}
 	body, _ := json.Marshal(fields) // strings and numbers
 	r := request{method: http.MethodPost, path: path, contentType: "application/json", body: body}
@@ -243,6 +265,7 @@ func (c *resetCmd) Run(env *environment) error {
 // adjustCmd adds to what a subject has used.
 type adjustCmd struct {
 	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or to give back if negative; repeat for more units."`
+	Bill bool     `help:"Correct the bill, too, of a rule with usage: monthly."`
 	changeFlags
 }
 
@@ -273,6 +296,9 @@ func (c *adjustCmd) Run(env *environment) error {
 		return err
 	}
 	amounts.add(fields)
+	if c.Bill {
+		fields["bill"] = true
+	}
 	return c.postChange(env, "/v1/adjust", fields)
 }
 
