@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // A reservation may say what becomes of it if nobody settles it in time. Its home then keeps its id with its place and, at its end,
@@ -50,9 +51,11 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 	if q.OnExpiry == nil {
 		return nil
 	}
-	for i := range a.scratch.match.Hits {
-		if rule := a.scratch.match.Hits[i].Rule; rule.ChargesExpired {
-			return fmt.Errorf("%w must be charge: rule %q allows nothing else", ErrOnExpiry, rule.Name)
+	for _, hits := range [...][]rules.Hit{a.scratch.match.Hits, a.Unlimited()} {
+		for i := range hits {
+			if rule := hits[i].Rule; rule.ChargesExpired {
+				return fmt.Errorf("%w must be charge: rule %q allows nothing else", ErrOnExpiry, rule.Name)
+			}
 		}
 	}
 	for _, c := range q.OnExpiry.Costs {
@@ -71,7 +74,11 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 			most = max(most, op.Cost)
 		}
 	}
-	for _, costs := range append([][]UnitCost{q.Costs}, subjectCosts(q.Subjects)...) {
+	lists := append([][]UnitCost{q.Costs}, subjectCosts(q.Subjects)...)
+	for i := range a.Unlimited() {
+		lists = append(lists, a.uncountedCosts(q, &a.Unlimited()[i]))
+	}
+	for _, costs := range lists {
 		for _, c := range costs {
 			if c.Unit == unit {
 				most = max(most, c.Cost) // no limit may have the unit
@@ -108,7 +115,8 @@ func (rs *reservations) arrangeExpiry(id string) error {
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, s *settleRequest) error {
 	now := rs.limiter.clock.Now()
 	place := s.placeOf(subj.subject, now)
-	makes := table == rs.limiter.table && subj.life.Lineage == localLineage // it has none yet, see settleLocal
+	// A home without counters here has no place yet; see settleLocal.
+	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
 	err := table.SetExpiry(now, place, s.id, makes)
 	switch {
 	case errors.Is(err, notes.ErrReservations):

@@ -53,7 +53,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
-	if !done {
+	if !done || len(a.Unlimited()) > 0 {
 		if err := a.validateOnExpiry(q); err != nil {
 			return "", err
 		}
@@ -105,7 +105,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		binary.LittleEndian.PutUint64(r.nonce[:], place.id)
 		r.group, r.inline, r.hasPlace = place.group, place.inline, place.made
 	}
-	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
+	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
@@ -116,24 +116,62 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		n := len(h.Limits)
 		s := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if isReservable(&a.scratch.ops[first+j], limit) {
+			switch {
+			case isReservable(&a.scratch.ops[first+j], limit):
 				s.units = append(s.units, r.unitIndex(limit.Unit))
+			case limit.RefusesAll():
+				r.addUncounted(&s, h.Rule, limit.Unit, a.Limits[first+j].Cost)
 			}
 		}
-		if rs.limiter.meter != nil && h.Rule.CountsMonthly { // the node that settles may not know the subject
-			key := billingKey(h, q)
-			if size := len(h.Rule.Name) + len(strings.Join(key, "")); nameBytes+size <= maxNameBytes {
-				nameBytes += size
-				s.hashLo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
-			}
-		}
+		nameBytes += rs.nameForBill(&s, h, q, nameBytes)
 		r.subjects = append(r.subjects, s)
 		first += n
 	}
+	rs.addUnlimited(r, q, a, nameBytes)
 
 	home := r.homeIndex(place)
 	r.subjects[0], r.subjects[home] = r.subjects[home], r.subjects[0]
 	return r
+}
+
+// addUnlimited adds what a's check costs in units without limit, so that it can be settled, too.
+func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBytes int) {
+	for i := range a.Unlimited() {
+		h := &a.Unlimited()[i]
+		at := slices.IndexFunc(a.scratch.match.Hits, func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+		if at < 0 {
+			at = len(r.subjects)
+			s := reservedSubject{debit: debit{subject: h.Subject.Hi}}
+			nameBytes += rs.nameForBill(&s, h, q, nameBytes)
+			r.subjects = append(r.subjects, s)
+		}
+		for _, c := range a.uncountedCosts(q, h) {
+			r.addUncounted(&r.subjects[at], h.Rule, c.Unit, c.Cost)
+		}
+	}
+}
+
+// addUncounted adds to s, a subject of r, a cost in a unit that no counter counts.
+func (r *reservation) addUncounted(s *reservedSubject, rule *rules.Rule, unit string, cost int64) {
+	index := r.unitIndex(unit)
+	if rule.Bills(unit) {
+		s.uncounted = append(s.uncounted, reservedCost{index, cost})
+	}
+}
+
+// nameForBill adds to s, the subject of h, what its bill needs, because the node that settles may not know the subject. It returns how
+// many bytes that are. taken is how many bytes the names of other subjects have.
+func (rs *reservations) nameForBill(s *reservedSubject, h *rules.Hit, q *Query, taken int) int {
+	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
+		return 0
+	}
+	key := billingKey(h, q)
+	size := len(h.Rule.Name) + len(strings.Join(key, ""))
+	if taken+size > maxNameBytes {
+		return 0
+	}
+	s.hashLo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
+	return size
 }
 
 // unitIndex returns the index of a unit in r.units, and adds it if need be.
@@ -218,7 +256,7 @@ const (
 	// settlementMemory is how long the home remembers a settlement after the reservation expires.
 	settlementMemory = time.Minute
 
-	reservationFormat = 4  // the first byte of an id
+	reservationFormat = 5  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
 	signatureBytes    = 16
 	maxUnitBytes      = 1024
@@ -255,11 +293,23 @@ type reservedSubject struct {
 	debit
 	units []int // by op: index into reservation.units
 
+	// uncounted is what it was billed besides, without a counter: in units without limit, or with a limit of 0.
+	uncounted []reservedCost
+
 	// For billing. If rule is empty, the subject is not billed.
 	hashLo uint64 // of the subject's hash
 	rule   string
 	key    []string
 }
+
+// reservedCost is a cost in a unit, as an index into reservation.units.
+type reservedCost struct {
+	unit int
+	cost int64
+}
+
+// cost returns what was reserved of s's i-th op.
+func (s *reservedSubject) cost(i int) reservedCost { return reservedCost{s.units[i], s.ops[i].Cost} }
 
 func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
 
@@ -275,9 +325,13 @@ func (r *reservation) Code(c *wire.Coder) {
 	r.until = r.made + life
 	codeOnExpiry(c, &r.onExpiry)
 	c.Texts(&r.units, MaxReserved, maxUnitBytes)
-	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1, func(s *reservedSubject) {
+	wire.List(c, &r.subjects, MaxReserved, 4*8+3+1+1+1, func(s *reservedSubject) {
 		s.code(c)
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
+		wire.List(c, &s.uncounted, MaxReserved, 2, func(u *reservedCost) {
+			wire.Number(c, &u.unit, int64(len(r.units)-1))
+			wire.Number(c, &u.cost, algorithms.MaxAmount)
+		})
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.hashLo)
 			if c.Texts(&s.key, maxKeyValues, rules.MaxShownBytes); s.key == nil {

@@ -165,7 +165,7 @@ func (rs *reservations) settleLocal(s *settleRequest, out *Settlement) {
 // countDropped counts what subj does not get back.
 func (rs *reservations) countDropped(s *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
-		if s.change(subj, i) < 0 {
+		if s.change(subj.cost(i)) < 0 {
 			rs.dropped.Add(1)
 		}
 	}
@@ -276,43 +276,48 @@ func (s *settleRequest) correctBill(l *Limiter) {
 			continue
 		}
 		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
+		var billed []reservedCost
 		for j := range subj.ops {
-			cost := s.change(subj, j)
-			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
+			billed = append(billed, subj.cost(j))
+		}
+		billed = append(billed, subj.uncounted...)
+		for j, reserved := range billed {
+			cost := s.change(reserved)
+			isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
+			if cost == 0 || slices.ContainsFunc(billed[:j], isOf) {
 				continue
 			}
 			// Correct the month that it was billed in.
-			if unit := s.units[subj.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
+			if unit := s.units[reserved.unit]; !l.meter.Add(s.made, subject, unit, cost, 0) {
 				l.meter.AddNamed(s.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}
 }
 
-// change returns by how much the real cost of a subject's i-th op exceeds what is charged for it; negative if it is less.
-func (s *settleRequest) change(subj *reservedSubject, i int) int64 {
-	charged := subj.ops[i].Cost
+// change returns by how much the real cost exceeds what is charged of a reserved one; negative if it is less.
+func (s *settleRequest) change(reserved reservedCost) int64 {
+	charged := reserved.cost
 	if s.hadExpired {
-		charged = s.atExpiry(subj, i)
+		charged = s.atExpiry(reserved)
 	}
-	return s.used(subj, i) - charged
+	return s.used(reserved) - charged
 }
 
-// used returns the real cost of a subject's i-th op.
-func (s *settleRequest) used(subj *reservedSubject, i int) int64 {
+// used returns the real cost.
+func (s *settleRequest) used(reserved reservedCost) int64 {
 	if s.verb == settleExpired {
-		return s.atExpiry(subj, i)
+		return s.atExpiry(reserved)
 	}
-	return costOfUnit(s.costs, s.units[subj.units[i]], subj.ops[i].Cost)
+	return costOfUnit(s.costs, s.units[reserved.unit], reserved.cost)
 }
 
-// atExpiry returns what stays charged of a subject's i-th op once the end of the reservation was carried out.
-func (r *reservation) atExpiry(subj *reservedSubject, i int) int64 {
-	reserved := subj.ops[i].Cost
+// atExpiry returns what stays charged once the end of the reservation was carried out.
+func (r *reservation) atExpiry(reserved reservedCost) int64 {
 	if r.onExpiry == nil {
-		return reserved
+		return reserved.cost
 	}
-	return min(reserved, costOfUnit(r.onExpiry.Costs, r.units[subj.units[i]], reserved))
+	return min(reserved.cost, costOfUnit(r.onExpiry.Costs, r.units[reserved.unit], reserved.cost))
 }
 
 // costOfUnit returns the cost in a unit of what was reserved: as costs say, or all of it if they don't name the unit, or nothing if they
@@ -364,8 +369,8 @@ func (s *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithm
 		c.Changes = append(c.Changes, counters.SettledCost{
 			Key: subj.ops[i].Key, Limit: limit,
 			Reserved:   subj.ops[i].Cost,
-			Used:       s.used(subj, i),
-			AtExpiry:   s.atExpiry(subj, i),
+			Used:       s.used(subj.cost(i)),
+			AtExpiry:   s.atExpiry(subj.cost(i)),
 			From:       from,
 			InTightest: len(s.costs) == 0 || s.costIndex(subj.units[i]) >= 0,
 		})
@@ -437,7 +442,7 @@ func (s *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (deb
 	owed := back.debit
 	for i := range subj.ops {
 		op := subj.ops[i]
-		switch cost := s.change(subj, i); {
+		switch cost := s.change(subj.cost(i)); {
 		case cost > 0:
 			op.Cost = cost
 			owed.ops, owed.when = append(owed.ops, op), append(owed.when, subj.when[i])

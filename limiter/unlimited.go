@@ -87,37 +87,45 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 			l.topOf(h.Rule).count(h, false, 0, q)
 		}
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
-			var counted []*rules.Limit
-			if limited >= 0 {
-				counted = a.scratch.match.Hits[limited].Limits
+			for _, c := range a.uncountedCosts(q, h) {
+				if !h.Rule.Bills(c.Unit) {
+					continue
+				}
+				if !l.meter.Add(a.Now.Wall, h.Subject, c.Unit, c.Cost, 1) {
+					l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), c.Unit, c.Cost, 1)
+				}
 			}
-			l.billUnlimited(q, a, h, counted)
 		}
 	}
 }
 
-// billUnlimited bills a hit without limit: requests, and every unit that both the check and the rule name, unless counted limits of
-// the same hit have billed it.
-func (l *Limiter) billUnlimited(q *Query, a *Answer, h *rules.Hit, counted []*rules.Limit) {
-	bill := func(unit string, cost int64) {
-		if slices.ContainsFunc(counted, func(limit *rules.Limit) bool { return limit.Unit == unit }) {
-			return
-		}
-		if !l.meter.Add(a.Now.Wall, h.Subject, unit, cost, 1) {
-			l.meter.AddNamed(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), unit, cost, 1)
+// uncountedCosts returns what a hit without limit costs that no counter of the same rule counts, in the units that it covers or bills.
+func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
+	var counted []*rules.Limit
+	for i := range a.scratch.match.Hits {
+		if other := &a.scratch.match.Hits[i]; other.Rule == h.Rule && other.Subject == h.Subject {
+			counted = other.Limits
 		}
 	}
+	add := func(unit string, cost int64) {
+		covers := func(limit *rules.Limit) bool { return limit.Unit == unit || limit.Unit == "" }
+		isCounted := slices.ContainsFunc(counted, covers)
+		if !isCounted && (h.Rule.Bills(unit) || slices.ContainsFunc(h.Limits, covers)) {
+			list = append(list, UnitCost{unit, cost})
+		}
+	}
+
 	requests := int64(1)
 	if h.Rule.CostUnitID == 0 {
 		requests = h.Cost
 	}
 	for _, c := range q.Costs {
-		switch {
-		case c.Unit == rules.Requests:
+		if c.Unit == rules.Requests {
 			requests = c.Cost
-		case slices.Contains(h.Rule.Units, c.Unit):
-			bill(c.Unit, c.Cost)
+			continue
 		}
+		add(c.Unit, c.Cost)
 	}
-	bill(rules.Requests, requests)
+	add(rules.Requests, requests)
+	return list
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -200,6 +201,11 @@ func (s *Set) HasZero() bool { return s.hasZero }
 
 // RefusesAll reports whether l is configured to be 0: nothing but a cost of 0 is allowed, whatever region or node decides.
 func (l *Limit) RefusesAll() bool { return l.Configured().Capacity() == 0 && !l.Unlimited }
+
+// Bills reports whether costs in a unit are part of r's bill.
+func (r *Rule) Bills(unit string) bool {
+	return r.CountsMonthly && (unit == Requests || slices.Contains(r.Units, unit))
+}
 
 // Hit is a rule that applies to a check, for one subject.
 type Hit struct {
