@@ -203,11 +203,14 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	case errors.Is(err, ErrRequest), answered != nil && answered.Status < 500 && !c.isMissingRule(q.Rule, err):
 		d.Reason = "The rate limiter can't decide this."
 	case c.options.OnError == Open:
-		d.Allowed, d.Granted = true, q.granted()
+		d.Allowed = true
 	case c.options.OnError == Local:
-		return c.local.decide(q, c.options.Local)
+		d = c.local.decide(q, c.options.Local)
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
+	}
+	if d.Allowed {
+		d.Granted = q.granted()
 	}
 	return d
 }

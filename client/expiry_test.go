@@ -29,4 +29,17 @@ func TestRequest_OnExpiry(t *testing.T) {
 	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) || q.granted() != 9 {
 		t.Errorf("got %s, %v, %d granted", b, err, q.granted())
 	}
+
+	q.Limits, q.Rule, q.Key = []Limit{{Limit: 9, Per: "1h", Unit: "tokens"}}, "", []string{"u"}
+	for _, options := range []Options{{}, {OnError: Local, Local: q.Limits}} {
+		options.Nodes, options.Timeout = []string{"http://127.0.0.1:1"}, 5*time.Second
+		c, err := New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if d, _ := c.Check(t.Context(), q); !d.Allowed || d.Granted != 9 {
+			t.Errorf("no node, %v: got %+v, want 9 granted", options.OnError, d)
+		}
+	}
 }

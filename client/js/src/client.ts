@@ -243,8 +243,15 @@ export class RlnodeClient {
     return d;
   }
 
-  /** undecided returns the decision of a check that no node made, or throws the error. */
-  #undecided(e: RlnodeError, { fields }: Built, rule: string | undefined): Decision {
+  /** undecided returns the decision of a check that no node made, or throws the error. What it allows, it grants. */
+  #undecided(e: RlnodeError, built: Built, rule: string | undefined): Decision {
+    const d = this.#onError(e, built, rule);
+    const { mode, cost, costs } = built.fields.subjects?.[0] ?? built.fields;
+    if (d.allowed && mode === "at_most") d.granted = costs ? Math.max(cost ?? 0, ...(Object.values(costs) as number[])) : (cost ?? 1);
+    return d;
+  }
+
+  #onError(e: RlnodeError, { fields }: Built, rule: string | undefined): Decision {
     if (rejects(e.httpStatus, () => e.code)) {
       if (this.#options.onRejected === "open") return decide({ allowed: true, error: e });
       throw e;

@@ -393,3 +393,14 @@ test("whatever is asked, an error is a RequestError", async () => {
     { rule: "r", key: "k", detail: 1n }, { rule: "r", key: "k", other: circle }, { key: "k", namespace: 7, limits: [{ limit: 1, per: "1m" }] },
   ]) await assert.rejects(c.check(request), RequestError, String(request?.rule)); // prettier-ignore
 });
+
+test("what passes without a node is granted", async () => {
+  const most = (c, more) => c.check({ key: "u", limits: [{ limit: 9, per: "1h" }], mode: "at_most", ...more });
+  for (const options of [{}, { onError: "local", local: { limit: 9, per: "1h" } }]) {
+    const c = new RlnodeClient({ nodes: dead, ...options });
+    assert.equal((await most(c, { cost: 4 })).granted, 4);
+    assert.equal((await most(c, { limits: [{ limit: 9, per: "1h", unit: "tokens" }], costs: { tokens: 9 } })).granted, 9);
+    assert.equal((await most(c)).granted, 1);
+    assert.equal((await c.check(q)).granted, undefined);
+  }
+});

@@ -640,3 +640,15 @@ def test_small_things() -> None:
     assert [span(s) for s in (0.001, 1.5, 59, 60, 90, 3600, 5400, 86400)] == ["0.001s", "1.5s", "59s", "1m", "1m30s", "1h", "1h30m", "24h"]
     assert fingerprint("") == ""
     assert fingerprint("secret") == "2bb80d537b1da3e38bd30361aa855686"
+
+
+def test_what_passes_without_a_node_is_granted(connect: Connect) -> None:
+    limits: Any = [{"limit": 9, "per": "1h"}]
+    tokens: Any = [{"limit": 9, "per": "1h", "unit": "tokens"}]
+    for options in ({}, {"on_error": "local", "local_limits": limits}):
+        client = connect("http://127.0.0.1:1", **options)
+        d = client.check(key="u", limits=limits, mode="at_most", cost=4)
+        assert (d.allowed, d.granted) == (True, 4)
+        assert client.check(key="u", limits=tokens, mode="at_most", costs={"tokens": 9}).granted == 9
+        assert client.check(key="u", limits=limits, mode="at_most").granted == 1
+        assert client.check(key="u", limits=limits).granted == 0

@@ -217,7 +217,12 @@ class Core:
         return call.decision
 
     def undecided(self, error: RlnodeError, question: Question) -> Decision:
-        """Returns the decision of a check that no node decided.
+        """Returns the decision of a check that no node decided. What it allows, it grants."""
+        decision = self._on_error(error, question)
+        return replace(decision, granted=question.most()) if decision.allowed else decision
+
+    def _on_error(self, error: RlnodeError, question: Question) -> Decision:
+        """Decides a check by the options.
 
         Only a node's own trouble may let a check pass. A stranger could cause everything else, and so switch the limits off.
         """

@@ -89,7 +89,7 @@ class LocalLimiter:
                 cost, capacity = _cost(subject, unit), _capacity(limit)
                 fits = counter.used + cost <= capacity
                 taken.append((counter, cost, mode))
-                after = counter.used + (cost if mode == "count" or (fits and mode == "check") else 0)
+                after = counter.used + (cost if mode == "count" or (fits and mode != "peek") else 0)
                 verdict = Decision(
                     allowed=fits or bool(subject.get("shadow")),
                     rule=subject.get("rule") or "/".join(["inline", *filter(None, [subject.get("namespace")])]),

@@ -124,6 +124,14 @@ class Question:
     def body(self) -> bytes:
         return encode(self.fields)
 
+    def most(self) -> int:
+        """Returns what the mode at_most takes if there is enough; 0 in other modes."""
+        subject = self.fields.get("subjects", [self.fields])[0]
+        if subject.get("mode") != "at_most":
+            return 0
+        costs = subject.get("costs")
+        return int(max(subject.get("cost", 0), *costs.values()) if costs else subject.get("cost", 1))
+
 
 def encode(fields: Mapping[str, Any]) -> bytes:
     """Returns fields as the body of a request."""
