@@ -445,6 +445,7 @@ var headerTime = regexp.MustCompile(`t=\d+`)
 // withoutTimes returns d without the parts that differ from call to call.
 func withoutTimes(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
+	d.MoreAfter = d.MoreAfter.Round(time.Minute)
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		l.ResetAfter, l.RetryAfter, l.MoreAfter = l.ResetAfter.Round(time.Minute), l.RetryAfter.Round(time.Minute), l.MoreAfter.Round(time.Minute)
