@@ -3,6 +3,7 @@ package limiter
 import (
 	"slices"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -13,11 +14,13 @@ type bill struct {
 	rule   string
 	key    []string
 	units  []string // of the change's first ops
+	// uncounted is billed besides: in units without limit.
+	uncounted []UnitCost
 }
 
 // billOf returns the bill of u, for a change of its limits.
 func billOf(u *Usage) *bill {
-	b := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key}
+	b := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, uncounted: u.uncounted}
 	for i := range u.Limits {
 		b.units = append(b.units, u.Limits[i].Limit.Unit)
 	}
@@ -37,6 +40,11 @@ func (c *change) codeBill(w *wire.Coder) {
 	w.Text(&c.bill.rule, maxUnitBytes)
 	w.Texts(&c.bill.key, maxKeyValues, rules.MaxShownBytes)
 	w.Texts(&c.bill.units, maxSubjectOps, maxUnitBytes)
+	wire.List(w, &c.bill.uncounted, MaxCosts, 2, func(u *UnitCost) {
+		w.Text(&u.Unit, maxUnitBytes)
+		wire.Varint(w, &u.Cost)
+		w.Require(u.Cost >= -algorithms.MaxAmount && u.Cost <= algorithms.MaxAmount)
+	})
 }
 
 // correctBill counts what c, which has just been carried out here, has applied.
@@ -50,13 +58,15 @@ func (c *change) correctBill(l *Limiter, wall int64) {
 		key = []string{} // the rule has no key attributes; nil would mean an unknown key
 	}
 	subject := rules.Hash{Hi: c.subject(), Lo: b.hashLo}
+	list := slices.Clone(b.uncounted)
 	for i, unit := range b.units {
-		if slices.Contains(b.units[:i], unit) {
-			continue
+		if !slices.Contains(b.units[:i], unit) {
+			list = append(list, UnitCost{unit, c.mostApplied(unit)})
 		}
-		cost := c.mostApplied(unit)
-		if cost != 0 && !l.meter.Add(wall, subject, unit, cost, 0) {
-			l.meter.AddNamed(wall, subject, b.rule, key, unit, cost, 0)
+	}
+	for _, one := range list {
+		if one.Cost != 0 && !l.meter.Add(wall, subject, one.Unit, one.Cost, 0) {
+			l.meter.AddNamed(wall, subject, b.rule, key, one.Unit, one.Cost, 0)
 		}
 	}
 }

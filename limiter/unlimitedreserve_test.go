@@ -111,6 +111,49 @@ func TestUnlimitedReservationsFollowTheirRule(t *testing.T) {
 	}
 }
 
+// TestAdjustmentsWithoutLimitAreBilled: an adjustment with a bill corrects that in units without limit, once, and makes no counter.
+// Without a bill there is nothing to adjust.
+func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(24 * time.Hour)
+		w := newTestCluster(t, 3, unlimitedBills)
+		bill := newFakeMeter()
+		for _, n := range w.nodes {
+			n.UseMeter(bill)
+		}
+		for _, rule := range []string{"mixed", "all"} {
+			key := w.keyOf(rule, w.nodes[1], nil)
+			billed := fmt.Sprintf("%s[%s] tokens", rule, key)
+			for i, tt := range []struct{ cost, billed int64 }{{30, 30}, {-10, 20}} {
+				q := &Query{Rule: rule, Key: []string{key}, Costs: []UnitCost{{"tokens", tt.cost}}, Bill: true, RequestID: fmt.Sprint(rule, i)}
+				for _, n := range w.nodes { // repeated at the others
+					u, err := n.Adjust(q)
+					if err != nil || !reflect.DeepEqual(u.Applied(), q.Costs) {
+						t.Fatalf("%s: got %+v, %v; want %v applied", rule, u, err, q.Costs)
+					}
+				}
+				if got := bill.cost[billed]; got != tt.billed {
+					t.Errorf("%s: got %d billed, want %d", rule, got, tt.billed)
+				}
+			}
+			for _, q := range []*Query{
+				{Costs: []UnitCost{{"tokens", 1}}},
+				{Costs: []UnitCost{{"apples", 1}}, Bill: true},
+			} {
+				q.Rule, q.Key = rule, []string{key}
+				if _, err := w.nodes[0].Adjust(q); !errors.Is(err, ErrNoLimitInUnit) {
+					t.Errorf("%s, %+v: %v", rule, q.Costs, err)
+				}
+			}
+		}
+		for _, n := range w.nodes {
+			if got := n.table.Stats().Counters; got != 0 {
+				t.Errorf("got %d counters, want none", got)
+			}
+		}
+	})
+}
+
 // TestZeroIsBilledAsSettled: what a reservation used of a limit of 0 all the same is billed, but not counted.
 func TestZeroIsBilledAsSettled(t *testing.T) {
 	l, bill := open(t, zeroRules), billed{}

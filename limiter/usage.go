@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -35,6 +36,7 @@ type Usage struct {
 
 	blocks    []*rules.Limit // of the rule
 	limitName string         // Query.LimitName
+	uncounted []UnitCost     // what an adjustment only bills: in units without limit
 }
 
 // LimitUsage reports what a subject has used of one limit: what a peek with a cost of 0 says of it, but that Used is without what is
@@ -175,7 +177,7 @@ var (
 	ErrNotBilled = errors.New("bill")
 )
 
-// Applied returns what an adjustment applied in each unit that has a limit and a cost: of several limits, the most.
+// Applied returns what an adjustment applied in each unit that has a cost: of several limits, the most.
 func (u *Usage) Applied() (list []UnitCost) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -188,7 +190,7 @@ func (u *Usage) Applied() (list []UnitCost) {
 			list[at].Cost = furtherFromZero(list[at].Cost, lu.Applied)
 		}
 	}
-	return list
+	return append(list, u.uncounted...)
 }
 
 // furtherFromZero returns a or, if it is further from zero, b.
@@ -218,7 +220,7 @@ func (u *Usage) selectLimit(q *Query) error {
 
 // Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit, or of the one that
 // q names: a penalty, which may become a debt, or a reward. It leaves a block as it is. With q.Bill, the bill of the rule changes by what
-// was applied; of several limits in a unit, by the most. It returns the usage afterwards, and what was applied. If q.RequestID is
+// was applied; of several limits in a unit, by the most; in a unit without limit, by the cost. It returns the usage afterwards, and what was applied. If q.RequestID is
 // repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit,
 // ErrNotBilled, ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
@@ -231,7 +233,11 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	}
 	costs := q.subjectCosts()
 	for _, c := range costs {
-		if !slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Unit == c.Unit }) {
+		switch {
+		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Unit == c.Unit }):
+		case q.Bill && u.onlyBills(c.Unit):
+			u.uncounted = append(u.uncounted, c)
+		default:
 			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
 		}
 	}
@@ -241,10 +247,26 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			return nil, fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly", ErrNotBilled, u.Rule.Name)
 		}
 		c.bill = billOf(u)
+		if len(c.ops) == 0 {
+			c.ops = append(c.ops, nothingOf(u))
+		}
 	}
 	c.ticket = ticketOf(q.RequestID, hashChange(c, u, costs), checkTimeout)
 	u.Adjusted = true
 	return u, l.applyChange(c, u)
+}
+
+// onlyBills reports whether u's rule bills a unit in which it has no limit.
+func (u *Usage) onlyBills(unit string) bool {
+	covers := func(limit *rules.Limit) bool { return limit.Unit == unit || limit.Unit == "" }
+	return u.limitName == "" && u.Rule.Bills(unit) && slices.ContainsFunc(u.Unlimited, covers)
+}
+
+// nothingOf returns an op that changes nothing, for a change of a subject without limits: it leads to the owner, which remembers the
+// request.
+func nothingOf(u *Usage) counters.Op {
+	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
+	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}
 }
 
 // GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no more than it has used, and returns the usage

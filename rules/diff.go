@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -383,6 +384,8 @@ func limitsAnew(was, is []counterIdentity) string {
 		for _, id := range added {
 			switch {
 			case id.unit != g.unit:
+			case id.kind != g.kind && id.kind.String() == g.kind.String(): // they differ in `from`
+				return fmt.Sprintf("windows now begin %s instead of %s", id.beginText(), g.beginText())
 			case id.kind != g.kind:
 				return fmt.Sprintf("the algorithm changed from %s to %s", g.kind, id.kind)
 			case id.window != g.window || id.word != g.word:
@@ -403,6 +406,14 @@ func (id counterIdentity) windowText() string {
 		return id.word
 	}
 	return FormatDuration(id.window)
+}
+
+// beginText says when windows begin.
+func (id counterIdentity) beginText() string {
+	if id.kind == algorithms.FirstWindow {
+		return "with the first hit"
+	}
+	return "by the clock"
 }
 
 // noteRenames says which added rule is a removed one under another name.

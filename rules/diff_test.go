@@ -83,6 +83,22 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// TestDiffOfFrom: a change of `from` says where windows begin, although the name of the algorithm stays.
+func TestDiffOfFrom(t *testing.T) {
+	clock := strings.Replace(diffBase, "per: 15m", "per: 15m, algorithm: fixed-window", 1)
+	first := strings.Replace(diffBase, "per: 15m", "per: 15m, algorithm: fixed-window, from: first", 1)
+	for _, test := range []struct{ before, after, want string }{
+		{clock, first, "windows now begin with the first hit instead of by the clock"},
+		{first, clock, "windows now begin by the clock instead of with the first hit"},
+		{diffBase, first, "the algorithm changed from sliding-window to fixed-window"},
+	} {
+		got := Diff(mustParse(t, test.before), mustParse(t, test.after))
+		if len(got) != 1 || got[0].Anew != test.want {
+			t.Errorf("got %+v, want %q", got, test.want)
+		}
+	}
+}
+
 // TestNotIn: what was changed by pieces counts as lost unless a document has it.
 func TestNotIn(t *testing.T) {
 	base := mustParse(t, diffBase)
