@@ -163,6 +163,9 @@ type Decision struct {
 	// Remaining can't grow, or if it is not known when it will.
 	MoreAfter time.Duration
 	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
+	// Loaned is what a region has borrowed of other regions' shares, less what it has lent: so much more than the capacity there is to
+	// use. The algorithms don't know of loans.
+	Loaned int64
 }
 
 // State is what a counter remembers. The zero State is fresh.

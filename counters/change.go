@@ -270,6 +270,16 @@ func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64
 	return d.Used, d
 }
 
+// ReadUsage sets op's Decision to that for a check of cost 0.
+func (t *Table) ReadUsage(now algorithms.Instant, op *Op) {
+	s, now := t.lock(now, op.Key)
+	defer s.mu.Unlock()
+	op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
+	if op.Lends {
+		s.leaveOutLoans(now, op, s.find(op.Key).state())
+	}
+}
+
 // usageHeld is Usage for a caller that holds the shard.
 func (t *Table) usageHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {

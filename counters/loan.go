@@ -9,7 +9,7 @@ import (
 // A loan moves the unused part of one region's share of a limit to another region: a Take at the lender, and later a Give at
 // the borrower. Each side also records it next to the counter, in a companion. A companion is a counter under the same limit,
 // debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
-// Checks never use companions.
+// Checks read companions only to say how much of what is used is their own region's use.
 
 // ErrOtherWindow means that the loan is for another window than the counter is in. Nothing was changed.
 var ErrOtherWindow = errors.New("the counter is in another window")
@@ -52,8 +52,7 @@ func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBa
 func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out LoanBalance) {
 	d := t.usageHeld(s, now, k, l)
 	out.Used, out.Remaining = d.Used, d.Remaining
-	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
-	out.Borrowed = t.usageHeld(s, now, k.BorrowedKey(), l).Used
+	out.Lent, out.Borrowed = s.companions(now, k, l)
 	out.wholeUnits = out.Used
 	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
 		out.wholeUnits = state.Count
@@ -62,6 +61,24 @@ func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 		out.Used -= out.widening
 	}
 	return out
+}
+
+// companions returns what the counter of k has lent and borrowed. The caller must hold the shard.
+func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (lent, borrowed int64) {
+	used := func(k Key) int64 { return l.Used(l.Advance(s.find(k).state(), now), now) }
+	return used(k.LentKey()), used(k.BorrowedKey())
+}
+
+// leaveOutLoans changes op's Decision, which describes the given state of its counter, so that Used is what the counter's own region
+// uses: what it lent is no use of its own, and what it borrowed hides none. The caller must hold the shard.
+func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
+	l, d := op.Limit, &op.Decision
+	loans := LoanBalance{Used: d.Used}
+	loans.Lent, loans.Borrowed = s.companions(now, op.Key, l)
+	if l.Kind == algorithms.FixedWindow {
+		loans.Used -= l.Advance(state, now).Part
+	}
+	d.Used, d.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
 }
 
 // Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0 for

@@ -152,6 +152,9 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		if op.Cost < 0 {
 			a.Applied[i] = op.Decision.Used - before
 		}
+		if op.Lends {
+			s.leaveOutLoans(now, op, s.find(op.Key).state())
+		}
 	}
 	t.noteAmendment(now, a)
 	return nil

@@ -51,6 +51,8 @@ type Op struct {
 	// and lasts for the window of its limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While
 	// it lasts, it refuses every check, whatever the cost, but not a count.
 	Block bool
+	// Lends marks the op of a limit of which regions lend each other parts. What its Decision says is used is the own region's use.
+	Lends bool
 
 	// Set by Take and Peek. Full, which is here to fill a gap, means that the limit did not refuse, but the table has no room for
 	// another counter.

@@ -170,7 +170,7 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 // caller's next check, the sooner that one begins to load.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l, d := op.Limit, &op.Decision
-	if op.Mode != CheckMode || op.Cost == 0 || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
+	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog || t.gates.isShut(op.Key.Partition()) {
 		return false
 	}
 	sub := s.subtableOf(op.Key)
@@ -358,6 +358,9 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, op.At), op.At, op.Cost)
 	}
 	op.Limit.DescribeInto(&op.Decision, op.state, op.At, op.Cost, allowed)
+	if op.Lends {
+		s.leaveOutLoans(op.At, op, op.state)
+	}
 }
 
 // refuseForRoom refuses an op of a new subject because there is no room.
@@ -456,7 +459,11 @@ func (t *Table) withdraw(ops []Op) {
 			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}
 		if op.Limit.Kind != algorithms.SlidingLog {
-			op.Decision = op.Limit.Peek(s.find(op.Key).state(), op.At, cost)
+			state := s.find(op.Key).state()
+			op.Decision = op.Limit.Peek(state, op.At, cost)
+			if op.Lends {
+				s.leaveOutLoans(op.At, op, state)
+			}
 			continue
 		}
 		var fresh algorithms.Log

@@ -161,6 +161,10 @@ type LimitAnswer struct {
 	Cost    int64 // that the check has in the limit's unit
 }
 
+// share returns how much of the limit there is to use at once where it was decided: in a region, with what it has borrowed and
+// without what it has lent.
+func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
+
 // Errors in a Query. Check wraps them with details.
 var (
 	// ErrUnknownRule means that no rule has the requested name.

@@ -99,9 +99,6 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
 		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
-		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't send it
-			d.Used = max(0, a.q.ops[j].Limit.Capacity()-d.Remaining)
-		}
 		a.when = append(a.when, res.when)
 	}
 }

@@ -230,7 +230,7 @@ func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 		if !c.table(l).IsOpen(op.Key.Partition()) {
 			return counters.ErrShut
 		}
-		_, op.Decision = c.table(l).Usage(now, op.Key, op.Limit)
+		c.table(l).ReadUsage(now, op)
 	}
 	return nil
 }
@@ -268,7 +268,7 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v, local: u.Rule.Consistency == rules.Local}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
-		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit}
+		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit, Lends: isLoanable(u.Rule, limit)}
 		for _, cost := range costs {
 			if cost.Unit == limit.Unit {
 				u.Limits[i].isAdjusted = true
@@ -324,7 +324,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		if isLoanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
 		}
-		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Borrowed-lu.Lent)
+		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
 		lu.Applied = c.applied[i]
 		if u.Blocked > 0 {
@@ -341,24 +341,9 @@ func (l *Limiter) capacityHere(r *rules.Rule, limit *rules.Limit) int64 {
 	return limit.Capacity()
 }
 
-// setUsed divides what the counter has taken, by d, into what is used and what is leased. What the region has lent and borrowed
-// is part of neither: it changes the share.
+// setUsed divides what the counter has taken, by d, into what is used and what is leased.
 func (u *LimitUsage) setUsed(d *algorithms.Decision, leased *leasedPart) {
-	taken := max(0, u.withoutLoans(d)-u.Lent+u.Borrowed)
-	u.Leased, u.Estimated = min(leased.units, taken), leased.estimated
-	u.Used = taken - u.Leased
-	u.Remaining = min(d.Remaining, max(0, u.Share-taken))
-}
-
-// withoutLoans returns what the counter has taken, less the amount by which loans have widened a fixed window. It may be
-// negative.
-func (u *LimitUsage) withoutLoans(d *algorithms.Decision) int64 {
-	share := u.Limit.Amount
-	switch {
-	case u.Limit.Kind != algorithms.FixedWindow || u.Borrowed == 0:
-		return d.Used
-	case d.Remaining > 0:
-		return share - d.Remaining
-	}
-	return min(d.Used, max(share, d.Used-u.Borrowed)) // the window may be in debt
+	u.Leased, u.Estimated = min(leased.units, d.Used), leased.estimated
+	u.Used = d.Used - u.Leased
+	u.Remaining = min(d.Remaining, max(0, u.Share-d.Used))
 }

@@ -35,7 +35,7 @@ func (c *clusterCheck) dropUndecided() {
 		for j := range own {
 			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
-					back := min(op.Cost, max(0, op.Limit.Capacity()-op.Decision.Remaining))
+					back := min(op.Cost, max(0, op.Limit.Capacity()+op.Decision.Loaned-op.Decision.Remaining))
 					op.Decision.AddRemaining(op.Limit, back)
 				}
 				op.Decision.Delay = 0

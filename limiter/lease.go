@@ -73,7 +73,7 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	}
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 	for i := range ops {
-		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
+		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
 	m.counts.renewals.Add(1)
 	a.dispatch(ls.limiter, false)

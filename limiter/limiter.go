@@ -368,7 +368,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		for _, limit := range h.Limits {
 			op := a.addOp(h.Rule, limit, subject, costOf(costs, h, limit))
 			op.Key, op.Limit = counterKey(h, limit), &limit.Limit
-			op.Shadow, op.Mode = h.Rule.Shadow, mode
+			op.Shadow, op.Mode, op.Lends = h.Rule.Shadow, mode, isLoanable(h.Rule, limit)
 			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
 				op.Cost = 0 // see concludeZero
 			}
@@ -568,7 +568,7 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 	}
 	s.ops = s.ops[:len(s.ops)+1]
 	op := &s.ops[len(s.ops)-1]
-	op.Cost, op.Block, op.Full = cost, false, false
+	op.Cost, op.Block, op.Lends, op.Full = cost, false, false, false
 	op.Decision = algorithms.Decision{}
 	if len(a.Limits) == cap(a.Limits) {
 		a.Limits = slices.Grow(a.Limits, 1)
@@ -630,7 +630,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	d := &op.Decision
 	la.Allowed, la.Remaining, la.Used, la.Full = d.Allowed, d.Remaining, d.Used, op.Full
 	la.RetryAfter, la.ResetAfter, la.MoreAfter, la.Delay = d.RetryAfter, d.ResetAfter, d.MoreAfter, d.Delay
-	la.Reduced = d.Reduced
+	la.Reduced, la.Loaned = d.Reduced, d.Loaned
 }
 
 // concludeRefusal is what conclude does besides for a limit that refuses.

@@ -49,7 +49,7 @@ func newNear() *near {
 // note records what a check left of a limit.
 func (n *near) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	e := nearEntry{
-		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.Limit.Capacity(), freshAt: now + int64(la.ResetAfter),
+		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), freshAt: now + int64(la.ResetAfter),
 	}
 	s := &n.stripe[h.Subject.Lo%nearStripes]
 	s.mu.Lock()

@@ -109,7 +109,10 @@ func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	if c := a.scratch.cluster; decidesAlone && c != nil && c.limiter.membership != nil {
 		return c.limiter.membership.shareOf(&la.Limit.Limit).Amount, "node"
 	}
-	if la.Limit.WholeCapacity > 0 {
+	switch {
+	case la.Limit.WholeCapacity > 0 && la.Limit.Capacity() == la.Limit.Amount:
+		return la.share(), "region"
+	case la.Limit.WholeCapacity > 0: // loans move tokens, not the rate
 		return la.Limit.Amount, "region"
 	}
 	return la.Limit.Amount, ""

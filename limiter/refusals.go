@@ -25,7 +25,7 @@ type Refusal struct {
 	// Subject holds the values of the rule's key attributes or, without a rule, the names and values of the attributes that the
 	// rules use. Unprintable characters are escaped, and long values are cut.
 	Subject    string
-	Limit      int64  // capacity in this region of the limit that refused; if several did, of the one with the longest RetryAfter
+	Limit      int64  // this region's share, with loans, of the limit that refused; if several did, of the one with the longest RetryAfter
 	Used       int64  // of Limit
 	Unit       string // of Limit and Used
 	RetryAfter time.Duration
@@ -93,7 +93,7 @@ func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []L
 	}
 	l.refusals.add(f, &Refusal{
 		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
-		Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
+		Limit: t.share(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
 	})
 }
 

@@ -133,7 +133,8 @@ const minResultBytes = 5 // the minimum size of an encoded result
 
 func (r *result) code(c *wire.Coder) {
 	more := r.RetryAfter != 0 || r.Delay != 0 || r.Used != 0
-	c.Flags(&r.Allowed, &r.full, &more, &r.Reduced)
+	hasLoans := r.Loaned != 0
+	c.Flags(&r.Allowed, &r.full, &more, &r.Reduced, &hasLoans)
 	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
 	wire.Number(c, &r.MoreAfter, math.MaxInt64)
@@ -143,5 +144,9 @@ func (r *result) code(c *wire.Coder) {
 		wire.Number(c, &r.Delay, math.MaxInt64)
 		wire.Number(c, &r.Used, math.MaxInt64)
 		c.Require(r.RetryAfter >= algorithms.Never)
+	}
+	if hasLoans {
+		wire.Varint(c, &r.Loaned)
+		c.Require(r.Loaned >= -math.MaxInt64/2 && r.Loaned <= math.MaxInt64/2)
 	}
 }

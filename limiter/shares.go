@@ -47,8 +47,7 @@ func (l *Limiter) isStale(version int64) bool {
 
 // isLoanable reports whether regions lend each other parts of their shares of a limit.
 func isLoanable(r *rules.Rule, limit *rules.Limit) bool {
-	kind := limit.Kind.Divisible()
-	return limit.WholeCapacity > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
+	return limit.WholeCapacity > 0 && limit.Kind.Divisible() && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 
 // needsLoan reports whether so little of a share is left that the region should borrow.

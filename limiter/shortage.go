@@ -394,6 +394,7 @@ const (
 	lackNothing      lack = iota // the whole limit is used up, or something else refuses
 	lackRegion                   // the region's
 	lackCutOffRegion             // the region's, and it reaches no other
+	lackBurst                    // the region's, and no loan helps: the cost is above its burst
 	lackNode                     // this node's, which decides without the owner
 )
 
@@ -404,10 +405,12 @@ func (la *LimitAnswer) lackOf() lack {
 		return lackNothing
 	case la.alone:
 		return lackNode
-	case isLoanable(la.Rule, la.Limit) && (la.Limit.Kind == algorithms.FixedWindow || la.Cost <= la.Limit.Capacity()):
-		return lackRegion // a bucket can't borrow beyond its burst
+	case !isLoanable(la.Rule, la.Limit):
+		return lackNothing
+	case la.Limit.Kind != algorithms.FixedWindow && la.Cost > la.Limit.Capacity():
+		return lackBurst
 	}
-	return lackNothing
+	return lackRegion
 }
 
 // adviseReturn sets when to come back if only a share refuses op: more may come at any time.
@@ -416,7 +419,7 @@ func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
 	if la.lack = la.lackOf(); m == nil || la.lack == lackNothing {
 		return
 	}
-	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || m.OtherRegions == nil)
+	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
 	}

@@ -24,7 +24,7 @@ const (
 const (
 	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5
-	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; since feature level 2
+	limitMode   = 1 << 7 // a byte with the op's mode, and whether it lends, follows its cost; since feature level 2
 )
 
 // codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
@@ -62,21 +62,36 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 		}
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
-		if op.Mode != counters.CheckMode {
-			wire.Number(c, &op.Mode, int64(counters.NumModes-1))
-			c.Require(op.Mode != counters.CheckMode)
-		}
+		codeMode(c, op)
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
 	})
 	return buf
 }
 
+// opLends is the bit in the byte after an op's cost that says that it lends. The lower bits are its mode.
+const opLends = 1 << 2
+
+// codeMode writes or reads the byte after an op's cost, if it has one: one that checks and doesn't lend has none.
+func codeMode(c *wire.Coder, op *counters.Op) {
+	mode := op.Mode // NumModes if it is still to be read
+	if op.Lends {
+		mode |= opLends
+	}
+	if mode == counters.CheckMode {
+		return
+	}
+	wire.Number(c, &mode, opLends+int64(counters.NumModes-1))
+	c.Require(mode != counters.CheckMode)
+	op.Mode, op.Lends = mode&^opLends, mode&opLends != 0
+	c.Require(op.Mode < counters.NumModes && !(op.Lends && !op.Limit.Kind.Divisible()))
+}
+
 // codeLimit writes or reads an op's limit and flags. It reads only valid limits.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
-		op.Shadow, op.Block, op.Mode = flags&limitShadow != 0, flags&limitBlock != 0, counters.CheckMode
+		op.Shadow, op.Block, op.Mode, op.Lends = flags&limitShadow != 0, flags&limitBlock != 0, counters.CheckMode, false
 		if flags&limitMode != 0 {
 			op.Mode = counters.NumModes // until the byte is read
 		}
@@ -91,7 +106,7 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	if op.Block {
 		flags |= limitBlock
 	}
-	if op.Mode != counters.CheckMode {
+	if op.Mode != counters.CheckMode || op.Lends {
 		flags |= limitMode
 	}
 	c.Out = op.Limit.Append(c.Out, flags)

@@ -157,8 +157,9 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
 		}
-		d.Remaining = min(d.Remaining, op.Limit.Capacity())
-		d.Used = op.Limit.Capacity() - d.Remaining
+		share := max(0, op.Limit.Capacity()+d.Loaned)
+		d.Remaining = min(d.Remaining, share)
+		d.Used = share - d.Remaining
 		d.Remaining -= op.Cost - took // as in every peek
 		// What remains is an estimate, so it is not known when it grows, except that a window ends.
 		if op.Limit.Kind == algorithms.FixedWindow {

@@ -78,7 +78,7 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(g *grant) bool) {
 		}
 		for j := range ops {
 			d, left := &ops[j].Decision, g.parts[j].left
-			most := ops[j].Limit.Capacity()
+			most := max(0, ops[j].Limit.Capacity()+d.Loaned)
 			if !d.Allowed {
 				most = max(d.Remaining, min(most, ops[j].Cost-1))
 			}
