@@ -160,6 +160,16 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	return nil
 }
 
+// rewardHeld returns how much op's cost below zero takes off: no more than its own region uses, because what the region lent is in
+// the counter, too, and would count twice. The caller must hold the shard.
+func (t *Table) rewardHeld(s *shard, now algorithms.Instant, op *Op) int64 {
+	if !op.Lends {
+		return -op.Cost
+	}
+	loans := t.loansHeld(s, now, op.Key, op.Limit)
+	return min(-op.Cost, loans.OwnUse())
+}
+
 // maxAnswerPerOp bounds the bytes of a memo's answer per op.
 const maxAnswerPerOp = 80
 
@@ -229,7 +239,7 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case a.From != nil:
 		return t.chargeLateHeld(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, -op.Cost))
+		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardHeld(s, now, op)))
 	case op.Cost > 0:
 		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
 	}

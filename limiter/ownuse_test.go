@@ -80,7 +80,7 @@ func testOwnUse(t *testing.T, algorithm, consistency string, atOwner bool) {
 }
 
 // What a region has used is told apart from what it lent, too: by peeks, counts beyond the share, adjustments, and a check that
-// another limit refuses.
+// another limit refuses. A reward takes off no more than the region used.
 func TestOwnUseOfALender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newTestRegions(t, `rules:
@@ -111,17 +111,21 @@ func TestOwnUseOfALender(t *testing.T) {
 				t.Errorf("a peek: have used %d", la.Used)
 			}
 		}
+		u, err := eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: -50}}})
+		if err != nil || u.Limits[0].Used != 0 || u.Limits[0].Remaining != 500-lent || u.Limits[0].Applied != -30 {
+			t.Errorf("a reward takes off what was lent: have %+v, %v", u.Limits[0], err)
+		}
 		count := byKey("r", key)
 		count.Mode, count.Costs = counters.CountMode, []UnitCost{{Unit: "requests", Cost: 600}}
 		for i, n := range eu.nodes {
 			a := n.check(count)
-			want := int64(630 + 600*i)
+			want := int64(600 + 600*i)
 			if la := a.TightestLimit(); a.Allowed || la.Used != want || la.share() != 500-lent {
 				t.Errorf("a count: have used %d, share %d with %d lent; want %d used", la.Used, la.share(), lent, want)
 			}
 		}
-		u, err := eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: 70}}})
-		if err != nil || u.Limits[0].Used != 1300 || u.Limits[0].Share != 500-lent || u.Limits[0].Applied != 70 {
+		u, err = eu.nodes[0].Adjust(&Query{Rule: "r", Key: []string{key}, Costs: []UnitCost{{Unit: "requests", Cost: 70}}})
+		if err != nil || u.Limits[0].Used != 1270 || u.Limits[0].Share != 500-lent || u.Limits[0].Applied != 70 {
 			t.Errorf("an adjustment: have %+v, %v", u.Limits[0], err)
 		}
 	})
