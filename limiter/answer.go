@@ -154,11 +154,13 @@ type LimitAnswer struct {
 	// ends.
 	Blocked bool
 	// ByHand means that an entry beside the rules blocks the subject.
-	ByHand  bool
-	alone   bool  // decided within this node's share, without the owner
-	lack    lack  // whose share has refused
-	Subject int32 // index in Query.Subjects; 0 if there are none
-	Cost    int64 // that the check has in the limit's unit
+	ByHand bool
+	alone  bool // decided within this node's share, without the owner
+	lack   lack // whose share has refused
+	// isCutOff means that a region's share has refused, and that the region reaches no other.
+	isCutOff bool
+	Subject  int32 // index in Query.Subjects; 0 if there are none
+	Cost     int64 // that the check has in the limit's unit
 }
 
 // share returns how much of the limit there is to use at once where it was decided: in a region, with what it has borrowed and

@@ -91,7 +91,7 @@ func TestUsageOfLongerBlocks(t *testing.T) {
 	if err := l.Check(&twice, &a); err != nil || a.Allowed {
 		t.Fatalf("got %v, %v", a.Allowed, err)
 	}
-	if got := string(a.AppendReason(nil)); got != `Rule "login" blocks this after a refusal, longer each time; this can never be allowed: the cost is above the capacity.` {
+	if got := string(a.AppendReason(nil)); got != `Limit "login" of rule "login" (1 requests per 1m) can never allow it: the cost of 2 is above its capacity of 1.` {
 		t.Errorf("got %s", got)
 	}
 	if u, err := l.Usage(&q); err != nil || u.Blocked <= 4*time.Minute || u.Blocked > 5*time.Minute {

@@ -577,7 +577,8 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int, cost i
 	la := &a.Limits[len(a.Limits)-1]
 	la.Rule, la.Limit, la.Subject, la.Cost = rule, limit, int32(subject), cost // conclude writes the rest
 	la.ByHand = false
-	la.Blocked, la.alone, la.lack = false, false, lackNothing
+	la.Blocked, la.alone = false, false
+	la.lack, la.isCutOff = lackNothing, false
 	return op
 }
 

@@ -50,7 +50,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		return append(b, "The deny list refuses this."...)
 	case t == nil:
 		return append(b, "No rule applies, and the default is to deny."...)
-	case t.Blocked:
+	case t.Blocked && t.Cause() == Blocked:
 		return appendBlocked(b, t)
 	}
 
@@ -88,18 +88,27 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		b = append(b, " is above its capacity, which is below the configured "...)
 		b = strconv.AppendInt(b, t.Limit.Configured().Capacity(), 10)
 		b = append(b, " for now"...)
+		b = t.appendCutOff(b)
 	case t.Full:
 		b = append(b, ')')
 	case a.DecidedBy == ByFallback && t.isUncounted():
 		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny"...)
-	case t.lack == lackCutOffRegion:
-		b = append(b, ") is used up, and the region is cut off from the others"...)
-	case t.alone:
-		b = append(b, ") is used up, and the node is cut off from the limit's owner"...)
 	default:
 		b = append(b, ") is used up"...)
+		b = t.appendCutOff(b)
 	}
 	return appendSeconds(append(b, "; retry in "...), t.RetryAfter)
+}
+
+// appendCutOff appends who is cut off, if somebody is.
+func (la *LimitAnswer) appendCutOff(b []byte) []byte {
+	switch {
+	case la.alone:
+		return append(b, ", and the node is cut off from the limit's owner"...)
+	case la.isCutOff:
+		return append(b, ", and the region is cut off from the others"...)
+	}
+	return b
 }
 
 // partOf returns the part of a limit that the check was decided by, and whose it is: a node's or a region's. whose is empty if it
@@ -158,9 +167,6 @@ func appendBlocked(b []byte, t *LimitAnswer) []byte {
 		b = append(b, " after a refusal; "...)
 	} else {
 		b = append(b, " blocks this after a refusal, longer each time; "...)
-	}
-	if t.RetryAfter == algorithms.Never {
-		return append(b, "this can never be allowed: the cost is above the capacity."...)
 	}
 	return appendSeconds(append(b, "retry in "...), t.RetryAfter)
 }

@@ -202,7 +202,7 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 		for j := range own {
 			switch la := &own[j]; {
 			case la.Allowed || la.Rule.Shadow:
-			case la.lack != lackRegion:
+			case la.lack != lackRegion || la.isCutOff:
 				return nil, nil
 			case refused == nil || refused == h:
 				refused = h
@@ -391,11 +391,10 @@ func (la *loanAskers) sweep(steady int64) {
 type lack uint8
 
 const (
-	lackNothing      lack = iota // the whole limit is used up, or something else refuses
-	lackRegion                   // the region's
-	lackCutOffRegion             // the region's, and it reaches no other
-	lackBurst                    // the region's, and no loan helps: the cost is above its burst
-	lackNode                     // this node's, which decides without the owner
+	lackNothing lack = iota // the whole limit is used up, or something else refuses
+	lackRegion              // the region's
+	lackBurst               // the region's, and no loan helps: the cost is above its burst
+	lackNode                // this node's, which decides without the owner
 )
 
 // lackOf says whose share has refused the check.
@@ -416,15 +415,14 @@ func (la *LimitAnswer) lackOf() lack {
 // adviseReturn sets when to come back if only a share refuses op: more may come at any time.
 func (l *Limiter) adviseReturn(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
-	if la.lack = la.lackOf(); m == nil || la.lack == lackNothing {
+	la.lack, la.isCutOff = la.lackOf(), false
+	if m == nil || la.lack == lackNothing {
 		return
 	}
+	la.isCutOff = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
 	stay := m.loans.askers.stayOf(op.Key.Subject, a.Now.Steady, la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
-	}
-	if la.lack == lackRegion && !m.reachesOtherRegion(a.Set) {
-		la.lack = lackCutOffRegion
 	}
 }
 

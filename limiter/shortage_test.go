@@ -204,9 +204,21 @@ func TestReasonsOfShares(t *testing.T) {
 			t.Errorf("have %s\nwant %s", have, want)
 		}
 
+		a = n.check(costing(byKey("r", key), 700))
+		want = `This node's share of limit "r" of rule "r" (667 of 2000 requests per 1h) does not allow it now: the cost of 700 is above its capacity, ` +
+			`which is below the configured 2000 for now, and the node is cut off from the limit's owner; retry in 1 s.`
+		if have := string(a.AppendReason(nil)); have != want {
+			t.Errorf("have %s\nwant %s", have, want)
+		}
+
 		e := newTestRegions(t, globalMinute, "eu", "us")
 		e.change(func() { e.cut[[2]string{"eu", "us"}], e.cut[[2]string{"us", "eu"}] = true, true })
 		eu := e.all["eu"].nodes[0]
+		reduced := eu.check(costing(byKey("r", "y"), 600))
+		want = "which is below the configured 1000 for now, and the region is cut off from the others; retry in"
+		if have := string(reduced.AppendReason(nil)); !strings.Contains(have, want) {
+			t.Errorf("have %s\nwant %s", have, want)
+		}
 		began := time.Now()
 		for eu.check(waiting("r", "x")).Allowed {
 		}

@@ -45,7 +45,7 @@ class LimitDecision:
     remaining: int
     reset_after: float
     retry_after: float
-    more_after: float
+    more_after: float | None  #: None if that is not known, or if remaining can't grow
     allowed: bool
     shadow: bool  #: it only reports, and refuses nothing
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
@@ -72,7 +72,7 @@ class Decision:
     rate: Rate = field(default_factory=Rate)  #: what the limit allows over time
     reset_after: float = 0.0  #: until the counter is fresh again if left alone
     retry_after: float = 0.0  #: until the same check could be allowed; NEVER, which is infinite
-    more_after: float = 0.0  #: until more than remaining is available; 0 if that is not known, or if it can't grow
+    more_after: float | None = None  #: until more than remaining is available; None if that is not known, or if it can't grow
     delay: float = 0.0  #: how long to hold an allowed request to keep the rule's rate
     #: owner, forward, lease, standby, fallback, list, none; ``error`` if no node decided, but on_error did
     decided_by: str = ""
@@ -134,7 +134,7 @@ class LimitUsage:
     used: int  #: without what is leased; above share in debt
     remaining: int  #: share less used and leased; 0 while the subject is blocked
     reset_after: float
-    more_after: float
+    more_after: float | None  #: None if that is not known, or if remaining can't grow
     share: int = 0  #: what there is to use where the subject is counted: limit, or the region's or the node's part of it
     leased: int = 0  #: held by nodes that may allow checks with it, and not used yet
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
@@ -231,7 +231,7 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
             rate=_rate(found),
             reset_after=_seconds(found, "reset_after_ms"),
             retry_after=_wait(found),
-            more_after=_seconds(found, "more_after_ms"),
+            more_after=_more(found),
             delay=_seconds(found, "delay_ms"),
             decided_by=by,
             node=str(found.get("node", "")),
@@ -263,7 +263,7 @@ def _limit(one: dict[str, Any]) -> LimitDecision:
         remaining=_whole(one, "remaining"),
         reset_after=_seconds(one, "reset_after_ms"),
         retry_after=_wait(one),
-        more_after=_seconds(one, "more_after_ms"),
+        more_after=_more(one),
         allowed=bool(one.get("allowed")),
         shadow=bool(one.get("shadow")),
         unlimited=bool(one.get("unlimited")),
@@ -279,6 +279,10 @@ def _whole(found: dict[str, Any], name: str) -> int:
 
 def _seconds(found: dict[str, Any], name: str) -> float:
     return _whole(found, name) / 1000
+
+
+def _more(found: dict[str, Any]) -> float | None:
+    return _seconds(found, "more_after_ms") if "more_after_ms" in found else None
 
 
 def _rate(found: dict[str, Any]) -> Rate:
@@ -359,7 +363,8 @@ def _ietf(d: Decision) -> dict[str, str]:
         unit = "" if one.unit == "requests" else f";qu={quoted(one.unit)}"
         quota, window = _quota(one)
         policies.append(f"{name};q={min(quota, MAX_FIELD_INTEGER)}{unit};w={window}")
-        more = f";t={math.ceil(one.more_after)}" if 0 < math.ceil(one.more_after) <= latest else ""
+        after = math.ceil(one.more_after or 0)
+        more = f";t={after}" if 0 < after <= latest else ""
         rates.append(f"{name};r={min(one.remaining, MAX_FIELD_INTEGER)}{more}")
     return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(rates)} if policies else {}
 
@@ -431,7 +436,7 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     used=_whole(one, "used"),
                     remaining=_whole(one, "remaining"),
                     reset_after=_seconds(one, "reset_after_ms"),
-                    more_after=_seconds(one, "more_after_ms"),
+                    more_after=_more(one),
                     share=_whole(one, "share"),
                     leased=_whole(one, "leased"),
                     estimated=bool(one.get("estimated")),
