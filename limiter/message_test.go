@@ -145,7 +145,7 @@ func TestBadQuestions(t *testing.T) {
 		"a counter twice":      func(q *question) { q.ops[1].Key.Counter = q.ops[0].Key.Counter },
 		"a cost below zero":    func(q *question) { q.ops[0].Cost = -1 },
 		"a cost too large":     func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
-		"no amount":            func(q *question) { q.ops[0].Limit.Amount = 0 },
+		"no amount":            func(q *question) { q.ops[1].Limit.Amount = 0 },
 		"no burst":             func(q *question) { q.ops[1].Limit.Burst = 0 },
 		"a short window":       func(q *question) { q.ops[0].Limit.Window = 1 },
 		"a long window":        func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
