@@ -86,12 +86,8 @@ func randomSubject(r *rand.Rand, attribute string) string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// beside is a random set of entries: as State, and as what a document with all of them has.
-type beside struct {
-	deny, allow []string
-	subjects    map[string]map[string]*SubjectSpec
-	state       *entries.State
-}
+// beside is a random set of entries.
+type beside struct{ state *entries.State }
 
 func (b *beside) add(t *testing.T, set *Set, r *rand.Rand) {
 	t.Helper()
