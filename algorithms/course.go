@@ -4,7 +4,7 @@ package algorithms
 // lasts at most 1/63 longer.
 const slewDivisor = 64
 
-// Course says how a wall clock runs from some moment on: at the pace of the steady clock, but slower as long as it is ahead of the
+// Course is how a wall clock runs from some moment on: at the pace of the steady clock, but slower as long as it is ahead of the
 // clock that it follows. So it never goes back, and its windows turn at nearly their normal pace.
 type Course struct {
 	Steady, Wall int64 // readings at that moment

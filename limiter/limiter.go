@@ -229,7 +229,11 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	repeatable := a.countRepeatable(active, q)
 	a.begin(active)
 	m := &a.scratch.match
-	m.Intact, m.Now, m.Clock = repeatable > 0, wall/int64(time.Millisecond), l.wallClock
+	m.Intact = repeatable > 0
+	m.Now = wall / int64(time.Millisecond)
+	m.Clock = l.wallClock
+
+	// Subjects bring their limits, or a tree of descriptors has found them.
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && !q.Matched.SameRules(active.set) {
 			return ErrRulesChanged
@@ -242,6 +246,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		}
 		return nil
 	}
+
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
 		var err error
@@ -257,6 +262,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
 		return err
 	}
+
+	// Most checks of a caller find what its last one found. Others may need no counter at all.
 	switch {
 	case m.Again:
 		a.listAgain(repeatable)
@@ -279,6 +286,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	case active.set.HasZero() && l.refuseByZero(q, a):
 		return nil
 	}
+
 	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
 		return nil
 	}

@@ -324,7 +324,7 @@ func (d *Difference) summarize() []string {
 	return out
 }
 
-// useText says how a removed rule was used.
+// useText describes how a removed rule was used.
 func (c *RuleChange) useText() string {
 	if c.Checks > 0 {
 		return fmt.Sprintf("was in use: %s in the last hour", plural(int(c.Checks), "check"))

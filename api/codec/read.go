@@ -232,6 +232,7 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 		return
 	}
 	r.given |= field
+
 	switch field {
 	case fieldRule:
 		r.Rule = dec.readBounded("", name, 1, MaxValue)

@@ -63,7 +63,7 @@ func TestAdjustAndResetOneLimit(t *testing.T) {
 	}
 }
 
-// A check that takes as much as there is of its cost says how much that is; in a batch, too.
+// A check that takes as much as there is of its cost answers with that amount; in a batch, too.
 func TestCheckAtMost(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -121,7 +121,7 @@ func TestForwardAuthSaysTheSame(t *testing.T) {
 	}
 }
 
-// During a block, nothing remains, whoever asks and however.
+// During a block, nothing remains, by whatever way it is asked.
 func TestUsageDuringABlock(t *testing.T) {
 	t.Parallel()
 	n := startWithCauses(t)

@@ -70,7 +70,7 @@ func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 	expect("nobody waits", 20)
 }
 
-// Whoever leaves, nobody goes on later than before, and the places of those that wait are the earliest.
+// Nobody goes on later because another one leaves, and the places of those that wait are the earliest.
 func TestMoveUpKeepsPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ws := newHeldAnswers(1000, nil, func(*waiter, time.Duration) {})

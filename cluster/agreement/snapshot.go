@@ -164,6 +164,7 @@ func (s *State) check() error {
 	if err := s.Regions.check(v.Number); err != nil {
 		return err
 	}
+
 	switch {
 	case s.Level < 1:
 		return errors.New("the feature level is below 1")
@@ -181,6 +182,8 @@ func (s *State) check() error {
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
 		return errors.New("a list is longer than its bound")
 	}
+
+	// Whatever names a node must name one that is known.
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {
 			if _, known := s.Members[id]; !known {
@@ -198,6 +201,8 @@ func (s *State) check() error {
 			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, p.Boot, p.Index, p.Former)
 		}
 	}
+
+	// A generation outlives its node for a while, as a stranger.
 	unknown := 0
 	for id, g := range s.Generations {
 		if _, known := s.Members[id]; !known {
@@ -215,6 +220,7 @@ func (s *State) check() error {
 	if unknown != len(s.Strangers) {
 		return errors.New("a stranger is missing from the list")
 	}
+
 	for _, a := range s.Answers {
 		if a == nil {
 			return errors.New("a remembered answer is null")
