@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -19,9 +20,10 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onVirtualTime(t, func(t *testing.T, w *world) {
-				began, stalled := time.Now(), time.Duration(0)
+				began := time.Now()
+				var stalled atomic.Int64 // nanoseconds; a node reads it while the test stalls
 				a := w.node(1, func(c *Config, _ *node) {
-					c.Boottime = func() time.Duration { return time.Since(began) + stalled + 1 }
+					c.Boottime = func() time.Duration { return time.Since(began) + time.Duration(stalled.Load()) + 1 }
 				})
 				b := w.node(2)
 				a.knows(b)
@@ -33,7 +35,7 @@ func TestPathsAreUnsureAfterAStall(t *testing.T) {
 
 				time.Sleep(10 * time.Millisecond) // between two pulses
 				if tt.stall {
-					stalled += 12 * time.Second
+					stalled.Add(int64(12 * time.Second))
 				}
 				if tt.gone {
 					_ = b.Peers.Close()
