@@ -73,7 +73,7 @@ func TestEndsAreCarriedOut(t *testing.T) {
 							if got := n.used(rule, key); got < want-1 || got > want { // a bucket drains
 								t.Errorf("%d nodes, at %d: %d are used of %s, want %d", size, i, got, rule, want)
 							}
-							if got := bill.cost[fmt.Sprintf("%s[%s] tokens", rule, key)]; got != want {
+							if got := bill.billed(fmt.Sprintf("%s[%s] tokens", rule, key)); got != want {
 								t.Errorf("%d nodes, at %d: %d are billed of %s, want %d", size, i, got, rule, want)
 							}
 						}
@@ -173,7 +173,7 @@ func TestLateSettlings(t *testing.T) {
 				if got := n.used("a", a); got != tt.want {
 					t.Errorf("%d are used, want %d", got, tt.want)
 				}
-				if got := bill.cost["a["+a+"] tokens"]; got != tt.used {
+				if got := bill.billed("a[" + a + "] tokens"); got != tt.used {
 					t.Errorf("%d are billed, want %d", got, tt.used)
 				}
 			})
@@ -301,7 +301,7 @@ func TestEndsAfterTheHomeDied(t *testing.T) {
 			if got := next.used("a", key); got != want {
 				t.Errorf("died after %v: %d are used, want %d", died, got, want)
 			}
-			if got := bill.cost["a["+key+"] tokens"]; got != 0 {
+			if got := bill.billed("a[" + key + "] tokens"); got != 0 {
 				t.Errorf("died after %v: %d are billed, want 0", died, got)
 			}
 			if s, err := n.Settle(id, []UnitCost{{"tokens", 40}}); err != nil || !s.Expired {

@@ -45,6 +45,13 @@ func (b *fakeMeter) AddNamed(wall int64, s rules.Hash, rule string, key []string
 	b.Add(wall, s, unit, cost, checks)
 }
 
+// billed returns what was billed under a name: a rule with its key, and a unit.
+func (b *fakeMeter) billed(name string) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cost[name]
+}
+
 // The limiter bills an admitted check once for each unit of each rule with `usage: monthly`. It does not bill refusals, peeks,
 // shadow rules, checks decided by a list, or other rules.
 func TestMeterCountsAdmittedChecks(t *testing.T) {

@@ -57,7 +57,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 						for i, n := range w.nodes {
 							key := w.keyOf("mixed", w.nodes[(i+1)%size], nil)
 							billed := fmt.Sprintf("%s[%s] tokens", rule, key)
-							before := bill.cost[billed]
+							before := bill.billed(billed)
 							id := n.reserveTokens(rule, key, 50, tt.end)
 							if !tt.settle || tt.late {
 								time.Sleep(5 * time.Second)
@@ -71,7 +71,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 									t.Errorf("%s: the answer has costs %v, want %v", rule, got, tt.answer)
 								}
 							}
-							if got := bill.cost[billed] - before; got != tt.billed {
+							if got := bill.billed(billed) - before; got != tt.billed {
 								t.Errorf("%s: got %d billed, want %d", rule, got, tt.billed)
 							}
 						}
@@ -132,7 +132,7 @@ func TestAdjustmentsWithoutLimitAreBilled(t *testing.T) {
 						t.Fatalf("%s: got %+v, %v; want %v applied", rule, u, err, q.Costs)
 					}
 				}
-				if got := bill.cost[billed]; got != tt.billed {
+				if got := bill.billed(billed); got != tt.billed {
 					t.Errorf("%s: got %d billed, want %d", rule, got, tt.billed)
 				}
 			}
