@@ -147,6 +147,7 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	if err := n.ensureOpen(ctx); err != nil {
 		return client.Usage{}, err
 	}
+
 	var i inquiry
 	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact}); err != nil {
 		return client.Usage{}, err
@@ -162,6 +163,11 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	if err != nil {
 		return client.Usage{}, n.toClientError(err)
 	}
+	return toUsage(u, inline), nil
+}
+
+// toUsage converts the usage of a subject; inline, its limits came with the call.
+func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	out := client.Usage{Rule: u.Rule.Name, Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
 	if inline {
 		out.Rule = ""
@@ -186,7 +192,7 @@ func (n *Node) withSubject(ctx context.Context, q *client.Request, costs []limit
 	for _, l := range u.Unlimited {
 		out.Limits = append(out.Limits, client.LimitUsage{Name: l.Name, Unit: l.Unit, Unlimited: true})
 	}
-	return out, nil
+	return out
 }
 
 // checkRequestID bounds q's id.

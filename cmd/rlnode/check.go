@@ -53,7 +53,11 @@ can't be reached or answers with an error).`
 
 // Run makes the check and prints the decision.
 func (c *checkCmd) Run(env *environment) error {
-	allowed, err := c.ask(env)
+	return exitOf(c.ask(env))
+}
+
+// exitOf returns the error that ends a command which asked for a decision; nil if that was to allow.
+func exitOf(allowed bool, err error) error {
 	switch {
 	case err != nil:
 		return &exitError{code: exitUsage, err: err} // 1 would mean refused

@@ -41,14 +41,7 @@ type tried struct {
 
 // Run asks the node and prints the decision.
 func (c *tryCmd) Run(env *environment) error {
-	allowed, err := c.ask(env)
-	switch {
-	case err != nil:
-		return &exitError{code: exitUsage, err: err} // 1 would mean refused
-	case !allowed:
-		return &exitError{code: exitFailed}
-	}
-	return nil
+	return exitOf(c.ask(env))
 }
 
 func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
