@@ -210,7 +210,7 @@ func (c *Client) fallbackDecision(q *Request, err error) Decision {
 		d.Reason = "Nothing passes while the rate limiter does not answer."
 	}
 	if d.Allowed {
-		d.Granted = q.granted()
+		d.Granted = q.GrantedUnasked()
 	}
 	return d
 }

@@ -318,7 +318,7 @@ func (d *Decision) fillReason() {
 	}
 }
 
-// rateText says how much the limit allows, as in "100 requests per 1m" or "5 requests at once, 100 per 1m".
+// rateText returns how much the limit allows, as in "100 requests per 1m" or "5 requests at once, 100 per 1m".
 func (d *Decision) rateText() string {
 	switch {
 	case d.Rate.Per == 0: // another kind of node

@@ -26,8 +26,8 @@ func TestRequest_OnExpiry(t *testing.T) {
 	}
 
 	q := Request{Rule: "r", Mode: AtMostMode, Costs: map[string]int64{"tokens": 9}}
-	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) || q.granted() != 9 {
-		t.Errorf("got %s, %v, %d granted", b, err, q.granted())
+	if b, err := q.append(nil, 0); err != nil || !strings.Contains(string(b), `"mode":"at_most"`) || q.GrantedUnasked() != 9 {
+		t.Errorf("got %s, %v, %d granted", b, err, q.GrantedUnasked())
 	}
 
 	q.Limits, q.Rule, q.Key = []Limit{{Limit: 9, Per: "1h", Unit: "tokens"}}, "", []string{"u"}

@@ -32,7 +32,7 @@ const (
 	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the same as for a check, except
 	// that Counted is set if a limit is exceeded.
 	CountMode Mode = "count"
-	// AtMostMode takes as much of the cost as there is: Decision.Granted says how much. If that is nothing, the check is refused.
+	// AtMostMode takes as much of the cost as there is: that amount is Decision.Granted. If that is nothing, the check is refused.
 	// It is for checks of one subject and one limit.
 	AtMostMode Mode = "at_most"
 )
@@ -262,8 +262,8 @@ func (r *Request) TakesAtMost() bool {
 	return r.Mode == AtMostMode || slices.ContainsFunc(r.Subjects, func(s Subject) bool { return s.Mode == AtMostMode })
 }
 
-// granted returns what r takes if all of it is allowed without asking a node; 0 unless it is in AtMostMode.
-func (r *Request) granted() int64 {
+// GrantedUnasked returns what r takes if all of it is allowed without a decision of a node; 0 unless it is in AtMostMode.
+func (r *Request) GrantedUnasked() int64 {
 	cost, costs := r.Cost, r.Costs
 	if len(r.Subjects) > 0 {
 		cost, costs = r.Subjects[0].Cost, r.Subjects[0].Costs

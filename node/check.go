@@ -246,8 +246,9 @@ type outcome struct {
 // decide decides q. If what is reserve, it makes a reservation for ttl.
 func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (o outcome, err error) {
 	if err := n.ensureOpen(ctx); err != nil {
-		return outcome{Decision: n.decisionOnError(err)}, err
+		return outcome{Decision: n.decisionOnError(q, err)}, err
 	}
+
 	i, ok := n.inquiries.Get().(*inquiry)
 	if !ok {
 		i = &inquiry{}
@@ -260,6 +261,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	}
 	i.AwaitsLoan, i.Waits = true, q.Wait && what == take
 	i.AtMost = what == take && q.TakesAtMost()
+
 	switch {
 	case err != nil:
 	case what != reserve:
@@ -283,7 +285,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	}
 	if err != nil {
 		err = n.toClientError(err)
-		o.Decision = n.decisionOnError(err)
+		o.Decision = n.decisionOnError(q, err)
 	} else {
 		o.Decision, o.place = n.toDecision(q, &i.answer), i.answer.QueuePlace()
 	}
@@ -460,9 +462,9 @@ func (n *Node) toClientError(err error) error {
 	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
 }
 
-// decisionOnError returns the decision for a check that failed with err. If the request may be at fault, it refuses regardless
+// decisionOnError returns the decision for a check q that failed with err. If the request may be at fault, it refuses regardless
 // of OnError: otherwise an attacker could pass with a malformed request.
-func (n *Node) decisionOnError(err error) client.Decision {
+func (n *Node) decisionOnError(q *client.Request, err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
 	switch {
@@ -472,6 +474,7 @@ func (n *Node) decisionOnError(err error) client.Decision {
 		d.Reason = "The rate limiter can't decide this."
 	case n.config.OnError == client.Open:
 		d.Allowed = true
+		d.Granted = q.GrantedUnasked()
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
 	}

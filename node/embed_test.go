@@ -526,6 +526,10 @@ func TestNotReady(t *testing.T) {
 		if !errors.Is(err, client.ErrUnavailable) || d.Allowed != test.want {
 			t.Errorf("have %+v, %v", d, err)
 		}
+		d, _ = n.Check(t.Context(), client.Request{Rule: "r", Key: []string{"k"}, Cost: 7, Mode: client.AtMostMode})
+		if want := map[bool]int64{true: 7}[test.want]; d.Granted != want {
+			t.Errorf("at most 7: got %d granted, want %d", d.Granted, want)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		if err := n.WaitReady(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("have %v", err)

@@ -14,7 +14,7 @@ type Kind uint8
 // The kinds. Rank and Minor say what orders two notes of one key.
 const (
 	// Reservation: a reservation was made, at this home. Rank is Open, Expired or Settled. While it is open, Minor is how long after
-	// At it ends, in nanoseconds, and Body says how to carry that out, if that is more than to charge it. Then Body is the answer,
+	// At it ends, in nanoseconds, and Body has what to do then, if that is more than to charge it. Then Body is the answer,
 	// for AnswerLife, and Minor 1 if it was settled late.
 	Reservation Kind = iota
 	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in units per window, at which it has drained
