@@ -100,6 +100,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/activity", api.ScopeRead, s.getActivity},
 		{"GET /v1/history", api.ScopeRead, s.getHistory},
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
+		{"GET /v1/whoami", anyScope, s.getCaller},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 		{"GET /schema.json", api.Anyone, getSchema},
 

@@ -340,7 +340,7 @@ func TestCrossOrigin(t *testing.T) {
 			{"PUT", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 			{"PUT", map[string]string{"Origin": "https://evil.example"}, 403},
 			{"DELETE", map[string]string{"Sec-Fetch-Site": "same-site"}, 403},
-			{"PUT", map[string]string{"Sec-Fetch-Site": "same-origin"}, 200},
+			{"PUT", map[string]string{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/yaml"}, 200},
 			{"GET", map[string]string{"Origin": "https://evil.example"}, 403},
 			{"GET", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 			{"GET", map[string]string{"Sec-Fetch-Site": "same-origin"}, 200},

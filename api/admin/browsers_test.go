@@ -62,7 +62,7 @@ func TestRebinding(t *testing.T) {
 				body = `{"rule":"only","key":"k"}`
 			}
 			// For the browser, the page and the node have the same origin, and the request says so.
-			status, have := sendRaw(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			status, have := sendRaw(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nRlnode-Dashboard: 1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 				line, tt.host, tt.host, len(body), body))
 			if refused := status == 421; refused == tt.good {
 				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
@@ -128,5 +128,47 @@ func TestProfilesForPages(t *testing.T) {
 	// A link on another site's page may lead to the dashboard.
 	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/ui/", Header: map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
 		t.Errorf("the dashboard: have %d", resp.StatusCode)
+	}
+}
+
+// A browser writes only as the dashboard's page does: no form, link or image of any page can. Other clients need no header.
+func TestBrowsersWriteAsThePage(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	type header = map[string]string
+	for _, tt := range []struct {
+		name   string
+		header header
+		want   int
+	}{
+		{"the page, JSON", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json"}, 200},
+		{"the page, YAML", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/yaml; charset=utf-8"}, 200},
+		{"an older browser", header{"Origin": n.AdminURL, "Rlnode-Dashboard": "1", "Content-Type": "application/json"}, 200},
+		{"without the header", header{"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}, 403},
+		{"without the header, an older browser", header{"Origin": n.AdminURL, "Content-Type": "application/json"}, 403},
+		{"typed by a person", header{"Sec-Fetch-Site": "none", "Content-Type": "application/json"}, 403},
+		{"a form's type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "text/plain"}, 403},
+		{"another form's type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/x-www-form-urlencoded"}, 403},
+		{"no type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1"}, 403},
+		{"a broken type", header{"Sec-Fetch-Site": "same-origin", "Rlnode-Dashboard": "1", "Content-Type": "application/json;;"}, 403},
+		{"a command", header{}, 200},
+		{"a command with a form's type", header{"Content-Type": "application/x-www-form-urlencoded"}, 200},
+	} {
+		for _, one := range []apitest.Call{
+			{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules},
+			{Method: "POST", URL: n.AdminURL + "/v1/feedback", Body: `{"rule":"only","key":"k","verdict":"false-positive"}`},
+			{Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"rule":"only","key":"k"}`},
+			{Method: "DELETE", URL: n.AdminURL + "/v1/usage?rule=only&key=k"},
+		} {
+			one.Header = tt.header
+			resp, body := n.Do(one)
+			if resp.StatusCode != tt.want || tt.want == 403 && apitest.NoteCode([]byte(body)) != api.CrossOrigin {
+				t.Errorf("%s: %s %s: have %d %s, want %d", tt.name, one.Method, one.URL, resp.StatusCode, body, tt.want)
+			}
+		}
+	}
+	resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules", Header: header{"Sec-Fetch-Site": "same-origin"}})
+	if resp.StatusCode != 200 {
+		t.Errorf("a read: have %d", resp.StatusCode)
 	}
 }

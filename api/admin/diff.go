@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -61,6 +62,8 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 		return err
 	case sent && to != 0:
 		return api.Errorf(api.BadValue, "to: a document was sent, too; leave out one of them")
+	case !sent && r.URL.Query().Get("rule") != "":
+		return api.Errorf(api.MissingKey, "the body is empty: send the rule's definition")
 	case !sent && from == 0 && to == 0:
 		return api.Errorf(api.MissingKey, "the body is empty: send a document, or name two versions, ?from=12&to=14")
 	}
@@ -79,9 +82,12 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 	}
 	d := &Difference{From: number}
 	after, number := (*rules.Document)(nil), int64(0)
-	if sent {
+	switch name := r.URL.Query().Get("rule"); {
+	case sent && name != "":
+		after, err = withRule(before, name, body)
+	case sent:
 		after, err = rules.Review(body)
-	} else {
+	default:
 		after, number, err = s.documentOf(to)
 	}
 	if err != nil {
@@ -91,6 +97,18 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 	s.compare(d, before, after)
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(d.From, 10)))
 	return s.reply(w, d)
+}
+
+// withRule returns doc with another definition of a rule, or with one more rule.
+func withRule(doc *rules.Document, name string, body []byte) (*rules.Document, error) {
+	if doc == nil {
+		return nil, api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	after, err := doc.Apply(rules.Change{Part: rules.RulePart, Name: name, Body: body})
+	if err == nil && bytes.Equal(after.JSON(), doc.JSON()) {
+		return doc, nil // a layout of the rule alone is none of the document
+	}
+	return after, err
 }
 
 // versionParam reads a parameter that names a version, from 1; 0 if it is missing.

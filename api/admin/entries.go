@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +23,8 @@ const maxScopedTime = 7 * 24 * time.Hour
 type EntryWritten struct {
 	Entry          json.RawMessage `json:"entry"`
 	EntriesVersion int64           `json:"entries_version"`
+	DryRun         bool            `json:"dry_run,omitempty"` // nothing was written
+	Before         *EntryItem      `json:"before,omitempty"`  // of a dry run: what is there now
 }
 
 // changeListed adds an entry to a list, or removes it if the method is DELETE.
@@ -69,7 +70,11 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 	if err != nil {
 		return err
 	}
-	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{change})
+	dry, err := isDryRun(r)
+	if err != nil {
+		return err
+	}
+	answer, err := s.makeChange(r, &change, dry)
 	if errors.Is(err, entries.ErrNotFound) {
 		if e := s.inDocument(f.Entry); e != nil {
 			return e
@@ -78,8 +83,48 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 	if err != nil {
 		return writeError(err)
 	}
-	s.logEntry(r, change.Remove, version, entry)
-	return s.reply(w, EntryWritten{rules.EntryJSON(entry, ""), version})
+	return s.reply(w, answer)
+}
+
+// makeChange makes a change of an entry, unless the run is dry, and returns the answer.
+func (s *Server) makeChange(r *http.Request, c *cluster.EntryChange, dry bool) (*EntryWritten, error) {
+	if dry {
+		return s.rehearse(c)
+	}
+	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{*c})
+	if err != nil {
+		return nil, err
+	}
+	s.logEntry(r, c.Remove, version, entry)
+	return &EntryWritten{Entry: rules.EntryJSON(entry, ""), EntriesVersion: version}, nil
+}
+
+// isDryRun reports whether a request only asks what a change would do.
+func isDryRun(r *http.Request) (bool, error) {
+	dry, err := choiceParam(r.URL.Query(), "dry_run", "false", "true")
+	return dry == "true", err
+}
+
+// rehearse returns the answer to a dry run of a change: the entry as it would be written or removed, and what is there now. It
+// fails as the change would, as far as this node knows.
+func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
+	state := s.doors.Decider.Rules().Entries()
+	now := time.Now().UnixMilli()
+	stamped := c.Stamped(now)
+	before := state.Get(stamped.Entry.ID())
+	if _, err := state.With(stamped); err != nil {
+		return nil, err
+	}
+
+	after := stamped.Entry
+	if c.Remove {
+		after = before
+	}
+	answer := &EntryWritten{Entry: rules.EntryJSON(after, ""), EntriesVersion: state.Version(), DryRun: true}
+	if before != nil && !before.IsOver(now) {
+		answer.Before = itemOf(before)
+	}
+	return answer, nil
 }
 
 // entryChange returns the change that a request asks for, if its token permits it.
@@ -206,17 +251,17 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	if err != nil {
 		return err
 	}
-	answer := EntryWritten{Entry: json.RawMessage("null")}
-	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{change})
+	dry, err := isDryRun(r)
+	if err != nil {
+		return err
+	}
+	answer, err := s.makeChange(r, &change, dry)
 	none := errors.Is(err, entries.ErrNotFound)
 	switch {
 	case none && !change.Scoped:
-		answer.EntriesVersion = s.doors.Decider.Rules().Entries().Version()
+		answer = &EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: s.doors.Decider.Rules().Entries().Version(), DryRun: dry}
 	case err != nil:
 		return writeError(err)
-	default:
-		answer.Entry, answer.EntriesVersion = rules.EntryJSON(entry, ""), version
-		s.logEntry(r, true, version, entry)
 	}
 	if change.Scoped {
 		return s.reply(w, answer)
@@ -230,6 +275,9 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 		if before.Blocked == 0 {
 			return api.Errorf(api.NotFound, "rule %q does not block this", api.Excerpt(f.Rule))
 		}
+	}
+	if dry {
+		return s.reply(w, answer)
 	}
 	if _, err := s.config.Subjects.Unblock(q); err != nil {
 		return fmt.Errorf("lift block: %w", err)
@@ -408,5 +456,5 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		}
 		s.doors.Logger.Info("entries were restored", "changes", len(changes), "entries_version", version, "by", writer(r))
 	}
-	return s.reply(w, EntryWritten{json.RawMessage("null"), cmp.Or(version, 0)})
+	return s.reply(w, EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: version})
 }

@@ -126,6 +126,54 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 	}
 }
 
+// TestEntriesRehearsed: a dry run of a change answers as the change would, and changes nothing.
+func TestEntriesRehearsed(t *testing.T) {
+	t.Parallel()
+	n := entriesNode(t)
+	const deny, dry = "/v1/lists/deny/entries", "?dry_run=true"
+	for _, c := range []call{
+		{"POST", deny + dry, `{"ip":"203.0.113.7","for":"1h","note":"n"}`, 200, `{"entry":{"ip":"203.0.113.7","until":"`},
+		{"POST", deny + dry, `{"ip":"::ffff:203.0.113.7"}`, 200, `{"entry":{"ip":"203.0.113.7","by":"127.0.0.1",`},
+		{"POST", deny + dry, `{"ip":"203.0.113.7"}`, 200, `,"entries_version":0,"dry_run":true}`},
+		{"POST", deny + dry, `{"ip":"203.0.113.7/24"}`, 422, "lists.deny.ip"},
+		{"POST", deny + "?dry_run=yes", `{"ip":"203.0.113.7"}`, 400, "dry_run must be"},
+		{"DELETE", deny + dry, `{"ip":"203.0.113.7"}`, 404, "not-found"},
+		{"DELETE", deny + dry, `{"ip":"192.0.2.0/24"}`, 409, "in-document"},
+		{"POST", deny, `{"ip":"203.0.113.7","note":"first"}`, 200, `"entries_version":1}`},
+		{"POST", deny + dry, `{"ip":"203.0.113.7","note":"second"}`, 200, `"before":{"kind":"deny","entry":{"ip":"203.0.113.7","note":"first"`},
+		{"DELETE", deny + dry, `{"ip":"203.0.113.7"}`, 200, `{"entry":{"ip":"203.0.113.7","note":"first"`},
+		{"PUT", "/v1/subjects/tenant/acme" + dry, `{"tier":"pro"}`, 200, `{"entry":{"attribute":"tenant","value":"acme","tier":"pro"`},
+		{"PUT", "/v1/subjects/tenant/acme" + dry, `{"tier":"gold"}`, 422, "gold"},
+		{"DELETE", "/v1/subjects/tenant/acme" + dry, "", 404, "not-found"},
+		{"POST", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.7","for":"1h"}`, 200, `{"entry":{"rule":"login","key":"203.0.113.7","until":"`},
+		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.7"}`, 404, "does not block this"},
+		{"GET", "/v1/entries", "", 200, `"entries_version":1}`},
+		{"GET", "/v1/entries", "", 200, `"note":"first"`},
+	} {
+		c.check(t, n, "")
+	}
+
+	// A rehearsal lifts no block, neither one by hand nor the one of a refusal.
+	for _, want := range []int{200, 429} {
+		if status, f := n.Check(`{"rule":"login","key":"203.0.113.9"}`); status != want {
+			t.Fatalf("have %d %v, want %d", status, f, want)
+		}
+	}
+	for _, c := range []call{
+		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.9"}`, 200, `{"entry":null,"entries_version":1,"dry_run":true}`},
+		{"GET", "/v1/usage?rule=login&key=203.0.113.9", "", 200, `"blocked_until_ms":1`},
+		{"POST", "/v1/blocks", `{"rule":"login","key":"203.0.113.9","for":"1h"}`, 200, ""},
+		{"DELETE", "/v1/blocks" + dry, `{"rule":"login","key":"203.0.113.9"}`, 200, `{"entry":{"rule":"login"`},
+		{"GET", "/v1/blocks", "", 200, `"key":"203.0.113.9"`},
+	} {
+		c.check(t, n, "")
+	}
+	scoped := entriesNode(t, apitest.TokenEntry("ops", "to", "entries"), apitest.TokenEntry("root", "ta", "admin"))
+	(&call{"POST", deny + dry, `{"ip":"203.0.113.0/24","for":"1h"}`, 403, "one value"}).check(t, scoped, "to")
+	(&call{"POST", deny, `{"ip":"203.0.113.7"}`, 200, ""}).check(t, scoped, "ta")
+	(&call{"DELETE", deny + dry, `{"ip":"203.0.113.7"}`, 403, ""}).check(t, scoped, "to")
+}
+
 // TestBlocks: a block by hand refuses, and unblock lifts it together with the automatic one.
 func TestBlocks(t *testing.T) {
 	t.Parallel()

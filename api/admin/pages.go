@@ -1,12 +1,15 @@
 package admin
 
 import (
+	"mime"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
 )
 
 // pageGuard protects the admin plane from web pages of other sites.
@@ -49,8 +52,37 @@ func (p *pageGuard) check(r *http.Request) *api.Error {
 	if p.origin.Check(write) != nil {
 		return api.Errorf(api.CrossOrigin, "requests from pages of other origins are refused")
 	}
+	if isFromBrowser(r) && r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return checkPageWrite(r)
+	}
 	return nil
 }
+
+// pageHeader is a header that only the dashboard sends. No form and no link can add a header, and another page's script may do so
+// only if the node permits it, which it never does.
+const pageHeader = "Rlnode-Dashboard"
+
+// isFromBrowser reports whether a browser sent r. Browsers add at least one of these headers to what is not a plain read, and
+// no page can leave them out.
+func isFromBrowser(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != ""
+}
+
+// checkPageWrite returns the error for a write that a browser sends, unless it is one that only the dashboard's page can send: with
+// its header, and with a content type that no form has.
+func checkPageWrite(r *http.Request) *api.Error {
+	if r.Header.Get(pageHeader) == "" {
+		return api.Errorf(api.CrossOrigin, "a browser may write only from the dashboard's page, which sends the header %s", pageHeader)
+	}
+	name, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || !slices.Contains(pageTypes[:], name) {
+		return api.Errorf(api.CrossOrigin, "a browser may write only JSON or YAML: Content-Type must be application/json or application/yaml")
+	}
+	return nil
+}
+
+// pageTypes are the content types of what the dashboard writes.
+var pageTypes = [...]string{codec.TypeJSON, typeYAML}
 
 // isDashboard reports whether a route's pattern leads to the files of the dashboard.
 func isDashboard(pattern string) bool { return pattern == "/" || pattern == "/ui" || pattern == "/ui/" }

@@ -23,8 +23,10 @@ var types = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// policy is the content security policy. It restricts the page to its own origin and forbids framing.
-const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+// policy is the content security policy. The page may use its own origin for what it needs, and nothing else, and no page may
+// frame it. The last two directives are for what default-src does not cover.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
+	"base-uri 'none'; form-action 'none'"
 
 // file is an embedded file with its headers.
 type file struct {

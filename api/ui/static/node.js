@@ -38,7 +38,7 @@ const json = { Accept: 'application/json' };
 export const get = (path) => ask(path, { headers: json });
 export const getLarge = (path) => ask(path, { headers: json, signal: AbortSignal.timeout(longPatience) });
 
-export const post = (path, body) => ask(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+export const post = (path, body) => ask(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'Rlnode-Dashboard': '1' }, body: JSON.stringify(body) });
 
 // subject writes rule and key as a query has them: the value of one key attribute, or an array of several.
 export function subject(rule, key) {
