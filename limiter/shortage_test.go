@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -25,49 +27,74 @@ func waiting(rule, key string) Query {
 }
 
 // With 1,000 a minute over two regions, a region that is asked 1,500 times within 0.4 s admits all 1,000, and refuses next to
-// nothing before the last of them.
+// nothing before the last of them: however many nodes are asked, and however busy they are.
 func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"near": time.Millisecond, "far": 25 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		nodes     int
+		far, busy time.Duration // how long messages take, one way: between regions, and within one, at most
+	}{
+		{"near", 2, time.Millisecond, 0},
+		{"far", 2, 25 * time.Millisecond, 0},
+		{"three nodes", 3, time.Millisecond, 500 * time.Microsecond},
+		{"three busy nodes", 3, time.Millisecond, 8 * time.Millisecond},
+		{"five busy nodes", 5, time.Millisecond, 8 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := newTestRegions(t, globalMinute, "eu", "us")
-				e.change(func() { e.pause = func() time.Duration { return pause } })
+				e := newTestRegionsOf(t, tt.nodes, globalMinute, "eu", "us")
+				e.change(func() { e.pause = func() time.Duration { return tt.far } })
+				if tt.busy > 0 {
+					for _, region := range e.all {
+						region.pause = func() time.Duration { return rand.N(tt.busy) }
+					}
+				}
 				nextWindow(time.Minute)
 				time.Sleep(2 * time.Second)
 
-				const checks = 1500
-				var wg sync.WaitGroup
-				var mu sync.Mutex
-				admitted, refusals, lastAdmitted := 0, []time.Time{}, time.Time{}
-				began := time.Now()
-				for i := range checks {
-					time.Sleep(time.Until(began.Add(time.Duration(i) * 400 * time.Millisecond / checks)))
-					wg.Go(func() {
-						a := e.all["eu"].nodes[i%2].check(waiting("r", "x"))
-						mu.Lock()
-						defer mu.Unlock()
-						if a.Allowed {
-							admitted++
-							lastAdmitted = time.Now()
-						} else {
-							refusals = append(refusals, time.Now())
-						}
-					})
-				}
-				wg.Wait()
-
-				early := 0
-				for _, at := range refusals {
-					if at.Before(lastAdmitted) {
-						early++
+				for round := range 4 {
+					admitted, early := burst(e.all["eu"], fmt.Sprint("x", round))
+					if admitted != 1000 || early > 20 {
+						t.Errorf("round %d: have %d admitted, and %d refusals before the last of them",
+							round, admitted, early)
 					}
-				}
-				if admitted != 1000 || early > 20 {
-					t.Errorf("have %d admitted, and %d refusals before the last of them: %s", admitted, early, e.describeUsage("r", "x"))
 				}
 			})
 		})
 	}
+}
+
+// burst asks the nodes of a region, in turn, 1,500 times within 0.4 s. It returns how many were admitted, and how many refused
+// before the last of these.
+func burst(region *testCluster, key string) (admitted, early int) {
+	const checks = 1500
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	refusals, lastAdmitted := []time.Time{}, time.Time{}
+	began := time.Now()
+
+	for i := range checks {
+		time.Sleep(time.Until(began.Add(time.Duration(i) * 400 * time.Millisecond / checks)))
+		wg.Go(func() {
+			a := region.nodes[i%len(region.nodes)].check(waiting("r", key))
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Allowed {
+				admitted++
+				lastAdmitted = time.Now()
+			} else {
+				refusals = append(refusals, time.Now())
+			}
+		})
+	}
+	wg.Wait()
+
+	for _, at := range refusals {
+		if at.Before(lastAdmitted) {
+			early++
+		}
+	}
+	return admitted, early
 }
 
 // A first check in a region that has no share of the month yet waits for a loan. A batch does not wait, and says to come back soon.

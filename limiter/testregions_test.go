@@ -37,12 +37,18 @@ type regionFar struct {
 // newTestRegions returns regions of two nodes each, with the given rules.
 func newTestRegions(t testing.TB, text string, names ...string) *testRegions {
 	t.Helper()
+	return newTestRegionsOf(t, 2, text, names...)
+}
+
+// newTestRegionsOf is newTestRegions for regions of that many nodes.
+func newTestRegionsOf(t testing.TB, nodes int, text string, names ...string) *testRegions {
+	t.Helper()
 	e := &testRegions{
 		t: t, names: names, all: map[string]*testCluster{}, cut: map[[2]string]bool{},
 		pause: func() time.Duration { return 5 * time.Millisecond },
 	}
 	for _, name := range names {
-		e.all[name] = newRegion(t, 2, text, &regionFar{e, name})
+		e.all[name] = newRegion(t, nodes, text, &regionFar{e, name})
 	}
 	e.use(1, text, names)
 	t.Cleanup(func() { // runs before the cleanups of the regions

@@ -8,8 +8,8 @@
 // or until it has certainly ended. The ledger does not touch the counters. The caller debits a grant before the ledger
 // records it ([LeaseLedger.Grant]), so a grant is never more than a Take made early.
 //
-// Sizes ([Size]): below the threshold, a grant is at most half of the headroom under it. A single busy node gets nearly all
-// of it, and N equally busy nodes get a fair part each. Above the threshold, all grants of a subject together stay under
+// Sizes ([Size]): below the threshold, a grant is at most 1/(N + 1) of the headroom under it, for N nodes. A single busy node
+// gets nearly all of it in a few grants, and N equally busy nodes get a fair part each. Above the threshold, all grants of a subject together stay under
 // `lease.idle` of its limit, divided equally among all nodes. If a part is less than one unit, or hardly anything remains,
 // the owner grants nothing and each check asks it.
 //

@@ -19,8 +19,9 @@ func TestSize(t *testing.T) {
 		have                        int64
 	}{
 		{"what is wanted", 10, 1000, 0, 0, 3, 10},
-		{"half of the headroom under the threshold", 5000, 1000, 0, 0, 3, 425},
-		{"half of what is left of it", 5000, 550, 0, 0, 3, 200},
+		{"its part of the headroom under the threshold", 5000, 1000, 0, 0, 3, 212},
+		{"half of it, on one node", 5000, 1000, 0, 0, 1, 425},
+		{"its part of what is left of it", 5000, 550, 0, 0, 3, 100},
 		{"above it, a part of what may be idle", 5000, 100, 0, 0, 3, 6},
 		{"less what the node has", 5000, 100, 4, 4, 3, 2},
 		{"and nothing if it has its part", 5000, 100, 6, 6, 3, 0},

@@ -539,7 +539,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
 			w := newNetwork(t, 1, networkCase{kind: algorithms.TokenBucket, ordered: true, slow: time.Microsecond})
 			defer w.table.Close()
-			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
+			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 20_000, Burst: 20_000, Window: 2 * time.Second}
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Subject: 12345, Counter: 1}}
 			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
@@ -560,7 +560,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			pass := func(d time.Duration) { w.run(w.at + d) }
 			w.at = time.Second
 
-			come(1, w.at, grant(1, 4_700)) // another holder has nearly half
+			come(1, w.at, grant(1, 4_700)) // another holder has nearly a quarter
 			pass(45 * time.Millisecond)    // meanwhile the bucket refills a little
 			sent := w.at
 			g := grant(0, 2_500)
