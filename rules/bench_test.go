@@ -121,16 +121,6 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-func BenchmarkApplySubject(b *testing.B) {
-	doc := mustParse(b, manySubjects(100_000))
-	change := Change{Part: SubjectPart, Attribute: "tenant", Name: "new", Body: []byte("{tier: t1}")}
-	for b.Loop() {
-		if _, err := doc.Apply(change); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // manyDescriptors is a document with the most domains and descriptors for Envoy: 1,000 with 10 each.
 func manyDescriptors() string {
 	var b strings.Builder

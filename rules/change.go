@@ -17,20 +17,18 @@ const (
 	WholeDocument Part = iota
 	RulePart
 	TierPart
-	SubjectPart
 	ListPart // Name is allow or deny
 )
 
 // partNames are the parts' names in descriptions, such as Version.What.
-var partNames = [...]string{"document", "rule", "tier", "subject", "list"}
+var partNames = [...]string{"document", "rule", "tier", "list"}
 
 // Change replaces, adds or deletes a piece of a document.
 type Change struct {
-	Part      Part
-	Name      string // of the rule, tier or list; or the subject's value
-	Attribute string // of a subject
-	Delete    bool
-	Body      []byte // the piece as YAML or JSON
+	Part   Part
+	Name   string // of the rule, tier or list
+	Delete bool
+	Body   []byte // the piece as YAML or JSON
 }
 
 // Apply returns a copy of d with one piece changed; the copy shares the unchanged pieces. A rule's body may leave out
@@ -44,7 +42,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	if c.Part == WholeDocument {
 		return Parse(c.Body)
 	}
-	if !utf8.ValidString(c.Name) || !utf8.ValidString(c.Attribute) {
+	if !utf8.ValidString(c.Name) {
 		return nil, Errors{{Message: "the name of a piece must be valid UTF-8"}}
 	}
 	next := *d
@@ -85,8 +83,6 @@ func (e *edit) applyChange(body *yaml.Node) error {
 		found = e.changeRule(body)
 	case TierPart:
 		found = e.changeTier(body)
-	case SubjectPart:
-		found = e.changeSubject(body)
 	case ListPart:
 		found = e.changeList(body)
 	}
@@ -98,11 +94,8 @@ func (e *edit) applyChange(body *yaml.Node) error {
 
 // String names the piece.
 func (c Change) String() string {
-	switch c.Part {
-	case WholeDocument:
+	if c.Part == WholeDocument {
 		return partNames[c.Part]
-	case SubjectPart:
-		return fmt.Sprintf("%s %s %q", partNames[c.Part], c.Attribute, c.Name)
 	}
 	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
 }
@@ -115,7 +108,7 @@ func (e *edit) keyNode() *yaml.Node { return yaml.Text(e.change.Name) }
 
 // piece is a kind of piece of which a document has many.
 type piece interface {
-	*RuleSpec | *TierSpec | *SubjectSpec
+	*RuleSpec | *TierSpec
 	node() *yaml.Node
 }
 
@@ -188,42 +181,6 @@ func (e *edit) changeTier(body *yaml.Node) bool {
 	return true
 }
 
-// changeSubject changes one subject. It validates only that one, because a document may have very many.
-func (e *edit) changeSubject(body *yaml.Node) bool {
-	attribute := e.change.Attribute
-	gi := e.before.group(attribute)
-	group := &Group{Attribute: attribute}
-	if gi >= 0 {
-		group = &Group{Attribute: attribute, Subjects: e.before.Subjects[gi].Subjects, pos: e.before.Subjects[gi].pos}
-	}
-	i, found := group.find(canonicalValue(e.declared, attribute, e.change.Name))
-	var s *SubjectSpec
-	switch {
-	case e.change.Delete && !found:
-		return false
-	case !e.change.Delete:
-		e.setPath(keyPath("subjects", attribute))
-		e.checkAttribute(yaml.Text(attribute), attribute)
-		e.setPath(keyPath(e.bodyPath, e.change.Name))
-		s = e.subject(attribute, e.keyNode(), body)
-		newChecker(e.doc, &e.collector).checkSubject(keyPath("subjects", attribute), attribute, s)
-		e.clearOutsidePositions()
-	}
-	group.Subjects = replacePiece(e, group.Subjects, canonicalValue(e.declared, attribute, e.change.Name), i, found, s)
-	e.doc.Subjects = slices.Clone(e.before.Subjects)
-	switch {
-	case gi < 0:
-		e.resize(attribute, nil, yaml.NewMap())
-		e.doc.Subjects = append(e.doc.Subjects, group)
-	case len(group.Subjects) == 0:
-		e.resize(attribute, yaml.NewMap(), nil)
-		e.doc.Subjects = slices.Delete(e.doc.Subjects, gi, gi+1)
-	default:
-		e.doc.Subjects[gi] = group
-	}
-	return true
-}
-
 func (e *edit) changeList(body *yaml.Node) bool {
 	list := map[string]*[]*Entry{"deny": &e.doc.Deny, "allow": &e.doc.Allow}[e.change.Name]
 	if list == nil {
@@ -268,7 +225,7 @@ func (e *edit) checkSize() {
 	}
 }
 
-// Piece returns a piece of the document as JSON and as YAML. It uses only c's Part, Name and Attribute. The error wraps
+// Piece returns a piece of the document as JSON and as YAML. It uses only c's Part and Name. The error wraps
 // [ErrNotFound].
 func (d *Document) Piece(c Change) (asJSON, asYAML []byte, err error) {
 	n := d.pieceNode(c)
@@ -289,10 +246,6 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 	case TierPart:
 		if i := d.tier(c.Name); i >= 0 {
 			return d.Tiers[i].node()
-		}
-	case SubjectPart:
-		if s := d.Subject(c.Attribute, c.Name); s != nil {
-			return s.node()
 		}
 	case ListPart:
 		switch c.Name {

@@ -43,7 +43,6 @@ func TestDocument_Apply(t *testing.T) {
 		{"rule in place", Change{Part: RulePart, Name: "a", Body: body(`{"name": "a", "key": ["tenant"], "limits": [{"limit": 3, "per": "1s"}]}`)}, `"tiered":true`, `"limits":[{"limit":3,"per":"1s"}]`, nil, false},
 		{"rule of another name", Change{Part: RulePart, Name: "a", Body: body(`{name: z, key: [tenant], tiered: true}`)}, "", "", []string{`1:2 rules[0].name|"z" differs from that of the rule being written, "a"`}, false},
 		{"rule wrong", Change{Part: RulePart, Name: "c", Body: body("key: []\nlimits: [{limit: -1, per: 1s}]")}, "", "", []string{"2:18 rules[2].limits[0].limit|-1 is not in"}, false},
-		{"name that is no text", Change{Part: SubjectPart, Attribute: "tenant", Name: "\xff", Body: body("{tier: free}")}, "", "", []string{"0:0 |valid UTF-8"}, false},
 		{"rule unreadable", Change{Part: RulePart, Name: "c", Body: body("key: [")}, "", "", []string{"1:7 |did not find"}, false},
 		{"rule empty body", Change{Part: RulePart, Name: "c"}, "", "", []string{"1:1 rules[2]|expected a mapping"}, false},
 		{"rule without name", Change{Part: RulePart, Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, "", "", []string{"0:0 rules[2]|can't be empty", "1:1 rules[2]|needs a name"}, false},
@@ -54,13 +53,6 @@ func TestDocument_Apply(t *testing.T) {
 		{"tier in use", Change{Part: TierPart, Name: "gold", Delete: true}, "", "", []string{`0:0 subjects.tenant.x.tier|"gold" is not defined`}, false},
 		{"default tier", Change{Part: TierPart, Name: "free", Delete: true}, "", "", []string{`0:0 default_tier|"free" is not defined`}, false},
 		{"no tier to delete", Change{Part: TierPart, Name: "z", Delete: true}, "", "", nil, true},
-		{"subject new", Change{Part: SubjectPart, Attribute: "tenant", Name: "a", Body: body("{tier: free}")}, `"x":{`, `"a":{"tier":"free"},"x":{`, nil, false},
-		{"subject in place", Change{Part: SubjectPart, Attribute: "tenant", Name: "x", Body: body(`{"tier":"free"}`)}, `"x":{"tier":"gold"`, `"x":{"tier":"free"`, nil, false},
-		{"subject of a new attribute", Change{Part: SubjectPart, Attribute: "ip", Name: "::ffff:1.2.3.4", Body: body(`{"limits":{"b":[{"limit":5,"per":"1m"}]}}`)}, `"gold"}}}`, `"gold"}},"ip":{"1.2.3.4":{"limits":{"b":[{"limit":5,"per":"1m"}]}}}}`, nil, false},
-		{"subject of no tier", Change{Part: SubjectPart, Attribute: "tenant", Name: "a", Body: body("{tier: nope}")}, "", "", []string{`0:0 subjects.tenant.a.tier|"nope" is not defined`}, false},
-		{"subject deleted", Change{Part: SubjectPart, Attribute: "tenant", Name: "x", Delete: true}, `,"subjects":{"tenant":{"x":{"tier":"gold"}}}`, "", nil, false},
-		{"no subject to delete", Change{Part: SubjectPart, Attribute: "tenant", Name: "z", Delete: true}, "", "", nil, true},
-		{"no attribute to delete", Change{Part: SubjectPart, Attribute: "z", Name: "z", Delete: true}, "", "", nil, true},
 		{"list", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/8}]")}, `]},"rules"`, `],"allow":[{"ip":"10.0.0.0/8"}]},"rules"`, nil, false},
 		{"list wrong", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/80}]")}, "", "", []string{"1:7 lists.allow[0].ip|nor a CIDR"}, false},
 		{"list deleted", Change{Part: ListPart, Name: "deny", Delete: true}, `"lists":{"deny":[{"ip":"1.1.1.1"}]},`, "", nil, false},
@@ -114,13 +106,10 @@ func TestDocument_Piece(t *testing.T) {
 	}{
 		{Change{Part: RulePart, Name: "a"}, `{"name":"a","key":["tenant"],"tiered":true}`},
 		{Change{Part: TierPart, Name: "gold"}, `{"limits":[{"limit":9,"per":"1m"}]}`},
-		{Change{Part: SubjectPart, Attribute: "tenant", Name: "x"}, `{"tier":"gold"}`},
 		{Change{Part: ListPart, Name: "deny"}, `[{"ip":"1.1.1.1"}]`},
 		{Change{Part: ListPart, Name: "allow"}, `[]`},
 		{Change{Part: RulePart, Name: "z"}, ""},
 		{Change{Part: TierPart, Name: "z"}, ""},
-		{Change{Part: SubjectPart, Attribute: "tenant", Name: "z"}, ""},
-		{Change{Part: SubjectPart, Attribute: "z", Name: "x"}, ""},
 		{Change{Part: ListPart, Name: "z"}, ""},
 	}
 	for _, tt := range tests {
@@ -188,36 +177,16 @@ func TestDocument_Apply_agreesWithParse(t *testing.T) {
 func drawChange(t *rapid.T) Change {
 	limits := fmt.Sprintf("[{limit: %d, per: 1m}]", rapid.IntRange(0, 5).Draw(t, "limit"))
 	n := rapid.IntRange(0, 3).Draw(t, "name")
-	c := Change{Part: Part(rapid.IntRange(1, 4).Draw(t, "part")), Delete: rapid.IntRange(0, 3).Draw(t, "delete") == 0}
+	c := Change{Part: Part(rapid.IntRange(1, 3).Draw(t, "part")), Delete: rapid.IntRange(0, 3).Draw(t, "delete") == 0}
 	switch c.Part {
 	case RulePart:
 		c.Name = fmt.Sprintf("r%d", n)
 		c.Body = []byte(rapid.SampledFrom([]string{"{key: [ip], limits: " + limits + "}", "{key: [t], tiered: true}", "{key: [ip, t], limits: " + limits + "}"}).Draw(t, "body"))
 	case TierPart:
 		c.Name, c.Body = fmt.Sprintf("t%d", n), []byte("{limits: "+limits+"}")
-	case SubjectPart:
-		c.Attribute = rapid.SampledFrom([]string{"ip", "t"}).Draw(t, "attribute")
-		c.Name = rapid.SampledFrom([]string{"1.2.3.4", "::ffff:1.2.3.4", "x", "2001:db8::1"}).Draw(t, "value")
-		c.Body = []byte(rapid.SampledFrom([]string{"{tier: t0}", "{tier: t1}", "{limits: {r0: " + limits + "}}", "{limits: {r1: " + limits + "}}"}).Draw(t, "body"))
 	case ListPart:
 		c.Name = rapid.SampledFrom([]string{"allow", "deny"}).Draw(t, "list")
 		c.Body = []byte("[" + drawMatch(t) + "]")
 	}
 	return c
-}
-
-// Each change of a single subject among very many would take half a second if it parsed all of them.
-func TestDocument_Apply_manySubjects(t *testing.T) {
-	subjects := 100_000
-	if testing.Short() {
-		subjects = 2_000
-	}
-	doc := mustParse(t, manySubjects(subjects))
-	const changes = 20
-	for i := range changes {
-		doc = mustApply(t, doc, Change{Part: SubjectPart, Attribute: "tenant", Name: fmt.Sprintf("new-%d", i), Body: []byte("{tier: t1}")})
-	}
-	if have := doc.Size().Subjects; have != 2*subjects+changes {
-		t.Errorf("have %d subjects", have)
-	}
 }

@@ -48,8 +48,6 @@ func (d *Document) editText(c Change, next *Document) string {
 		section = "rules"
 	case ListPart:
 		section = "lists"
-	case SubjectPart:
-		return "" // entries hold what changes about single subjects
 	}
 	key, value := t.enter(root, section)
 	switch {

@@ -23,7 +23,7 @@ func TestGoldenHistory(t *testing.T) {
 		{By: "n1", Change: Change{Body: document}},
 		{By: "n2", Change: Change{Part: RulePart, Name: "login", Body: []byte("{key: [ip], limits: [{limit: 4, per: 1m, algorithm: sliding-window-log}]}")}},
 		{By: "n1", IfMatch: 2, Change: Change{Part: ListPart, Name: "deny", Delete: true}},
-		{By: "n1", Change: Change{Part: SubjectPart, Attribute: "tenant", Name: "acme", Body: []byte("{tier: basic}")}},
+		{By: "n1", Change: Change{Part: TierPart, Name: "basic", Body: []byte("{limits: [{limit: 2000, per: 1h}]}")}},
 	} {
 		w.When = time.UnixMilli(1_800_000_000_000 + int64(i))
 		next, err := h.Write(w)

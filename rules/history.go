@@ -290,7 +290,7 @@ func asErrors(err error) error {
 // toMillisecond rounds t to what encoding and decoding preserve.
 func toMillisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".
+// describe names what a change changes: "document", "rule login" and "delete tier free".
 func describe(c Change) string {
 	if c.Part == WholeDocument {
 		return partNames[c.Part]
@@ -299,7 +299,7 @@ func describe(c Change) string {
 	if c.Delete {
 		words = append(words, "delete")
 	}
-	for _, w := range []string{partNames[c.Part], c.Attribute, c.Name} {
+	for _, w := range []string{partNames[c.Part], c.Name} {
 		if w != "" {
 			words = append(words, w)
 		}

@@ -106,7 +106,7 @@ func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML 
 		m.entry = e
 	}
 	if m.written == nil && m.entry == nil {
-		return nil, nil, fmt.Errorf("look for %s: %w", Change{Part: SubjectPart, Attribute: attribute, Name: value}, ErrNotFound)
+		return nil, nil, fmt.Errorf("look for subject %s %q: %w", attribute, value, ErrNotFound)
 	}
 	n := m.node()
 	return n.AppendJSON(nil), n.AppendYAML(nil), nil

@@ -86,7 +86,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/tiers", api.ScopeRead, s.getTiers},
 		{"GET /v1/tiers/{name}", api.ScopeRead, get},
 		{"GET /v1/subjects/{attribute}", api.ScopeRead, s.getSubjects},
-		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
+		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, s.getSubject},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
 		{"GET /v1/blocks", api.ScopeRead, s.getBlocks},
 		{"GET /v1/entries", api.ScopeRead, s.getEntries},
@@ -122,11 +122,11 @@ func (s *Server) endpoints() []endpoint {
 		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
 		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
 		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
-		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.withPiece(s.changeSubject)},
+		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.changeSubject},
 		{"PUT /v1/lists/{list}", api.ScopeAdmin, put},
 		{"DELETE /v1/rules/{name}", api.ScopeAdmin, remove},
 		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
-		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.withPiece(s.changeSubject)},
+		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.changeSubject},
 		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
 
 		// Entries beside the rules.

@@ -133,8 +133,6 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 		c.Part, c.Name = rules.RulePart, r.PathValue("name")
 	case "tiers":
 		c.Part, c.Name = rules.TierPart, r.PathValue("name")
-	case "subjects":
-		c.Part, c.Attribute, c.Name = rules.SubjectPart, r.PathValue("attribute"), r.PathValue("value")
 	default:
 		c.Part, c.Name = rules.ListPart, r.PathValue("list")
 		if c.Name != "allow" && c.Name != "deny" {
@@ -155,16 +153,29 @@ func (s *Server) withPiece(serve func(http.ResponseWriter, *http.Request, rules.
 	}
 }
 
+// getPiece answers with a piece of the document; lists include the entries beside it.
 func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	return s.answerPiece(w, r, func(set *rules.Set) (asJSON, asYAML []byte, err error) {
+		if c.Part == rules.ListPart {
+			asJSON, asYAML = set.MergedList(entries.ParseKind(c.Name), time.Now().UnixMilli())
+			return asJSON, asYAML, nil
+		}
+		return set.Document.Piece(c)
+	})
+}
+
+// answerPiece answers with what find returns of the rules in force, as JSON or as YAML.
+func (s *Server) answerPiece(w http.ResponseWriter, r *http.Request, find func(*rules.Set) (asJSON, asYAML []byte, err error)) error {
 	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
-	asJSON, asYAML, err := pieceIn(set, c)
+	asJSON, asYAML, err := find(set)
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
 	w.Header().Set("Vary", "Accept")
 	if json, yaml := preferences(r.Header.Values("Accept")); yaml > json {
@@ -173,19 +184,6 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 		s.sendJSON(w, asJSON) // JSON is YAML too
 	}
 	return nil
-}
-
-// pieceIn returns a piece as JSON and as YAML. Lists and subjects include the entries beside the document.
-func pieceIn(set *rules.Set, c rules.Change) (asJSON, asYAML []byte, err error) {
-	now := time.Now().UnixMilli()
-	switch c.Part {
-	case rules.ListPart:
-		asJSON, asYAML = set.MergedList(entries.ParseKind(c.Name), now)
-		return asJSON, asYAML, nil
-	case rules.SubjectPart:
-		return set.MergedSubject(c.Attribute, c.Name, now)
-	}
-	return set.Document.Piece(c)
 }
 
 // write makes the change c, with r's body, and answers with the new version.

@@ -44,20 +44,28 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 	return s.changeEntry(w, r, f)
 }
 
+// getSubject answers with what the document and the entries say about a subject.
+func (s *Server) getSubject(w http.ResponseWriter, r *http.Request) error {
+	return s.answerPiece(w, r, func(set *rules.Set) (asJSON, asYAML []byte, err error) {
+		return set.MergedSubject(r.PathValue("attribute"), r.PathValue("value"), time.Now().UnixMilli())
+	})
+}
+
 // changeSubject writes what an entry says about a subject, or removes it if the method is DELETE.
-func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request, subject rules.Change) error {
+func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
+	attribute, value := r.PathValue("attribute"), r.PathValue("value")
 	if r.Method == http.MethodDelete {
-		return s.changeEntry(w, r, set.Document.SubjectForm(subject.Attribute, subject.Name))
+		return s.changeEntry(w, r, set.Document.SubjectForm(attribute, value))
 	}
 	body, err := readAll(r, codec.MaxBody)
 	if err != nil {
 		return err
 	}
-	f, err := set.ReadSubject(subject.Attribute, subject.Name, body)
+	f, err := set.ReadSubject(attribute, value, body)
 	if err != nil {
 		return err
 	}

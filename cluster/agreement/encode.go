@@ -89,7 +89,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	most := math.MaxInt
 	switch x := e.(type) {
 	case Rules:
-		if !utf8.ValidString(x.Change.Name) || !utf8.ValidString(x.Change.Attribute) {
+		if !utf8.ValidString(x.Change.Name) {
 			// JSON would replace invalid bytes, which makes another name.
 			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
 		}

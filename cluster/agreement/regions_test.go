@@ -391,7 +391,7 @@ func TestFollowIsSmall(t *testing.T) {
 	}
 	s := do(t, begun(t, "us"), Rules{Change: rules.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
 	for i := range 6 {
-		s = do(t, s, Rules{Change: rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "tenant-0", Body: fmt.Appendf(nil, "{limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}", i+7)}})
+		s = do(t, s, Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Body: fmt.Appendf(nil, "{key: [tenant], scope: global, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}", i+7)}})
 	}
 	out, err := s.AppendAdopt(nil)
 	if err != nil || len(s.Regions.Held) != 7 || len(out) > b.Len()/2 {

@@ -431,7 +431,7 @@ func TestKnownNodesAreBounded(t *testing.T) {
 
 func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w := write(1, 2)
-	w.Change = rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
+	w.Change = rules.Change{Part: rules.TierPart, Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
@@ -451,7 +451,6 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	for name, e := range map[string]Entry{
 		"large body": w, "nil": nil, "pointer": &Empty{},
 		"name":      Rules{Change: rules.Change{Name: "\xff"}},
-		"attribute": Rules{Change: rules.Change{Attribute: "\xff"}},
 		"long name": Rules{Change: rules.Change{Name: strings.Repeat("x", maxHead)}},
 	} {
 		if b, err := ThisBuild.Encode(e); !errors.Is(err, ErrEntry) || b != nil {
