@@ -124,7 +124,7 @@ func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (
 	if reply, differs := nt.compare(r); differs {
 		return reply, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, authority.Term)
+	ctx, cancel := context.WithTimeout(ctx, authority.Validity)
 	defer cancel()
 	reply := nt.granter.Answer(ctx, r)
 	nt.mu.Lock()

@@ -37,10 +37,13 @@ func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 	if c.answered == nil {
 		c.answered = map[ring.NodeID]answered{}
 	}
+
 	if last := c.answered[id]; term < last.term || number <= last.number {
 		return // an out-of-order answer
 	}
+
 	c.answered[id] = answered{term, number}
+
 	if c.answerSignal != nil {
 		close(c.answerSignal)
 		c.answerSignal = nil
@@ -60,11 +63,13 @@ func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 // that was removed answers no more. The error is the context's.
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
 	after := c.sent.Load()
+
 	for {
 		answerSignal := c.nextAnswer()
 		if c.hasMajority(self, term, after, voters()) {
 			return nil
 		}
+
 		select {
 		case <-answerSignal:
 		case <-time.After(confirmInterval):
@@ -88,9 +93,11 @@ func (c *Confirmations) nextAnswer() <-chan struct{} {
 func (c *Confirmations) hasMajority(self ring.NodeID, term, after uint64, voters []ring.NodeID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {
 		a := c.answered[id]
 		return id == self || a.term == term && a.number > after
 	})
+
 	return 2*len(others) < len(voters)
 }

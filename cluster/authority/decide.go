@@ -26,6 +26,7 @@ func newDecisionInput(now time.Duration, wallClock time.Time, s *agreement.State
 	for _, n := range nodes {
 		in.nodes[n.ID] = n
 	}
+
 	in.members = append(slices.Clone(s.From.Members()), s.To.Members()...)
 	slices.SortFunc(in.members, ring.NodeID.Compare)
 	in.members = slices.Compact(in.members)
@@ -38,11 +39,15 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.detectStall(in.now)
 	rs.raiseFloor(in)
 	rs.observeReports(in)
+
 	for _, id := range in.members {
 		rs.review(in, id)
 	}
+
 	rs.dropStale(in)
 	rs.observeRing(in)
+
+	// One entry at a time, by urgency: what frees partitions comes before what moves them.
 	for _, next := range []func(*decisionInput) agreement.Entry{rs.registerEntry, rs.endEntry, rs.settleEntry, rs.leaveEntry, rs.ringEntry} {
 		if e := next(in); e != nil {
 			return e
@@ -79,6 +84,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 			relayed[id]++
 		}
 	}
+
 	mark := func(since *time.Duration, holds bool) {
 		switch {
 		case !holds:
@@ -90,15 +96,18 @@ func (rs *reignState) observeReports(in *decisionInput) {
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := rs.leadIsConfirmed(in.now)
 	rs.behind = nil
+
 	for _, id := range rs.sortedNodes() {
 		r := rs.record(in.state, id)
 		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
 		mark(&r.blockingSince, proved && !in.state.Settled && in.state.InRing(id) && r.lastAsked != never && r.applied < in.state.Revision)
 		mark(&r.healthySince, r.relayedSince == never && rs.hasAuthority(in.now, in.state, id))
+
 		if !proved || rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= silencePatience {
 			r.failingSince = never
 		}
+
 		if r.failingSince != never && in.now-r.failingSince >= silencePatience && len(rs.behind) < maxReported {
 			rs.behind = append(rs.behind, id)
 		}
@@ -111,13 +120,16 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	if r == nil {
 		return
 	}
+
 	node := in.nodes[id]
 	failed := node.State == gossip.Failed || node.State == gossip.Left
 	cut := r.unreachableSince != never
 	asked := max(r.lastAsked, r.nextAsked)
 	silent := rs.silence(in.now, asked) >= silencePatience
+
 	end := func(reason agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, in.now, reason }
 	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
+
 	switch {
 	case len(in.members) == 1:
 		r.ending = false
@@ -143,10 +155,13 @@ func (rs *reignState) endsFailing(in *decisionInput, id ring.NodeID, r *record) 
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && rs.leadIsConfirmed(in.now)
+
 	blocking := r.blockingSince != never && in.now-r.blockingSince >= failingPatience
+
 	if !failing && !asksNothing && !blocking || in.now-rs.lastFailingEnd < failingPause || !rs.canSpare(in, id) {
 		return false
 	}
+
 	rs.lastFailingEnd = in.now
 	if id == rs.self {
 		rs.transferLead()
@@ -186,12 +201,14 @@ func (rs *reignState) dropStale(in *decisionInput) {
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
 		r := rs.record(in.state, id)
-		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || in.now-r.nextAsked >= Term {
+		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || in.now-r.nextAsked >= Validity {
 			continue
 		}
+
 		expired := r.boot == 0 || r.gaveUp ||
 			id == rs.self && r.nextBoot == rs.boot || // this process holds the lock on the data directory
 			rs.hasExpired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
+
 		if expired {
 			r.bootProposed = true
 			e := r.nextBuild
@@ -208,6 +225,7 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	if in.now-rs.reignBegan < EndingWait {
 		return nil
 	}
+
 	for _, id := range in.members {
 		if r := rs.records[id]; r != nil && r.ending && rs.hasExpired(in.now, r) {
 			r.endProposed = true
@@ -254,18 +272,23 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	if !in.state.Settled || len(in.members) < 2 || !rs.allHaveAuthority(in) {
 		return nil
 	}
+
 	for _, id := range in.members {
 		if rs.records[id].leaving {
 			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id}
 		}
 	}
+
 	for _, id := range in.members {
 		if r := rs.records[id]; r.relayedSince == never || in.now-r.relayedSince < relayedPatience {
 			continue
 		}
+
 		if id != rs.self {
 			return agreement.Leave{Epoch: in.state.Epoch + 1, Node: id, Reason: agreement.Unreachable, When: in.wallClock.UnixMilli()}
 		}
+
+		// This leader can't take itself out. The next one will.
 		if in.now-rs.lastFailingEnd >= failingPause {
 			rs.lastFailingEnd = in.now
 			rs.transferLead()
@@ -287,10 +310,12 @@ func (rs *reignState) observeRing(in *decisionInput) {
 			wanted = append(wanted, id)
 		}
 	}
+
 	slices.SortFunc(wanted, ring.NodeID.Compare)
 	if !slices.Equal(wanted, rs.wanted) {
 		rs.wanted, rs.wantedSince = wanted, in.now
 	}
+
 	if in.state.To != rs.lastRing {
 		rs.lastRing, rs.ringSince = in.state.To, in.now
 	}
@@ -303,20 +328,24 @@ func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 	if s.Cluster.IsZero() || !s.Settled || len(rs.wanted) == 0 || in.now-rs.wantedSince < wantedPatience || !rs.allHaveAuthority(in) {
 		return nil
 	}
+
 	if s.Epoch == 0 && len(rs.wanted) < rs.expect && in.now-rs.reignBegan < firstRingWait {
 		return nil
 	}
+
 	ids := slices.Clone(in.members)
 	for _, id := range rs.wanted {
 		if s.To.Rank(id) < 0 {
 			ids = append(ids, id)
 		}
 	}
+
 	settings := ring.DefaultSettings()
 	outdated := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && in.now-rs.ringSince >= holePatience
 	if len(ids) == len(in.members) && !outdated {
 		return nil
 	}
+
 	slices.SortFunc(ids, ring.NodeID.Compare)
 	e := agreement.Ring{Epoch: s.Epoch + 1, Settings: settings}
 	for _, id := range ids {

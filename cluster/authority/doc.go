@@ -1,6 +1,6 @@
 // Package authority grants nodes the authority to act as owners, and ends it, so that a partition never has two owners.
 //
-// A [Holder] runs on every node. It asks the leader for authority every [Term]/8. The term counts from when the holder
+// A [Holder] runs on every node. It asks the leader for authority every [Validity]/8. The term counts from when the holder
 // *sent* the request, on a clock that keeps running in suspend ([Clock]). An owner checks [Holder.Valid] before
 // each decision and again before it answers.
 //

@@ -52,7 +52,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
 			d.rule()
-			d.run(rulesGrace+Term, 1, 2, 3, 4)
+			d.run(rulesGrace+Validity, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
 			d.change(3, func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
@@ -69,7 +69,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			if list := ended(d.run(failingPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
 				t.Fatalf("%+v is ended too soon", list)
 			}
-			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
+			list := ended(d.run(2*Validity+time.Second, 1, 2, 3, 4))
 			if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want an end of node 3", list)
 			}
@@ -93,7 +93,7 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	if list := ended(d.run(failingPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
 		t.Fatalf("%+v is ended too soon", list)
 	}
-	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
+	list := ended(d.run(2*Validity+time.Second, 1, 2, 3, 4, 5))
 	if len(list) != 1 || list[0].Node != id(3) || list[0].Reason != agreement.Behind || !d.inRing(5) || !d.state.Settled {
 		t.Errorf("have %+v, want an end of node 3", list)
 	}

@@ -186,6 +186,7 @@ func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
 // submit submits a request and waits for the reply. If ctx ends first, it returns a refusal.
 func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	q.reply = make(chan Reply, 1)
+
 	select {
 	case g.requests <- q:
 	case <-ctx.Done():
@@ -193,6 +194,9 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	case <-g.ctx.Done():
 		return Reply{Reason: reasonNotLeading}
 	}
+
+	// The loop answers each request that it has accepted. The channel has room for the reply, so a
+	// caller that left early does not block it.
 	select {
 	case r := <-q.reply:
 		return r
@@ -214,14 +218,18 @@ func (g *Granter) run() {
 	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	defer g.endReign()
+
 	for {
+		// A follower has nothing to propose.
 		if g.reign == nil {
 			tick.Stop()
 		}
+
 		var wake <-chan time.Time
 		if wait, needed := g.startConfirmation(); needed {
 			wake = time.After(wait)
 		}
+
 		select {
 		case <-g.ctx.Done():
 			return
@@ -245,11 +253,14 @@ func (g *Granter) run() {
 // beginReign begins a reign by proposing its mark.
 func (g *Granter) beginReign() {
 	r := &reign{lastConfirmAt: never, pausedUntil: never, restartAt: never}
+
 	var number [8]byte
 	rand.Read(number[:]) // never fails
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
+
 	r.ctx, r.cancel = context.WithCancel(g.ctx)
 	g.reign = r
+
 	g.propose(agreement.Reign{Number: r.number})
 }
 
@@ -259,6 +270,7 @@ func (g *Granter) endReign() {
 	if r == nil {
 		return
 	}
+
 	r.cancel()
 	g.reign = nil
 	r.refuseAll()
@@ -269,6 +281,7 @@ func (r *reign) refuseAll() {
 	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
 		q.reply <- Reply{Reason: reasonNotLeading}
 	}
+
 	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
 }
 
@@ -284,11 +297,14 @@ func (g *Granter) propose(e agreement.Entry) {
 // of earlier reigns.
 func (g *Granter) startTask(task func(context.Context, *outcome)) {
 	r := g.reign
+
 	g.group.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, proposeTimeout)
 		defer cancel()
+
 		o := outcome{reign: r}
 		task(ctx, &o)
+
 		select {
 		case g.outcomes <- o:
 		case <-g.ctx.Done():
@@ -299,6 +315,7 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 // accept answers a request or queues it. A request that arrives before the reign's mark has been applied waits for that.
 func (g *Granter) accept(q *pendingRequest) {
 	r := g.reign
+
 	switch {
 	case r == nil:
 		q.reply <- Reply{Reason: reasonNotLeading}
@@ -311,6 +328,8 @@ func (g *Granter) accept(q *pendingRequest) {
 		g.answerMajority()
 		return
 	}
+
+	// A refusal needs no confirmation: whoever leads, this request gets nothing from this node.
 	if r.state != nil && q.request != nil {
 		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
 		g.answerMajority()
@@ -320,6 +339,7 @@ func (g *Granter) accept(q *pendingRequest) {
 			return
 		}
 	}
+
 	r.waiting = append(r.waiting, q)
 }
 
@@ -330,6 +350,7 @@ func (g *Granter) answerMajority() {
 	if r.state == nil {
 		return
 	}
+
 	state := g.config.State()
 	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *pendingRequest) bool {
 		select {
@@ -337,6 +358,7 @@ func (g *Granter) answerMajority() {
 			return true
 		default:
 		}
+
 		applied := r.state.appliedByMajority(state, q.majorityIndex)
 		if applied {
 			q.reply <- Reply{Granted: true}
@@ -352,10 +374,13 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
 	}
+
 	now := g.config.Now()
 	if wait := r.lastConfirmAt + confirmInterval - now; wait > 0 {
 		return wait, true
 	}
+
+	// One confirmation serves all requests that arrived before it. Later ones wait for the next.
 	r.inConfirmation, r.waiting = r.waiting, nil
 	r.confirming, r.lastConfirmAt = true, now
 	g.startTask(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
@@ -370,6 +395,7 @@ func (g *Granter) handleOutcome(o outcome) {
 	if r == nil || r != o.reign || r.restartAt != never {
 		return // outdated, or the second outcome after the first one was a failure
 	}
+
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
 		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
@@ -378,11 +404,15 @@ func (g *Granter) handleOutcome(o outcome) {
 		r.state, r.restartAt = nil, g.config.Now()+restartPause
 		return
 	}
+
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
 		r.state.floor, r.state.transferLead = g.config.RulesIndex(), g.config.TransferLead
+
 		r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+
+		// These requests arrived before the mark was applied.
 		early := r.waiting
 		r.waiting = nil
 		for _, q := range early {
@@ -407,9 +437,11 @@ func (g *Granter) handleOutcome(o outcome) {
 func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.state.leadConfirmedAt = g.config.Now()
+
 	for _, q := range r.inConfirmation {
 		q.reply <- q.buildReply(r.state, g.config.Now(), state)
 	}
+
 	r.inConfirmation, r.confirming = nil, false
 }
 
@@ -419,6 +451,7 @@ func (g *Granter) proposeNext() {
 	if r == nil {
 		return
 	}
+
 	now := g.config.Now()
 	if r.state == nil {
 		if r.restartAt != never && now >= r.restartAt {
@@ -427,10 +460,12 @@ func (g *Granter) proposeNext() {
 		}
 		return
 	}
+
 	if r.proposal != nil || now < r.pausedUntil {
 		r.state.detectStall(now)
 		return
 	}
+
 	r.proposal = r.state.nextEntry(newDecisionInput(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)

@@ -15,13 +15,13 @@ import (
 
 const (
 	// askInterval is the interval between requests. It is short enough that authority survives several lost requests.
-	askInterval = Term / 8
+	askInterval = Validity / 8
 	// askTimeout bounds one attempt.
-	askTimeout = Term / 2
+	askTimeout = Validity / 2
 	// maxAsks bounds the concurrent attempts. There are two, so that a second can start while the first hangs.
 	maxAsks = 2
 	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
-	giveUpPause = Term / 40
+	giveUpPause = Validity / 40
 )
 
 // HolderConfig configures a Holder. Every field is required.
@@ -96,6 +96,7 @@ func (h *Holder) Revoke() {
 	h.mu.Lock()
 	h.dropAuthority(now)
 	h.mu.Unlock()
+
 	wake.Signal(h.changed)
 	h.AskNow()
 }
@@ -116,15 +117,18 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	h.dropAuthority(now)
 	h.mu.Unlock()
 	wake.Signal(h.changed)
+
 	for {
 		r := h.request()
 		r.GivingUp = true
+
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
 		_, err := h.config.Ask(attempt, r)
 		cancel()
 		if err == nil {
 			return nil
 		}
+
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), err)
@@ -153,28 +157,34 @@ type attempt struct {
 func (h *Holder) run() {
 	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
+
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
+
 	var pending attempts
 	defer func() {
 		for _, a := range pending {
 			a.cancel()
 		}
 	}()
+
 	shouldAsk, valid := true, false
 	for {
 		pending = pending.withoutDone()
 		if shouldAsk && len(pending) < maxAsks {
 			pending, shouldAsk = append(pending, h.startAttempt()), false
 		}
+
 		h.dropOutdated()
 		if now := h.Valid(); now != valid {
 			valid = now
 			h.config.OnChange()
 		}
+
 		if valid {
 			expiry.Reset(max(time.Millisecond, h.Until()-h.config.Boottime()))
 		}
+
 		select {
 		case <-h.ctx.Done():
 			return
@@ -182,7 +192,7 @@ func (h *Holder) run() {
 			shouldAsk = true
 		case <-h.poke:
 			shouldAsk = true
-			if len(pending) == maxAsks && time.Since(pending[0].began) >= Term/4 {
+			if len(pending) == maxAsks && time.Since(pending[0].began) >= Validity/4 {
 				pending[0].cancel() // its leader may be gone
 			}
 		case <-h.changed:
@@ -205,7 +215,9 @@ func (at attempts) withoutDone() attempts {
 // startAttempt starts an attempt.
 func (h *Holder) startAttempt() *attempt {
 	ctx, cancel := context.WithTimeout(h.ctx, askTimeout)
+
 	a := &attempt{began: time.Now(), cancel: cancel}
+
 	h.group.Go(func() {
 		h.ask(ctx)
 		a.done.Store(true)
@@ -224,6 +236,7 @@ func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
 	r.Unreachable, r.Relayed, r.Release, r.Zones = truncateList(r.Unreachable), truncateList(r.Relayed), truncateText(r.Release), truncateText(r.Zones)
+
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,9 +253,13 @@ func (h *Holder) ask(ctx context.Context) {
 	if gaveUp {
 		return
 	}
+
 	sent := h.config.Boottime()
 	r := h.request()
 	reply, err := h.config.Ask(ctx, r)
+
+	// An entry that ended this node may have been applied during the call. Then the reply proves
+	// nothing.
 	currentGeneration := h.config.Status().Generation
 
 	h.mu.Lock()
@@ -259,7 +276,7 @@ func (h *Holder) ask(ctx context.Context) {
 	case era == h.era && currentGeneration == r.Generation:
 		h.why = ""
 		h.generation = r.Generation
-		if until := int64(sent + Term - Slack); until > h.until.Load() {
+		if until := int64(sent + Validity - Slack); until > h.until.Load() {
 			h.until.Store(until)
 			h.everValid.Store(true)
 		}

@@ -94,10 +94,10 @@ func TestTheTermCountsFromSending(t *testing.T) {
 		}
 		time.Sleep(700*time.Millisecond + 1)
 		synctest.Wait()
-		if !h.Valid() || !h.EverValid() || h.Until() != time.Hour+Term-Slack {
+		if !h.Valid() || !h.EverValid() || h.Until() != time.Hour+Validity-Slack {
 			t.Errorf("valid: %v until %v", h.Valid(), h.Until())
 		}
-		time.Sleep(Term - Slack - 700*time.Millisecond - 2)
+		time.Sleep(Validity - Slack - 700*time.Millisecond - 2)
 		if !h.Valid() {
 			t.Error("not valid just before its end")
 		}
@@ -149,7 +149,7 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // one request hangs
 		a.set(func() { a.hang = false })
 		time.Sleep(300 * time.Millisecond)
-		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askInterval-Slack {
+		if left := h.Until() - time.Hour - time.Since(a.start); left < Validity-2*askInterval-Slack {
 			t.Errorf("a hanging request blocked the next one: %v left", left)
 		}
 		a.set(func() { a.hang = true })

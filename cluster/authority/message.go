@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// Term is how long authority lasts. Its holder counts the term from when it sent the request. In
+	// Validity is how long authority lasts. Its holder counts the term from when it sent the request. In
 	// docs/guarantees.md, A is this and the 1 % of EndingWait.
-	Term = 2 * time.Second
+	Validity = 2 * time.Second
 	// EndingWait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, the
 	// maximum by which two nodes' clocks may differ in pace.
-	EndingWait = Term + Term/100
+	EndingWait = Validity + Validity/100
 )
 
 // Methods of this package's calls between nodes: 32 to 47. Messages are JSON.

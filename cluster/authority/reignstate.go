@@ -173,13 +173,18 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 		r = newRecord(s.Boot(id))
 		rs.records[id] = r
 	}
+
+	// What is known about the old process says nothing about the new one, but for the node's own
+	// alarm and end.
 	if boot := s.Boot(id); r.boot != boot {
 		next := newRecord(boot)
 		next.lastAlarm, next.endProposed = r.lastAlarm, r.endProposed
 		next.ending, next.endingSince, next.endingReason = r.ending, r.endingSince, r.endingReason
+
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked
 		}
+
 		r, rs.records[id] = next, next
 	}
 	return r
@@ -189,7 +194,7 @@ func (rs *reignState) record(s *agreement.State, id ring.NodeID) *record {
 // doesn't count.
 func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := rs.records[id]
-	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Term &&
+	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Validity &&
 		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
 }
 

@@ -73,8 +73,8 @@ func (d *desk) request(n byte) Request {
 		Node: id(n), Boot: d.node(n).Boot, Generation: d.state.Generation(id(n)), Applied: d.state.Index,
 		SettledEpoch: d.state.Epoch,
 	}
-	if at, ok := d.granted[n]; ok && d.now-at >= Term {
-		q.WithoutAuthority = d.now - at - Term
+	if at, ok := d.granted[n]; ok && d.now-at >= Validity {
+		q.WithoutAuthority = d.now - at - Validity
 	}
 	if alter := d.alter[n]; alter != nil {
 		alter(&q)
@@ -336,7 +336,7 @@ func TestEnding(t *testing.T) {
 			case tt.ended != 0 && (d.state.LastEnded == 0 || took < tt.ended-2*tickInterval-askInterval || took > tt.ended+500*time.Millisecond):
 				t.Errorf("it is ended after %v, want %v", took, tt.ended)
 			}
-			if d.state.LastEnded != 0 && d.now-granted < Term+Term/100 {
+			if d.state.LastEnded != 0 && d.now-granted < Validity+Validity/100 {
 				t.Errorf("it is ended %v after it was granted authority", d.now-granted)
 			}
 		})
@@ -485,7 +485,7 @@ func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.run(Term+Term/10, 1, 2) // 3 is silent, and gossip says that it is alive
+	d.run(Validity+Validity/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
 	d.want(d.run(failingPatience/2, 1, 2, 4), "RegisterProcess")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")

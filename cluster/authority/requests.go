@@ -18,22 +18,29 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	case s.WasRemoved(q.Boot):
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
+
 	r := rs.record(s, q.Node)
+
 	switch {
 	case r == nil:
 		return Reply{Reason: reasonBusy}
 	case q.Boot != r.boot:
 		return Reply{Reason: rs.handleOtherProcess(now, s, r, q)}
 	}
+
 	r.lastAsked = now
 	r.leaving, r.withoutAuthority = q.Leaving, q.WithoutAuthority
 	r.unreachable, r.relayed = q.Unreachable, q.Relayed
+
+	// A node that has not applied its own end reports what was true before it.
 	if q.Generation == s.Generation(q.Node) {
 		r.settledEpoch, r.applied = q.SettledEpoch, q.Applied
 	}
+
 	if q.GivingUp {
 		r.gaveUp = true
 	}
+
 	reply := rs.judge(s, q)
 	r.trackFailing(now, reply.Reason)
 	return reply
@@ -53,6 +60,7 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	default:
 		r.withoutAuthority = 0
 	}
+
 	switch {
 	case r.withoutAuthority == 0:
 		r.failingSince = never
@@ -73,17 +81,23 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		rs.alarmClone(now, r, q.Node)
 		return reasonClone
 	}
+
 	if r.nextBoot != q.Boot {
 		r.nextBoot, r.nextSince = q.Boot, now
 	}
 	r.nextAsked = now
+
+	// The registered process still asks: two processes live.
 	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
 		rs.alarmClone(now, r, q.Node)
 		return reasonClone
 	}
+
 	low := max(1, q.Level) < s.Level
 	r.nextUnfit = q.Stuck || low
+
 	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
+
 	reason := reasonRegister
 	switch {
 	case q.Stuck:
@@ -91,10 +105,12 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	case low:
 		reason = reasonLevel
 	}
+
 	if rs.silence(now, r.lastAsked) >= silencePatience {
 		r.withoutAuthority = q.WithoutAuthority
 		r.trackFailing(now, reason)
 	}
+
 	return reason
 }
 

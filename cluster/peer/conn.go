@@ -86,10 +86,12 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}), writerDone: make(chan struct{}),
 		queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
 	}
+
 	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
 	}
+
 	n.direct, _ = s.Conn.(rawconn.TryWriter)
 	n.lastReceived.Store(p.now())
 	return n
@@ -99,19 +101,27 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 // goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
+
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
+
 	ended, end := context.WithCancel(context.Background())
 	go func() {
 		defer close(c.writerDone)
 		c.breakOff(c.write(ended))
 	}()
+
 	c.peers.watch(c)
 	c.breakOff(c.read())
+
+	// The writer ends before the queue is dropped, and all callbacks before the caller learns that
+	// the connection is over.
 	end()
 	<-c.writerDone
+
 	c.queue.drop()
 	c.callbacks.Wait()
 	c.peers.unwatch(c)
+
 	return c.endReason()
 }
 
@@ -150,22 +160,28 @@ func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
 	}
+
 	c.mu.Lock()
 	if c.brokenErr != nil {
 		c.mu.Unlock()
 		return false
 	}
+
 	failed := c.pending
 	c.pending = make(map[uint64]*outgoing)
 	down := fmt.Errorf("%w: %w", ErrUnreachable, why)
 	c.downErr = fmt.Errorf("%w: %w", down, ErrNotSent)
+
 	if forGood {
 		c.brokenErr = why
 	}
 	c.silent.Store(true)
+
+	// Callbacks run without the lock: they may start new calls.
 	c.callbacks.Add(1)
 	c.mu.Unlock()
 	defer c.callbacks.Done()
+
 	for _, o := range failed {
 		o.timer.Stop()
 		o.done(nil, down)
@@ -190,22 +206,28 @@ func (c *conn) markReceived() {
 // time until the next check is needed. Only the pulse calls it.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
+
 	if heard := c.lastReceived.Load(); heard != c.checkedReceived {
 		c.checkedReceived, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
 	}
+
 	after := c.limits.unreachable
+
 	switch {
 	case c.silence >= c.limits.closed:
 		c.breakOff(errSilent)
 	case c.silence >= after && !c.silent.Load():
 		c.failCalls(errQuiet, false)
 	}
+
 	if c.silence < after/2 {
 		return after/2 - c.silence
 	}
+
 	if c.link != nil {
 		c.link.onQuiet(c)
 	}
+
 	if c.silence < after {
 		return after - c.silence
 	}
@@ -220,6 +242,7 @@ func (c *conn) sendHeartbeat(now int64) {
 	if c.peers.finishing.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
 		return
 	}
+
 	if c.isBeatDue(now) {
 		c.lastBeat.Store(now)
 		if !c.queue.isEmpty() { // any message shows that this node is alive; the reader may take long to send it
@@ -245,6 +268,7 @@ func (c *conn) write(ctx context.Context) error {
 			c.queue.giveBack(len(b))
 			continue
 		}
+
 		select {
 		case <-ctx.Done():
 			return ErrClosed
@@ -258,24 +282,29 @@ func (c *conn) write(ctx context.Context) error {
 // read handles incoming messages until the connection breaks.
 func (c *conn) read() error {
 	var parts assembler
+
 	handle := c.serve
 	if c.isCaller {
 		handle = c.finishCall
 	}
+
 	handled := 0
 	visit := func(m message) error {
 		if handled++; handled%flushEvery == 0 {
 			c.flush()
 		}
+
 		switch {
 		case m.kind != messageBeat:
 			return handle(m)
 		case m.methodOrCode != 0 || m.id != 0 || len(m.body) != 0:
 			return errMessage
 		}
+
 		c.peers.advancePulse(c)
 		return nil
 	}
+
 	b := make([]byte, firstRead)
 	for {
 		n, err := c.socket.Read(b)
@@ -289,9 +318,11 @@ func (c *conn) read() error {
 				return err
 			}
 		}
+
 		if n == firstRead {
 			b = make([]byte, readSize)
 		}
+
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
@@ -304,10 +335,12 @@ func (c *conn) serve(m message) error {
 	if m.kind == messageCall && c.peers.finishing.Load() {
 		return nil
 	}
+
 	if Method(m.methodOrCode) == methodReceivesFrom && c.socket.kind == kindPeer {
 		c.peers.answerReceivesFrom(&Call{Method: methodReceivesFrom, Body: m.body, conn: c, id: m.id})
 		return nil
 	}
+
 	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}
 	switch {
 	case m.kind == messageCall && m.id != 0:
@@ -315,6 +348,9 @@ func (c *conn) serve(m message) error {
 	default:
 		return errMessage
 	}
+
+	// What the handler replies at once is sent by the reader, together with the replies to what
+	// follows.
 	call.inReader.Store(true)
 	c.handlers.dispatch(call)
 	call.inReader.Store(false)
@@ -326,10 +362,12 @@ func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
 	}
+
 	o := c.removePending(m.id, false)
 	if o == nil {
 		return nil
 	}
+
 	o.timer.Stop()
 	if m.kind == messageFailure {
 		o.done(nil, &RemoteError{Code: Code(m.methodOrCode), Detail: string(m.body)})
@@ -345,6 +383,7 @@ func (c *conn) finishCall(m message) error {
 func (c *conn) removePending(id uint64, outsideReader bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	o := c.pending[id]
 	delete(c.pending, id)
 	if o != nil && outsideReader {
@@ -358,7 +397,9 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	if timeout <= 0 {
 		timeout = maxCallTime
 	}
+
 	o := &outgoing{conn: c, done: done}
+
 	c.mu.Lock()
 	switch {
 	case c.downErr != nil:
@@ -368,12 +409,16 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 		c.mu.Unlock()
 		return nil, ErrBusy
 	}
+
 	c.next++
 	o.id = c.next
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	alone := len(c.pending) == 1
 	c.mu.Unlock()
+
+	// A call that is alone is sent now. With others in flight, the writer sends what gathers
+	// meanwhile in one piece.
 	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
 	switch {
 	case err != nil && c.removePending(o.id, false) != nil:
@@ -415,28 +460,35 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(err)
 	}
+
 	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = max(time.Until(deadline), 1)
 	}
+
 	type answer struct {
 		reply []byte
 		err   error
 	}
+
 	answers := make(chan answer, 1)
 	o, err := c.startCall(m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
 	if err != nil {
 		return nil, err
 	}
+
 	select {
 	case a := <-answers:
 		return a.reply, a.err
 	case <-ctx.Done():
 	}
+
 	if c.removePending(o.id, false) != nil {
 		o.timer.Stop()
 		return nil, contextError(ctx.Err())
 	}
+
+	// The reply came first. Its callback is about to run, or has run.
 	a := <-answers
 	return a.reply, a.err
 }
@@ -454,6 +506,7 @@ func (c *conn) sendOneWay(m Method, body []byte) error {
 	if c.silent.Load() {
 		return c.sendError()
 	}
+
 	err := c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body})
 	if err == nil {
 		wake.Signal(c.queue.wake)

@@ -101,19 +101,24 @@ func (l *link) run(ctx context.Context) {
 	if l.kind == kindFar {
 		last = lastFarPause
 	}
+
 	var logged loggedOnce
 	var closed time.Time // when the node last closed its connection
 	resumed := int64(0)  // this process's last stall, as far as this loop has noticed
+
 	for ctx.Err() == nil {
 		began := time.Now()
+
 		connected, err := l.connectAndRun(ctx)
 		if ctx.Err() != nil {
 			return
 		}
+
 		if !connected {
 			l.failed.Store(l.peers.boottime())
 			l.abandonDirect(nil)
 		}
+
 		switch {
 		case connected:
 			level := slog.LevelWarn
@@ -129,13 +134,16 @@ func (l *link) run(ctx context.Context) {
 			l.warned.Store(true)
 			l.peers.log.Warn("no connection to a node, retrying", "name", l.label(), "address", l.address, "error", err)
 		}
+
 		if connected && time.Since(began) > stableTime {
 			pause = firstPause
 		}
+
 		if now := l.peers.stalls.resumed.Load(); connected && now != resumed {
 			resumed = now
 			continue // the node closed the connection while this process did not run
 		}
+
 		select {
 		case <-time.After(pause - rand.N(pause/2)):
 			pause = min(2*pause, last)
@@ -149,11 +157,15 @@ func (l *link) run(ctx context.Context) {
 // connectAndRun makes a connection, and returns when it and any replacements have ended, or when it can't be made.
 func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 	l.clearWake()
+
 	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 	if err != nil {
 		return false, err
 	}
+
 	err = l.runConn(ctx, s, (*conn).retire)
+
+	// While the first one ran, others may have replaced it.
 	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
 		<-c.done
 		l.conn.CompareAndSwap(c, nil)
@@ -169,18 +181,24 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	c.link = l
 	name := c.remote.Name
 	l.name.Store(&name)
+
 	before := l.lastBoot.Swap(c.remote.Boot)
+
 	level := slog.LevelDebug // gossip logs which nodes come and go
 	if l.warned.Swap(false) {
 		level = slog.LevelInfo
 	}
+
 	if before != c.remote.Boot {
 		l.trustTime.Store(0) // the last process ended, or there was none: the direct connection never failed
 	}
+
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
 	}
+
 	defer l.conn.CompareAndSwap(c, nil)
+
 	l.peers.log.Log(ctx, level, "connected to a node", "name", c.remote.Name, "address", l.address, "protocol", s.version)
 	return c.run(ctx)
 }
@@ -204,13 +222,16 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	if l.dialingSecond.Swap(true) {
 		return
 	}
+
 	if !l.peers.spawn(func() {
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 		if err != nil {
 			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is retried
 		}
+
 		wanted := err == nil && wanted()
 		l.dialingSecond.Store(false)
+
 		switch {
 		case wanted:
 			_ = l.runConn(ctx, s, end) // connectAndRun returns the reason why it ended

@@ -34,10 +34,12 @@ func (p *Peers) accept() {
 		case <-p.ctx.Done():
 			return
 		}
+
 		c, err := p.listener.Accept()
 		if err == nil {
 			if !p.spawn(func() { p.handleIncoming(c) }) {
 				c.Close()
+
 				<-p.halfOpen
 			}
 			continue
@@ -46,6 +48,7 @@ func (p *Peers) accept() {
 		if p.ctx.Err() != nil {
 			return
 		}
+
 		if p.loggedOnce.isNew("accept") {
 			p.log.Error("can't accept peer connections, retrying", "error", err)
 		}
@@ -56,6 +59,7 @@ func (p *Peers) accept() {
 // handleIncoming does the handshake of an incoming connection and hands it over. Then it frees its slot in halfOpen.
 func (p *Peers) handleIncoming(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
+
 	host := hostOf(raw.RemoteAddr())
 	s := &socket{accepted: true}
 	err := p.register(raw, s)
@@ -65,11 +69,13 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 		}
 		return
 	}
+
 	err = p.acceptHandshake(s)
 	if err == nil {
 		s.handshakeDone.Store(true)
 		err = p.handOver(s)
 	}
+
 	if err != nil {
 		s.Close()
 		// Don't log what happens while this node or the remote stops. A health probe, too, closes without a word.
@@ -78,21 +84,25 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 		}
 		return
 	}
+
 	p.loggedOnce.forget(host)
 	p.notifyLink(s)
 }
 
 func (p *Peers) acceptHandshake(s *socket) error {
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
+
 	if p.config.TLS != nil {
 		if err := s.startTLS(tls.Server, p.config.TLS.Server()); err != nil {
 			return err
 		}
 	}
+
 	got, err := readPreamble(s)
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
+
 	if err := p.checkPreamble(s, got); err != nil {
 		p.refuse(s, err.Error())
 		if !errors.As(err, new(*versionError)) {
@@ -100,6 +110,7 @@ func (p *Peers) acceptHandshake(s *socket) error {
 		}
 		return err
 	}
+
 	if err := (preamble{p.config.versions, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
@@ -164,12 +175,15 @@ func (p *Peers) dial(ctx context.Context, address string, k connKind, expected f
 	if k == kindFar {
 		dialTime, whole = farDialTime, farDialTime+handshakeTime
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, whole)
 	defer cancel()
+
 	raw, err := p.dialRaw(ctx, address, dialTime)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
+
 	s := &socket{kind: k}
 	if err := p.register(raw, s); err != nil {
 		return nil, err
@@ -204,24 +218,29 @@ func (p *Peers) dialHandshake(s *socket, expected func(Identity) error) error {
 			return err
 		}
 	}
+
 	k := s.kind
 	if !s.relay.IsZero() {
 		k |= viaTunnel
 	}
+
 	remote, version, err := exchangePreambles(s, k, p.config.Self(), p.config.versions)
 	if err != nil {
 		return err
 	}
+
 	s.version = version
 	if err := expected(remote); err != nil {
 		return err
 	}
+
 	if err = s.verify(remote); err == nil {
 		err = p.checkRemote(s.kind, remote)
 	}
 	if err != nil {
 		return refused(remote, err)
 	}
+
 	s.remote = remote
 	return nil
 }

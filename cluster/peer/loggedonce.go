@@ -33,16 +33,19 @@ func (l *loggedOnce) isNew(what string) bool { return l.isDue(what, math.MaxInt6
 func (l *loggedOnce) isDue(what string, pause time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	if when, ok := l.logged[what]; ok && now.Sub(when) < pause {
 		return false
 	}
+
 	if l.logged == nil || l.count >= maxLogged {
 		if now.Sub(l.began) < loggedOncePeriod {
 			return false
 		}
 		l.logged, l.began, l.count = make(map[string]time.Time), now, 0
 	}
+
 	l.count++
 	l.logged[what] = now
 	return true
@@ -70,6 +73,7 @@ func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()
 	}
+
 	for next := err; next != nil; {
 		err, next = next, nil
 		switch e := err.(type) {

@@ -53,12 +53,14 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		a.partial = append(a.partial, b...)
 		b = a.partial
 	}
+
 	rest := b
 	for {
 		m, n, err := parseMessage(rest)
 		if err != nil {
 			return err
 		}
+
 		if n == 0 {
 			break
 		}
@@ -67,6 +69,7 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		}
 		rest = rest[n:]
 	}
+
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
 		a.partial = slices.Clone(rest) // one large message must not hold memory forever

@@ -69,14 +69,20 @@ func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
 	}
+
 	defer l.startFindPath()
+
 	if l.avoidDirect.Load() {
 		return
 	}
+
+	// A connection that breaks again soon after it came back must work longer before it is used
+	// again.
 	trust := firstTrust
 	if back := l.directSince.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
 		trust = min(max(trust, 2*time.Duration(l.trustTime.Load())), lastTrust)
 	}
+
 	l.trustTime.Store(int64(trust))
 	l.avoidDirect.Store(true)
 	// Raft would wait for seconds on each of its connections. When they are closed, it redials and gets a tunnel.
@@ -104,9 +110,12 @@ func (l *link) findPath() {
 	var attempts sync.WaitGroup // some twenty at most: each ends within handshakeTime, and the pauses grow
 	defer attempts.Wait()
 	defer cancel()
+
 	tick := l.peers.config.Silence / 5
 	pause, next := tick, time.Now()
+
 	var worksSince time.Time // when the direct connection began to work; zero if it does not
+
 	for l.ctx.Err() == nil {
 		now := time.Now()
 		switch hears := l.receivesDirectly(); {
@@ -115,16 +124,19 @@ func (l *link) findPath() {
 		case worksSince.IsZero():
 			worksSince = now
 		}
+
 		trust := time.Second // if the direct connection was only slow for a moment, and always in use
 		if l.avoidDirect.Load() {
 			trust = time.Duration(l.trustTime.Load())
 		}
+
 		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
 			cancel()
 			attempts.Wait()
 			l.useDirect()
 			return
 		}
+
 		wait := tick
 		switch t := l.tunnel.Load(); {
 		case t != nil && t.isReachable():
@@ -139,6 +151,7 @@ func (l *link) findPath() {
 			}
 			wait = min(tick, time.Until(next))
 		}
+
 		sleep(l.ctx, wait)
 	}
 }
@@ -148,12 +161,15 @@ func (l *link) useDirect() {
 	if l.avoidDirect.Swap(false) {
 		l.directSince.Store(l.peers.now())
 	}
+
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
+
 		l.peers.closeSockets(func(s *socket) bool {
 			return s.isRaft() && s.remote.Node == l.node && !s.relay.IsZero()
 		})
+
 		if l.relayed.end() {
 			l.peers.log.Info("a node is reached directly again", "name", l.label(), "address", l.address)
 		}
@@ -186,21 +202,26 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	if via == nil {
 		return
 	}
+
 	answer := make(chan bool, 1)
 	if _, err := via.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
 		answer <- err == nil && bytes.Equal(reply, []byte{1})
 	}); err != nil || !<-answer {
 		return
 	}
+
 	s, err := l.peers.dialVia(ctx, relay, l, kindPeer)
 	if err != nil {
 		return
 	}
+
+	// Several attempts may succeed at a time. The first one wins.
 	c := l.peers.newConn(s, true)
 	if !l.tunnel.CompareAndSwap(nil, c) {
 		s.Close()
 		return
 	}
+
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)
 		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
@@ -210,6 +231,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 		c.breakOff(ErrClosed)
 		return
 	}
+
 	if times, due := l.relayed.begin(); due {
 		l.peers.log.Info("a node is reached through a relay", "name", l.label(), "address", l.address, "relay", relay.label(), "times", times)
 	}
@@ -226,15 +248,19 @@ func (l *link) relayCandidates() []*link {
 		sum := sha256.Sum256(slices.Concat(own[:], l.node[:], r.node[:]))
 		return binary.BigEndian.Uint64(sum[:]) >> 1
 	}
+
 	all := slices.Collect(maps.Values(*l.peers.links.Load()))
 	all = slices.DeleteFunc(all, func(r *link) bool {
 		return r == l || !r.receivesDirectly()
 	})
+
 	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
+
 	var chosen []*link
 	for i := range min(len(all), relaysTried) {
 		chosen = append(chosen, all[(l.nextRelay+i)%len(all)])
 	}
+
 	if len(all) > 0 {
 		l.nextRelay = (l.nextRelay + len(chosen)) % len(all)
 	}
@@ -257,6 +283,7 @@ func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	if l == nil {
 		return errNoConnection
 	}
+
 	err := errNoConnection
 	var last *conn
 	for range 3 {
@@ -264,6 +291,7 @@ func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 		if c == nil || c == last {
 			break
 		}
+
 		last = c
 		if err = send(c); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 			return err

@@ -48,12 +48,14 @@ func (c *Config) validate() error {
 	case c.Dial == nil:
 		return errors.New("peer: Dial is nil")
 	}
+
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
 	}
 	if c.Leader == nil {
 		c.Leader = func() ring.NodeID { return ring.NodeID{} }
 	}
+
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.versions = cmp.Or(c.versions, supportedVersions)
 	c.Silence = cmp.Or(c.Silence, defaultSilence)
@@ -61,6 +63,7 @@ func (c *Config) validate() error {
 		began := time.Now()
 		c.Boottime = func() time.Duration { return time.Since(began) + 1 }
 	}
+
 	if c.Silence < 10*time.Millisecond {
 		return errors.New("peer: Silence must be at least 10 ms")
 	}
@@ -101,10 +104,12 @@ func New(config Config) (*Peers, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
 	}
+
 	listener, err := config.Listen()
 	if err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
 	}
+
 	p := &Peers{
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
 		raft:     make(chan net.Conn, raftWaiting),
@@ -113,6 +118,7 @@ func New(config Config) (*Peers, error) {
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
+
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.raftDone, p.endRaft = context.WithCancel(p.ctx)
 	p.links.Store(&map[ring.NodeID]*link{})
@@ -164,6 +170,7 @@ func (p *Peers) finish() {
 			}
 		}
 		p.mu.Unlock()
+
 		if !serving {
 			return
 		}
@@ -198,6 +205,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	if p.closed {
 		return
 	}
+
 	old := *p.links.Load()
 	links := maps.Clone(old)
 	for node, l := range old {
@@ -207,6 +215,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 			delete(links, node)
 		}
 	}
+
 	for node, address := range nodes {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
@@ -281,6 +290,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
+
 	s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
 	switch {
 	case p.ctx.Err() != nil:
@@ -291,15 +301,18 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	if err != nil {
 		return nil, Identity{}, err
 	}
+
 	c := p.newConn(s, true)
 	if !p.spawn(func() { _ = c.run(ctx) }) {
 		s.Close()
 		return nil, Identity{}, ErrClosed
 	}
+
 	reply, err := c.call(ctx, m, body)
 	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
 		err = contextError(ctx.Err()) // the end of ctx broke the connection
 	}
+
 	cancel()
 	<-c.done
 	return reply, c.remote, err

@@ -84,9 +84,11 @@ func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, e
 	if v := ours.highestCommon(theirs); v != 0 {
 		return v, nil
 	}
+
 	about := func(i Identity, v versions) string {
 		return fmt.Sprintf("node %s (%s, release %q) speaks %v of the peers' protocol", i.Node, printable(i.Name), printable(i.Release), v)
 	}
+
 	old, young, needed := a, b, theirs.lowest
 	if ours.lowest > theirs.highest {
 		old, young, needed = b, a, ours.lowest
@@ -117,6 +119,7 @@ func readPreamble(r io.Reader) (preamble, error) {
 	if _, err := io.ReadFull(r, head[:1]); err != nil {
 		return preamble{}, err
 	}
+
 	switch head[0] {
 	case magic[0]:
 	case 0x15, 0x16: // TLS: alert, handshake
@@ -124,16 +127,20 @@ func readPreamble(r io.Reader) (preamble, error) {
 	default:
 		return preamble{}, errPreamble
 	}
+
 	if _, err := io.ReadFull(r, head[1:]); err != nil {
 		return preamble{}, err
 	}
+
 	rest := head[len(magic):]
 	p := preamble{versions: versions{rest[0], rest[1]}, tag: rest[2]}
 	n := int(binary.BigEndian.Uint16(rest[3:]))
+
 	if string(head[:len(magic)]) != magic || p.versions.lowest == 0 || p.versions.lowest > p.versions.highest ||
 		n > largestPreamble-preambleHead {
 		return preamble{}, errPreamble
 	}
+
 	p.body = make([]byte, n)
 	_, err := io.ReadFull(r, p.body)
 	return p, err
@@ -143,10 +150,12 @@ func readPreamble(r io.Reader) (preamble, error) {
 // version that both use.
 func exchangePreambles(c io.ReadWriter, k connKind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
+
 	p, err := readPreamble(c)
 	if err != nil {
 		return Identity{}, 0, fmt.Errorf("read preamble: %w", err)
 	}
+
 	switch p.tag {
 	case answerWelcome:
 		remote, err := parseIdentity(p.body)
@@ -161,6 +170,7 @@ func exchangePreambles(c io.ReadWriter, k connKind, self Identity, ours versions
 		}
 		return Identity{}, 0, fmt.Errorf("%w by the remote: %s", ErrRefused, printable(string(p.body)))
 	}
+
 	return Identity{}, 0, errPreamble
 }
 

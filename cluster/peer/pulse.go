@@ -17,10 +17,13 @@ const beatsPerSilence = 5
 func (p *Peers) pulse() {
 	every := p.interval()
 	wait := every
+
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+
 	var conns []*conn
 	last := p.now()
+
 	for {
 		next := every
 		select {
@@ -30,22 +33,28 @@ func (p *Peers) pulse() {
 		case <-p.ctx.Done():
 			return
 		}
+
 		p.noteStall()
 		now := p.now()
+
 		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now
+
 		p.mu.Lock()
 		conns = slices.AppendSeq(conns, maps.Keys(p.conns))
 		pulsed := p.pulsed
 		p.pulsed = nil
 		p.mu.Unlock()
+
 		if pulsed != nil {
 			close(pulsed)
 		}
+
 		for _, c := range conns {
 			next = min(next, c.checkSilence(now, gap))
 			c.sendHeartbeat(now)
 		}
+
 		clear(conns)
 		conns = conns[:0]
 		wait = next

@@ -37,6 +37,7 @@ func (q *queue) put(m message) error {
 	if len(m.body) > largestMessage {
 		return ErrTooLarge
 	}
+
 	head := m.head()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -46,6 +47,7 @@ func (q *queue) put(m message) error {
 	case q.waiting.count+q.writing.count == queueCount, len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > queueBytes:
 		return ErrBusy
 	}
+
 	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
 	q.waiting.count++
 	return nil
@@ -59,9 +61,11 @@ func (q *queue) take() []byte {
 	if q.taken {
 		return nil
 	}
+
 	if len(q.writing.bytes) == 0 {
 		q.writing, q.waiting = q.waiting, q.writing
 	}
+
 	q.taken = len(q.writing.bytes) > 0
 	return q.writing.bytes[q.written:]
 }
@@ -71,6 +75,7 @@ func (q *queue) giveBack(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.taken = false
+
 	if q.written += n; q.written == len(q.writing.bytes) {
 		free := q.writing.bytes[:0]
 		if cap(free) > maxReusedBuffer {
@@ -78,6 +83,7 @@ func (q *queue) giveBack(n int) {
 		}
 		q.writing, q.written = batch{bytes: free}, 0
 	}
+
 	if q.writing.count+q.waiting.count > 0 {
 		wake.Signal(q.wake)
 	}

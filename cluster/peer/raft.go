@@ -43,6 +43,7 @@ func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 // as calls to the node.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	p, expected := r.peers, func(Identity) error { return nil }
+
 	var id ring.NodeID
 	if node, rest, ok := strings.Cut(address, "@"); ok {
 		var err error
@@ -51,20 +52,25 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 		}
 		address, expected = rest, func(remote Identity) error { return expectNode(id, remote) }
 	}
+
 	if timeout <= 0 {
 		timeout = handshakeTime
 	}
+
 	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
+
 	dial := func() (*socket, error) { return p.dial(ctx, address, kindRaft, expected) }
 	links := *p.links.Load()
 	if via, ok := p.Via(id); ok && links[via] != nil && links[id] != nil {
 		dial = func() (*socket, error) { return p.dialVia(ctx, links[via], links[id], kindRaft) }
 	}
+
 	s, err := dial()
 	if err != nil {
 		return nil, err
 	}
+
 	if p.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed

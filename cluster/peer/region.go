@@ -15,12 +15,14 @@ var (
 // within a region, and far ones connect two regions, so neither kind can be used as the other.
 func (p *Peers) checkRemote(k connKind, remote Identity) error {
 	own := p.config.Self()
+
 	if k != kindFar {
 		if own.Region != remote.Region && own.Region != "" && remote.Region != "" {
 			return fmt.Errorf("it is in region %q, but this node is in %q", remote.Region, own.Region)
 		}
 		return p.config.Accept(remote)
 	}
+
 	switch {
 	case p.config.AcceptFar == nil || own.Region == "":
 		return errFarDisabled

@@ -89,6 +89,7 @@ func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kind
 // register registers a connection as s. It closes the connection if there are too many or Close has begun.
 func (p *Peers) register(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = rawconn.Wrap(raw), raw, p
+
 	p.mu.Lock()
 	var err error
 	switch {
@@ -99,7 +100,9 @@ func (p *Peers) register(raw net.Conn, s *socket) error {
 	default:
 		p.sockets[s] = struct{}{}
 	}
+
 	p.mu.Unlock()
+
 	if err != nil {
 		raw.Close() // without mu: below a tunnel is a socket, and its Close takes mu
 	}
@@ -140,6 +143,7 @@ func (p *Peers) closeSockets(which func(*socket) bool) {
 		}
 	}
 	p.mu.Unlock()
+
 	for _, s := range chosen {
 		s.Close()
 	}

@@ -40,10 +40,12 @@ var (
 func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*socket, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
+
 	outer, err := p.dial(ctx, relay.address, kindTunnel, relay.expected)
 	if err != nil {
 		return nil, fmt.Errorf("dial the relay: %w", err)
 	}
+
 	s := &socket{kind: k, relay: relay.node}
 	if err := p.register(outer, s); err != nil {
 		return nil, err
@@ -67,21 +69,27 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*
 func (p *Peers) relay(s *socket) {
 	defer s.Close()
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
+
 	var target ring.NodeID
 	if _, err := io.ReadFull(s, target[:]); err != nil {
 		return
 	}
+
 	onward, err := p.onward(target)
 	if err != nil {
 		_, _ = s.Write([]byte{tunnelNotNow}) // if it fails, the other end gives up by itself
 		return
 	}
+
 	defer onward.Close()
 	defer p.relayedTunnels.Add(-1)
+
 	if _, err := s.Write([]byte{tunnelOpen}); err != nil {
 		return
 	}
 	_ = s.SetDeadline(time.Time{})
+
+	// Each direction ends by itself. The tunnel is over when both have.
 	var back sync.WaitGroup
 	back.Go(func() { p.copy(s, onward) })
 	p.copy(onward, s)
@@ -94,6 +102,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	if l == nil || !l.receivesDirectly() {
 		return nil, errNoTunnel
 	}
+
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
 	if p.relayedTunnels.Add(1) <= maxRelayed {
@@ -102,6 +111,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 			err = p.register(raw, s)
 		}
 	}
+
 	if err != nil {
 		p.relayedTunnels.Add(-1)
 		return nil, err
@@ -114,6 +124,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 func (p *Peers) copy(to, from *socket) {
 	defer to.Close()
 	b := make([]byte, relayBuffer)
+
 	for {
 		_ = from.SetReadDeadline(time.Now().Add(relayIdle))
 		n, err := from.Read(b)
@@ -125,6 +136,7 @@ func (p *Peers) copy(to, from *socket) {
 				return
 			}
 		}
+
 		if err != nil {
 			if err != io.EOF {
 				to.discard()
