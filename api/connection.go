@@ -54,22 +54,34 @@ type ConnectionsConfig struct {
 // Connections tracks the open connections of a listener, so that all can be closed and waited for,
 // and bounds them; see slots.
 type Connections struct {
-	config    ConnectionsConfig
-	began     time.Time
-	mu        sync.Mutex // guards the rest
-	slots     slots
-	open      map[*Connection]struct{}
-	closed    bool
+	config ConnectionsConfig
+	*places
+	// Guarded by places.mu.
+	open       map[*Connection]struct{}
+	overflowed int64 // connections that found no slot
+	displaced  int64 // strangers closed to make room for others
+	closed     bool
+
 	closing   chan struct{}  // closed when closed becomes true
 	stillOpen sync.WaitGroup // counts open
 }
 
+// places are the slots of one listener, or of several that share them.
+type places struct {
+	began time.Time
+	mu    sync.Mutex // guards slots, and parts of the connections that have them
+	slots slots
+}
+
 // NewConnections returns an empty set of connections.
 func NewConnections(config ConnectionsConfig) *Connections {
-	return &Connections{
-		config: config, began: time.Now(), slots: newSlots(config.Most),
-		open: make(map[*Connection]struct{}), closing: make(chan struct{}),
-	}
+	return newConnections(config, newPlaces(config.Most))
+}
+
+func newPlaces(most int) *places { return &places{began: time.Now(), slots: newSlots(most)} }
+
+func newConnections(config ConnectionsConfig, at *places) *Connections {
+	return &Connections{config: config, places: at, open: make(map[*Connection]struct{}), closing: make(chan struct{})}
 }
 
 // tlsMemory is what TLS takes of a connection that waits, in bytes.
@@ -96,6 +108,29 @@ func (d *Doors) Places(most int, parts, each int64) int {
 // Track returns an empty set of connections for a door that serves at most that many at once.
 func (d *Doors) Track(most int) *Connections {
 	return NewConnections(ConnectionsConfig{Most: most, Tokens: d.RequiresToken, Budget: &d.Budget})
+}
+
+// Bounds on the connections that the data plane and the Redis protocol have together. One that waits takes placeMemory, and all of them
+// may take one part in placeParts of the node's memory.
+const (
+	MaxDataConnections = 32 << 10
+	placeMemory        = 8 << 10
+	placeParts         = 8
+)
+
+// DataConnections returns an empty set of connections for a door whose callers ask for decisions over connections of their own. All
+// such doors share their places.
+func (d *Doors) DataConnections() *Connections {
+	d.placesOnce.Do(func() { d.dataPlaces = newPlaces(d.mostDataConnections(MaxFiles())) })
+	return newConnections(ConnectionsConfig{Tokens: d.RequiresToken, Budget: &d.Budget}, d.dataPlaces)
+}
+
+// mostDataConnections returns how many connections these doors serve at once in a process that may open this many files.
+func (d *Doors) mostDataConnections(files int) int {
+	if d.MaxConnections == 0 && d.Connections > 0 {
+		return min(d.Connections, files/2)
+	}
+	return d.Places(min(MaxDataConnections, files/2), placeParts, placeMemory)
 }
 
 // tokens reports whether callers must send a token.
@@ -191,6 +226,7 @@ func (c *Connections) admit(tracked *Connection) (displaced *Connection, ok bool
 	displaced, found := c.takeSlot(tracked)
 	if !found {
 		displaced = c.slots.takeSpare(tracked)
+		c.overflowed++
 	}
 	c.open[tracked] = struct{}{}
 	c.stillOpen.Add(1)
@@ -208,21 +244,26 @@ func (c *Connections) takeSlot(conn *Connection) (displaced *Connection, ok bool
 	if displaced == nil {
 		return nil, false
 	}
+	displaced.owner.displaced++
 	return displaced, c.slots.take(conn)
 }
 
 // Metrics reports how many connections of a door found no slot, and how many lost theirs.
 func (c *Connections) Metrics(s metrics.Sink, door string) {
 	c.mu.Lock()
-	overflowed, displaced := c.slots.overflowed, c.slots.displaced
-	most, taken := c.slots.most, c.slots.taken
+	overflowed, displaced, most, taken := c.overflowed, c.displaced, c.slots.most, 0
+	for conn := range c.open {
+		if conn.hasSlot {
+			taken++
+		}
+	}
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
 		"Connections that found no place, which are answered probes only.", overflowed, "door", door)
 	s.Count("connections_displaced_total",
 		"Connections that never showed a valid token, closed to make room for others.", displaced, "door", door)
 	s.Level("connections", "Connections that have a place.", taken, "door", door)
-	s.Level("connections_max", "Bound on the connections that have a place.", most, "door", door)
+	s.Level("connections_max", "Bound on the connections that have a place; data and redis share theirs.", most, "door", door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.

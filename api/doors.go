@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rlnode/rlnode/internal/metrics"
@@ -20,6 +21,9 @@ type Doors struct {
 	Panics atomic.Int64 // panics caught in handlers
 
 	tokens *tokens
+
+	placesOnce sync.Once // sets dataPlaces
+	dataPlaces *places
 }
 
 // Open reads the tokens and the certificate, and reloads them when their files change. Checks get NotReady until Ready.

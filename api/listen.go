@@ -12,6 +12,9 @@ const (
 	receiveBuffer = 64 << 10 // bytes that have not been read: so much may be sent in a round trip
 )
 
+// assumedFiles is the limit of open files where the system does not tell.
+const assumedFiles = 512 << 10
+
 // Listen binds an address for a door.
 func Listen(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: boundSocket}

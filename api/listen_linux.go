@@ -16,3 +16,12 @@ func boundSocket(_, _ string, raw syscall.RawConn) error {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, receiveBuffer)
 	})
 }
+
+// MaxFiles returns how many files the process may have open. Package main has already raised that limit.
+func MaxFiles() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return assumedFiles
+	}
+	return int(min(limit.Cur, 1<<30))
+}

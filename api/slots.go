@@ -27,10 +27,8 @@ const (
 type slots struct {
 	most, spares int // 0: no bound
 
-	// Guarded by Connections.mu.
+	// Guarded by places.mu.
 	taken        int
-	overflowed   int64                    // connections that found no slot
-	displaced    int64                    // strangers closed to make room for others
 	strangers    map[*Connection]struct{} // those that have a slot
 	trustedOf    map[netip.Prefix]int     // slots of connections that are no strangers, by address
 	victims      []victim                 // strangers to displace, the next one last
@@ -101,7 +99,6 @@ func (s *slots) displace(byAddress bool) *Connection {
 			// After the swap, what the caller sends is not decided: it could not be answered.
 			if stays && v.conn.waitingSince.CompareAndSwap(v.since, displacedMark) {
 				s.release(v.conn)
-				s.displaced++
 				return v.conn
 			}
 		}
@@ -142,7 +139,6 @@ func (s *slots) takeSpare(c *Connection) (displaced *Connection) {
 		s.spareHolders = slices.Delete(s.spareHolders, 0, 1)
 	}
 	c.ProbesOnly = true
-	s.overflowed++
 	s.spareHolders = append(s.spareHolders, c)
 	return displaced
 }

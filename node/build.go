@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/api/envoy"
 	"github.com/rlnode/rlnode/api/httpd"
+	"github.com/rlnode/rlnode/api/resp"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
@@ -296,6 +297,12 @@ func (n *Node) listen() (err error) {
 		}
 		sources = append(sources, n.grpc.Metrics)
 	}
+	if c.RedisAddr != "" {
+		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr}); err != nil {
+			return err
+		}
+		sources = append(sources, n.redis.Metrics)
+	}
 	if c.AdminAddr == "" {
 		return nil
 	}
@@ -331,16 +338,19 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	defer cancel()
 	n.closed.Store(true)
 	n.doors.Drain()
-	var err, grpcErr error
-	var grpc sync.WaitGroup
+	var err, grpcErr, redisErr error
+	var others sync.WaitGroup
 	if n.grpc != nil {
-		grpc.Go(func() { grpcErr = n.grpc.Close(ctx) })
+		others.Go(func() { grpcErr = n.grpc.Close(ctx) })
+	}
+	if n.redis != nil {
+		others.Go(func() { redisErr = n.redis.Close(ctx) })
 	}
 	if n.data != nil {
 		err = n.data.Close(ctx)
 	}
-	grpc.Wait()
-	err = errors.Join(err, grpcErr)
+	others.Wait()
+	err = errors.Join(err, grpcErr, redisErr)
 	if n.admin != nil {
 		err = errors.Join(err, n.admin.Close(ctx))
 	}

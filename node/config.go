@@ -79,10 +79,12 @@ type Config struct {
 	GRPCAddr string
 	// AnyGRPCPort takes a free port, and logs it, if the port of GRPCAddr is in use. Set it if that port is only a default.
 	AnyGRPCPort bool
+	// RedisAddr is where the node serves the commands of Redis that limit rates; host:port as in DataAddr. Empty: it does not.
+	RedisAddr string
 	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; host:port as in
 	// DataAddr. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string
-	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr. They are read
+	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr and RedisAddr. They are read
 	// again when they change. Empty: plain text.
 	CertFile, KeyFile string
 	// APIToken has the scopes check and adjust; AdminToken has all scopes. TokensFile has more tokens and is read again
@@ -285,7 +287,7 @@ func (s *settings) checkNode(m *mistakes) {
 
 // checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
 func (s *settings) checkPlanes(m *mistakes) {
-	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"GRPCAddr", s.GRPCAddr}, {"AdminAddr", s.AdminAddr}} {
+	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"GRPCAddr", s.GRPCAddr}, {"RedisAddr", s.RedisAddr}, {"AdminAddr", s.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
 			m.add(plane.field, "%q is not host:port", plane.addr)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/api/envoy"
 	"github.com/rlnode/rlnode/api/httpd"
+	"github.com/rlnode/rlnode/api/resp"
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/partitions"
@@ -64,6 +65,7 @@ type Node struct {
 	doors *api.Doors
 	data  *httpd.Server // nil: no data plane
 	grpc  *envoy.Server // nil: no Envoy service
+	redis *resp.Server  // nil: no Redis protocol
 	// grpcConfigured is the configured address for Envoy if its port was in use, so that the node took another; else empty.
 	grpcConfigured string
 	admin          *admin.Server // nil: no admin plane
@@ -163,6 +165,9 @@ func (n *Node) announceReady() {
 	if a := n.GRPCAddr(); a != nil {
 		attributes = append(attributes, "grpc", a.String())
 	}
+	if a := n.RedisAddr(); a != nil {
+		attributes = append(attributes, "redis", a.String())
+	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
 	if n.grpcConfigured != "" {
 		level := slog.LevelWarn
@@ -206,6 +211,14 @@ func (n *Node) GRPCAddr() net.Addr {
 	return n.grpc.Addr()
 }
 
+// RedisAddr returns the address at which the node speaks the Redis protocol; nil without one.
+func (n *Node) RedisAddr() net.Addr {
+	if n.redis == nil {
+		return nil
+	}
+	return n.redis.Addr()
+}
+
 // AdminAddr returns the address of the admin plane; nil without one.
 func (n *Node) AdminAddr() net.Addr {
 	if n.admin == nil {
@@ -242,7 +255,7 @@ func (n *Node) stop() error {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters can't be saved yet", "error", err)
 	}
-	if n.data != nil || n.grpc != nil || n.admin != nil {
+	if n.data != nil || n.grpc != nil || n.redis != nil || n.admin != nil {
 		<-grace
 	}
 	err := n.release(ctx)

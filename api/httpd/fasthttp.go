@@ -24,23 +24,8 @@ const (
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
-	dataSlots        = 32 << 10 // connections served at once
 	dataHeaderBytes  = framing.MaxHead
 )
-
-// A connection that waits takes placeMemory. All of them may take one part in placeParts of the node's memory.
-const (
-	placeMemory = 8 << 10
-	placeParts  = 8
-)
-
-// places returns how many connections the data plane serves at once in a process that may open this many files.
-func places(doors *api.Doors, files int) int {
-	if doors.MaxConnections == 0 && doors.Connections > 0 {
-		return min(doors.Connections, files/2)
-	}
-	return doors.Places(min(dataSlots, files/2), placeParts, placeMemory)
-}
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -77,10 +62,10 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
 		handlers: handlers, addr: ln.Addr(), done: make(chan error, 1), live: make(map[*connection]struct{}),
-		conns:     handlers.Track(places(handlers.Doors, maxFiles())),
+		conns:     handlers.DataConnections(),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, tls: handlers.TLS},
 	}
-	s.waiting = newHeldAnswers(maxHeldFor(maxFiles()), handlers.Draining(), s.sendHeld)
+	s.waiting = newHeldAnswers(maxHeldFor(api.MaxFiles()), handlers.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -97,8 +82,8 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		WriteTimeout:      cmp.Or(handlers.Timeout, dataWriteTimeout),
 		IdleTimeout:       cmp.Or(handlers.Timeout, dataIdleTimeout),
 		ReadBufferSize:    dataHeaderBytes,
-		Concurrency:       2 * dataSlots, // never reached: see slots
-		KeepHijackedConns: true,          // see hold
+		Concurrency:       2 * api.MaxDataConnections, // never reached: see slots
+		KeepHijackedConns: true,                       // see hold
 
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,

@@ -68,12 +68,3 @@ func hasUnreadInput(w *waiter) bool {
 	n, err := unix.Poll(poll[:], 0)
 	return w.fd >= 0 && err == nil && n > 0
 }
-
-// maxFiles returns how many files the process may have open. Package main has already raised that limit.
-func maxFiles() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return spareFilesDivisor * maxWaiting
-	}
-	return int(min(limit.Cur, 1<<30))
-}

@@ -18,6 +18,3 @@ func awaitReset(*waiter) bool { return false }
 
 // hasUnreadInput returns true: the caller may have sent something that is still unread.
 func hasUnreadInput(*waiter) bool { return true }
-
-// maxFiles returns an assumed limit of open files.
-func maxFiles() int { return spareFilesDivisor * maxWaiting }

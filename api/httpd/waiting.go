@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rlnode/rlnode/api"
 )
 
 const (
@@ -51,7 +53,7 @@ type waiter struct {
 
 // maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
 func maxHeldFor(files int) int {
-	return min(maxWaiting, files-files/spareFilesDivisor-min(dataSlots, files/2))
+	return min(maxWaiting, files-files/spareFilesDivisor-min(api.MaxDataConnections, files/2))
 }
 
 // newHeldAnswers returns a heldAnswers for at most most answers, until draining is closed.

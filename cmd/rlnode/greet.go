@@ -28,11 +28,21 @@ func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files u
 		data, admin := c.url(n.DataAddr()), c.url(n.AdminAddr())
 		envoy := ""
 		if at := n.GRPCAddr(); at != nil {
-			envoy = fmt.Sprintf("  envoy      %s (gRPC)\n", strings.TrimPrefix(strings.TrimPrefix(c.url(at), "http://"), "https://"))
+			envoy = fmt.Sprintf("  envoy      %s (gRPC)\n", hostOf(c.url(at)))
 		}
-		fmt.Fprintf(w, "\n  checks     %s\n%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
-			data, envoy, admin, admin, c.authorization(), data)
+		redis := ""
+		if at := n.RedisAddr(); at != nil {
+			redis = fmt.Sprintf("  redis      %s\n", hostOf(c.url(at)))
+		}
+		fmt.Fprintf(w, "\n  checks     %s\n%s%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
+			data, envoy, redis, admin, admin, c.authorization(), data)
 	}
+}
+
+// hostOf returns the host and port of a URL.
+func hostOf(url string) string {
+	_, host, _ := strings.Cut(url, "://")
+	return host
 }
 
 // url returns the URL at which this machine reaches a plane that listens at address.
@@ -93,7 +103,7 @@ func (c *serveCmd) explainListenError(err error) error {
 		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // other addresses derive from --bind
 	}
 	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)}, [2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
-		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
+		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--redis-port", strconv.Itoa(c.RedisPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
 	if found[3] == "permission denied" {
 		return fmt.Errorf("%s: port %s needs a privilege, like all ports below 1024; use a higher one: %w", flags, port, err)
 	}

@@ -27,10 +27,11 @@ type serveCmd struct {
 	Name    string `default:"${host}" env:"RLNODE_NAME" help:"The node's name: unique and stable (default: the host's)."`
 	DataDir string `type:"path" default:"./rlnode-data" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"Where counters, rules and identity are kept (default ${default})."`
 
-	Bind      string `default:"127.0.0.1" env:"RLNODE_BIND" placeholder:"IP" help:"Address of the data plane and of Envoy's rate limit service, and of the ports between nodes unless --cluster-bind says otherwise (default ${default})."`
+	Bind      string `default:"127.0.0.1" env:"RLNODE_BIND" placeholder:"IP" help:"Address of the data plane, of Envoy's rate limit service and of the Redis protocol, and of the ports between nodes unless --cluster-bind says otherwise (default ${default})."`
 	AdminBind string `env:"RLNODE_ADMIN_BIND" placeholder:"IP" help:"Address of the admin listener (default: --bind if that is a loopback address, else 127.0.0.1)."`
 	HTTPPort  int    `name:"http-port" default:"8080" env:"RLNODE_HTTP_PORT" placeholder:"PORT" help:"Port of the data plane; 0 takes a free one (default ${default})."`
 	GRPCPort  int    `name:"grpc-port" default:"8082" env:"RLNODE_GRPC_PORT" placeholder:"PORT" help:"Port of Envoy's rate limit service over gRPC, which the envoy section of the rules configures; 0 turns it off (default ${default})."`
+	RedisPort int    `default:"0" env:"RLNODE_REDIS_PORT" placeholder:"PORT" help:"Port for clients of Redis: CL.THROTTLE and other commands that limit rates, usually 6379; 0 turns it off (default ${default})."`
 	AdminPort int    `default:"8081" env:"RLNODE_ADMIN_PORT" placeholder:"PORT" help:"Port of the admin plane; 0 takes a free one (default ${default})."`
 
 	ClusterBind string   `env:"RLNODE_CLUSTER_BIND" placeholder:"IP" help:"Address of the ports between nodes: gossip, calls, gossip between regions (default: --bind). One that is not loopback needs --cluster-secret-file."`
@@ -68,7 +69,7 @@ type serveCmd struct {
 	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage to keep, for rules with usage: monthly; 0 counts none (default ${default})."`
 	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage per month, each for a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
 
-	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes and for gRPC, PEM; read again when it changes."`
+	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, for gRPC and for the Redis protocol, PEM; read again when it changes."`
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 
 	tokenSettings
@@ -140,7 +141,7 @@ func (c *serveCmd) complete() error {
 	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
-	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort, "--admin-port": c.AdminPort} {
+	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort, "--redis-port": c.RedisPort, "--admin-port": c.AdminPort} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
@@ -181,7 +182,7 @@ func (r *refusalLog) Decode(ctx *kong.DecodeContext) error {
 // flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
 	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters", "MaxConnections": "--max-connections", "MaxMatched": "--max-matched",
-	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
+	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "RedisAddr": "--redis-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
 	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
 	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
 	"WANPort": "--wan-port", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
@@ -198,11 +199,15 @@ func (c *serveCmd) config() node.Config {
 	if c.GRPCPort != 0 {
 		grpc = net.JoinHostPort(c.Bind, strconv.Itoa(c.GRPCPort))
 	}
+	redis := ""
+	if c.RedisPort != 0 {
+		redis = net.JoinHostPort(c.Bind, strconv.Itoa(c.RedisPort))
+	}
 	return node.Config{
 		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters, ReservationBytes: int64(c.Reservations),
 		MaxConnections: c.MaxConnections, MaxMatched: c.MaxMatched, MemoryLimit: memoryLimit(),
 		DataAddr: net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
-		GRPCAddr: grpc, AnyGRPCPort: c.GRPCPort == defaultGRPCPort,
+		GRPCAddr: grpc, AnyGRPCPort: c.GRPCPort == defaultGRPCPort, RedisAddr: redis,
 		AdminAddr: net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
 		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,

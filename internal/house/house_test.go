@@ -52,11 +52,12 @@ var mayImport = map[string][]string{
 	"api/framing": {},                                                                      // where requests end, for the HTTP planes
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
+	"api/resp":    {"api", "api/codec", "algorithms", "counters", "limiter", "rules"}, // the Redis protocol
 	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
 	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/admin", "client", "internal/secret", "cluster/regions",
+		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.

@@ -1,0 +1,199 @@
+package resp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// spec is a command that the door knows.
+type spec struct {
+	name string // in lower case
+	// arity is how many words it has, its name included. If it is negative, there may be more.
+	arity int
+	// need is what the caller's token must permit, if the node has tokens.
+	need api.Scope
+	// asks prepares a check, which is decided with those that arrived with it. Nil: the command has run.
+	asks func(*session, [][]byte, *check) failure
+	// run executes the command and writes its reply. An error closes the connection.
+	run func(*session, [][]byte) error
+	// firstKey, lastKey and keyStep say which words are keys, as COMMAND does; 0: none.
+	firstKey, lastKey, keyStep int
+	// usage is the reply to a wrong number of words, if it is not that of Redis.
+	usage failure
+	// summary says what it is for.
+	summary string
+}
+
+// anyToken is needed by commands for which any valid token will do.
+const anyToken = api.ScopeCheck | api.ScopeAdjust | api.ScopeRead | api.ScopeEntries
+
+// specs are all commands, by name. Several files add theirs.
+var specs = map[string]*spec{}
+
+func register(list ...spec) {
+	for i := range list {
+		specs[list[i].name] = &list[i]
+	}
+}
+
+func init() {
+	register(connectSpecs()...)
+	register(throttleSpecs()...)
+	register(nativeSpecs()...)
+}
+
+// maxName is the length of the longest name of a command that is looked up.
+const maxName = 32
+
+// findSpec returns the command of that name, in any case; nil if there is none.
+func findSpec(name []byte) *spec {
+	if len(name) > maxName {
+		return nil
+	}
+	var buffer [maxName]byte
+	lower := buffer[:len(name)]
+	for i, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		lower[i] = c
+	}
+	return specs[string(lower)]
+}
+
+// is reports whether a word of a command is text, which must be in lower case, in any case.
+func is(word []byte, text string) bool {
+	if len(word) != len(text) {
+		return false
+	}
+	for i, c := range word {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != text[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// execute executes a command, or adds it to the run of checks. An error closes the connection after the replies.
+func (c *session) execute(args [][]byte) error {
+	c.stripe.Count()
+	w := c.worker
+	one := findSpec(args[0])
+	if f := c.admit(one, args); f != "" {
+		c.decide()
+		w.out.fail(f)
+		return c.tire()
+	}
+	if one.asks != nil {
+		if w.pending >= maxRun {
+			c.decide()
+		}
+		ask := w.next()
+		ask.failure = one.asks(c, args[1:], ask)
+		return nil
+	}
+	c.decide()
+	return one.run(c, args[1:])
+}
+
+// admit returns why a command is not executed: it is unknown, has too few or too many words, or needs another token.
+func (c *session) admit(one *spec, args [][]byte) failure {
+	if c.isStranger() && (one == nil || one.need != api.Anyone) {
+		return "NOAUTH Authentication required."
+	}
+	if one == nil {
+		return failure(fmt.Sprintf("ERR unknown command '%s', rlnode limits rates: see docs/redis.md", printable(args[0])))
+	}
+	if one.arity > 0 && len(args) != one.arity || one.arity < 0 && len(args) < -one.arity {
+		if one.usage != "" {
+			return one.usage
+		}
+		return wrongArity(one.name)
+	}
+	if _, f := c.permit(one.need); f != "" {
+		return f
+	}
+	if one.need&anyToken != anyToken && one.need != api.Anyone {
+		if e := c.server.ChecksError(); e != nil {
+			return failureOf(e)
+		}
+	}
+	return ""
+}
+
+// wrongArity is the reply to a command with too few or too many words.
+func wrongArity(name string) failure {
+	return failure("ERR wrong number of arguments for '" + name + "' command")
+}
+
+// permit returns the caller's token, which must permit one of the scopes in need; nil if none is required.
+func (c *session) permit(need api.Scope) (*api.Token, failure) {
+	token, e := c.server.Permit(c.authorization, 1, need, &c.cache)
+	switch {
+	case e == nil:
+		return token, ""
+	case e.Code == api.Unauthorized: // it was valid, and is no more
+		c.authorization = ""
+		return nil, "NOAUTH Authentication required."
+	}
+	return nil, failureOf(e)
+}
+
+// confine returns a failure if the caller's token is confined to namespaces and q asks about anything else.
+func (c *session) confine(q *limiter.Query) failure {
+	token, f := c.permit(anyToken)
+	if f != "" {
+		return f
+	}
+	e := token.NamespaceError(q)
+	switch {
+	case e == nil:
+		return ""
+	case len(q.Subjects) > 0:
+		return failure("ERR forbidden-namespace " + e.Detail)
+	}
+	return failureOf(e)
+}
+
+// tire counts a command of a caller without the token that it needs. It returns an error if there have been too many.
+func (c *session) tire() error {
+	if !c.isStranger() {
+		return nil
+	}
+	c.strangers++
+	if c.strangers >= strangerCommands {
+		return errOver
+	}
+	return nil
+}
+
+// failureOf returns e as an error reply.
+func failureOf(e *api.Error) failure {
+	code := string(e.Code)
+	if errors.Is(e.Err, limiter.ErrNamespace) {
+		code = "forbidden-namespace"
+	}
+	return failure("ERR " + code + " " + e.Detail)
+}
+
+// badValue returns the failure for a word that is out of bounds.
+func badValue(format string, args ...any) failure {
+	return failureOf(api.Errorf(api.BadValue, format, args...))
+}
+
+// names returns the names of all commands, sorted.
+func names() []string {
+	list := make([]string, 0, len(specs))
+	for name := range specs {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}

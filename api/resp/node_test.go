@@ -1,0 +1,178 @@
+package resp
+
+import (
+	"bufio"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+// TestMain lets more tests go on at once than there are processors: most of the time they wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(apitest.Main(m))
+}
+
+// node is a node under test.
+type node struct {
+	*apitest.Node
+	server *Server
+}
+
+// startNode starts a node on free ports. It is ready unless change, which may be nil, says otherwise.
+func startNode(t testing.TB, change func(*apitest.Config)) *node {
+	t.Helper()
+	n := &node{}
+	n.Node = apitest.Start(t, change, func(d *api.Doors, _ apitest.Config) (_ apitest.DataPlane, err error) {
+		n.server, err = Open(d, Config{Addr: "127.0.0.1:0"})
+		return n.server, err
+	})
+	return n
+}
+
+// client is a connection to the door.
+type client struct {
+	net.Conn
+	t testing.TB
+	r *bufio.Reader
+}
+
+// dial connects to n.
+func dial(t testing.TB, n *node) *client {
+	t.Helper()
+	return dialFrom(t, n, "127.0.0.1")
+}
+
+// dialFrom connects to n from an address.
+func dialFrom(t testing.TB, n *node, from string) *client {
+	t.Helper()
+	return newClient(t, apitest.DialFrom(t, from, n.server.Addr().String()))
+}
+
+func newClient(t testing.TB, conn net.Conn) *client {
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return &client{Conn: conn, t: t, r: bufio.NewReader(conn)}
+}
+
+// dialTLS connects to n over TLS.
+func dialTLS(t testing.TB, n *node, config *tls.Config) *client {
+	t.Helper()
+	conn, err := tls.Dial("tcp", n.server.Addr().String(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return newClient(t, conn)
+}
+
+// array returns a command as clients send it.
+func array(words ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, word := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(word), word)
+	}
+	return b.String()
+}
+
+// words splits a command at its blanks.
+func words(command string) string { return array(strings.Fields(command)...) }
+
+// send sends text.
+func (c *client) send(text string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		c.t.Fatalf("send %.60q: %v", text, err)
+	}
+}
+
+// ask sends a command, whose words are separated by blanks, and returns the reply as text.
+func (c *client) ask(command string) string {
+	c.t.Helper()
+	c.send(words(command))
+	return c.reply()
+}
+
+// reply reads a reply and returns it as text: numbers as they are, +OK, -ERR …, "text", [a b], {name value}.
+func (c *client) reply() string {
+	c.t.Helper()
+	text, err := readReply(c.r)
+	if err != nil {
+		c.t.Fatalf("read a reply: %v", err)
+	}
+	return text
+}
+
+// ended reports whether the connection has ended without another reply.
+func (c *client) ended() bool {
+	_, err := c.r.ReadByte()
+	return err != nil && !os.IsTimeout(err)
+}
+
+// readReply reads one reply of either protocol.
+func readReply(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line, ok := strings.CutSuffix(line, "\r\n")
+	if !ok || line == "" {
+		return "", fmt.Errorf("%q is no line of a reply", line)
+	}
+	body := line[1:]
+	switch line[0] {
+	case '+', '-':
+		return line, nil
+	case ':':
+		return body, nil
+	case '_':
+		return "nil", nil
+	case '#':
+		return map[string]string{"t": "true", "f": "false"}[body], nil
+	}
+
+	n, err := strconv.Atoi(body)
+	if err != nil {
+		return "", fmt.Errorf("%q has no length", line)
+	}
+	switch line[0] {
+	case '$':
+		if n < 0 {
+			return "nil", nil
+		}
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(r, b); err != nil || string(b[n:]) != "\r\n" {
+			return "", fmt.Errorf("a text of %d bytes: %w", n, err)
+		}
+		return strconv.Quote(string(b[:n])), nil
+	case '*':
+		return readList(r, n, "[", "]")
+	case '~':
+		return readList(r, n, "<", ">")
+	case '%':
+		return readList(r, 2*n, "{", "}")
+	}
+	return "", fmt.Errorf("%q is no reply", line)
+}
+
+func readList(r *bufio.Reader, n int, open, end string) (string, error) {
+	list := make([]string, n)
+	for i := range list {
+		var err error
+		if list[i], err = readReply(r); err != nil {
+			return "", err
+		}
+	}
+	return open + strings.Join(list, " ") + end, nil
+}

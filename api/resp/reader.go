@@ -1,0 +1,284 @@
+package resp
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Bounds of a command.
+const (
+	maxArguments = 1024
+	maxCommand   = 64 << 10 // bytes, with the lengths of its arguments
+	// Likewise, before the caller has shown a valid token.
+	maxStrangerArguments = 10
+	maxStrangerCommand   = 16 << 10
+
+	maxInline = 1 << 10 // bytes of a command that is typed by hand
+	maxHeader = 32      // bytes of a line that announces a length
+)
+
+// protocolError is an error in the framing of commands. The caller is told, and the connection closes.
+type protocolError string
+
+// Error returns what the caller is told.
+func (e protocolError) Error() string { return string(e) }
+
+// errHTTP means that the caller speaks HTTP. It gets no answer: a page in a browser may have sent it.
+const errHTTP = protocolError("a request of HTTP")
+
+// reader finds commands in what a connection receives. It remembers how far an incomplete command goes, so that no byte is looked at
+// again when more arrives.
+type reader struct {
+	stranger   bool // smaller bounds hold
+	hadArray   bool // no inline command may follow
+	incomplete command
+}
+
+// command is a command as far as it has arrived. Positions count from its first byte.
+type command struct {
+	at      int     // what is before it was read
+	missing int     // arguments that have not arrived; 0: the first line has not
+	next    int     // length of the next argument, whose line has been read; −1: it has not
+	args    []int32 // where each argument begins and ends
+}
+
+// keptPlaces is the capacity up to which args is kept for the next command.
+const keptPlaces = 32
+
+// reset prepares c for the next command.
+func (c *command) reset() {
+	args := c.args[:0]
+	if cap(args) > keptPlaces {
+		args = nil
+	}
+	*c = command{args: args, next: -1}
+}
+
+// read reads the command that begins b and appends its arguments, which are parts of b, to args. length is how many bytes it takes. If it
+// has not arrived as a whole, length is 0, and read must be called again with more; nothing before that may change. A command
+// without arguments does nothing.
+func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err error) {
+	c := &r.incomplete
+	if c.missing == 0 {
+		if c.at == 0 {
+			c.reset()
+		}
+		if len(b) > 0 && b[0] != '*' {
+			return r.readInline(b, args)
+		}
+		count, ok, err := r.readLength(b, '*')
+		if err != nil || !ok {
+			return args, 0, err
+		}
+		r.hadArray = true
+		if most := r.mostArguments(); count > most {
+			if r.stranger {
+				return args, 0, protocolError("Protocol error: unauthenticated multibulk length")
+			}
+			return args, 0, protocolError("Protocol error: invalid multibulk length")
+		}
+		if count <= 0 {
+			length := c.at
+			c.reset()
+			return args, length, nil
+		}
+		c.missing = count
+	}
+
+	for c.missing > 0 {
+		arrived, err := r.readArgument(b)
+		if err != nil || !arrived {
+			return args, 0, err
+		}
+		c.missing--
+	}
+	for i := 0; i < len(c.args); i += 2 {
+		args = append(args, b[c.args[i]:c.args[i+1]:c.args[i+1]])
+	}
+	length = c.at
+	c.reset()
+	return args, length, nil
+}
+
+func (r *reader) mostArguments() int {
+	if r.stranger {
+		return maxStrangerArguments
+	}
+	return maxArguments
+}
+
+func (r *reader) mostBytes() int {
+	if r.stranger {
+		return maxStrangerCommand
+	}
+	return maxCommand
+}
+
+// readArgument reads one argument of an array. It reports false if that has not arrived.
+func (r *reader) readArgument(b []byte) (arrived bool, err error) {
+	c := &r.incomplete
+	if c.next < 0 {
+		length, ok, err := r.readLength(b, '$')
+		if err != nil || !ok {
+			return false, err
+		}
+		switch {
+		case length < 0:
+			return false, protocolError("Protocol error: invalid bulk length")
+		case length > r.mostBytes()-c.at && r.stranger:
+			return false, protocolError("Protocol error: unauthenticated bulk length")
+		case length > r.mostBytes()-c.at:
+			return false, protocolError("Protocol error: invalid bulk length")
+		}
+		c.next = length
+	}
+
+	end := c.at + c.next
+	if len(b) < end+2 {
+		return false, nil
+	}
+	if b[end] != '\r' || b[end+1] != '\n' {
+		return false, protocolError("Protocol error: an argument is longer than announced")
+	}
+	c.args = append(c.args, int32(c.at), int32(end))
+	c.at, c.next = end+2, -1
+	return true, nil
+}
+
+// readLength reads a line with a length: the sign that it must begin with, and a number. It reports false if it has not arrived.
+func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error) {
+	c := &r.incomplete
+	line := b[c.at:]
+	if len(line) == 0 {
+		return 0, false, nil
+	}
+	if line[0] != sign {
+		return 0, false, protocolError(fmt.Sprintf("Protocol error: expected '%c', got '%s'", sign, printable(line[:1])))
+	}
+	end := bytes.IndexByte(line[:min(len(line), maxHeader)], '\r')
+	switch {
+	case end < 0 && len(line) >= maxHeader:
+		return 0, false, invalidLength(sign)
+	case end < 0 || end+1 == len(line):
+		return 0, false, nil
+	case line[end+1] != '\n':
+		return 0, false, invalidLength(sign)
+	}
+
+	n, good := parseInt(line[1:end])
+	if !good || int64(int32(n)) != n {
+		return 0, false, invalidLength(sign)
+	}
+	c.at += end + 2
+	return int(n), true, nil
+}
+
+func invalidLength(sign byte) error {
+	if sign == '*' {
+		return protocolError("Protocol error: invalid multibulk length")
+	}
+	return protocolError("Protocol error: invalid bulk length")
+}
+
+// readInline reads a command that is typed by hand: words in a line.
+func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, err error) {
+	end := bytes.IndexByte(b, '\n')
+	line := b[:max(end, 0)]
+	if end < 0 {
+		line = b
+	}
+	if isHTTP(line) {
+		return args, 0, errHTTP
+	}
+	if r.hadArray {
+		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
+	}
+	if len(line) > maxInline {
+		return args, 0, protocolError("Protocol error: too big inline request")
+	}
+	if end < 0 {
+		return args, 0, nil
+	}
+
+	line = bytes.TrimSuffix(line, []byte("\r"))
+	for _, char := range line {
+		if char < ' ' && char != '\t' || char == 0x7f {
+			return args, 0, protocolError("Protocol error: a control character in an inline request")
+		}
+	}
+	words := bytes.Fields(line)
+	if len(words) > r.mostArguments() {
+		return args, 0, protocolError("Protocol error: too big inline request")
+	}
+	return append(args, words...), end + 1, nil
+}
+
+// httpMethods are the methods that a line of HTTP may begin with.
+var httpMethods = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "PRI"}
+
+// isHTTP reports whether a line, which may be incomplete, is one of a request of HTTP: a page in a browser must not get a command
+// through, whatever it writes into the body.
+func isHTTP(line []byte) bool {
+	if len(line) > maxInline {
+		line = line[:maxInline]
+	}
+	text := strings.ToUpper(string(line))
+	if strings.HasPrefix(text, "HOST:") || strings.Contains(text, "HTTP/") {
+		return true
+	}
+	for _, method := range httpMethods {
+		if rest, ok := strings.CutPrefix(text, method); ok && rest != "" && strings.TrimLeft(rest, " \t\r\n") != rest {
+			return true
+		}
+	}
+	return false
+}
+
+// parseInt parses a decimal number of 64 bits as Redis does: without blanks, a plus sign or leading zeros.
+func parseInt(b []byte) (n int64, ok bool) {
+	digits := b
+	negative := len(b) > 0 && b[0] == '-'
+	if negative {
+		digits = b[1:]
+	}
+	if len(digits) == 0 || len(digits) > 19 || digits[0] == '0' && len(b) > 1 {
+		return 0, false
+	}
+	var u uint64
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		u = u*10 + uint64(c-'0')
+	}
+	switch {
+	case negative && u <= 1<<63:
+		return -int64(u), true
+	case !negative && u < 1<<63:
+		return int64(u), true
+	}
+	return 0, false
+}
+
+// parseLoosely parses a number as redis-cell and throttlecrab do: with leading zeros or a plus sign, too.
+func parseLoosely(b []byte) (n int64, ok bool) {
+	if n, ok = parseInt(b); ok {
+		return n, true
+	}
+	n, err := strconv.ParseInt(string(b[:min(len(b), 64)]), 10, 64)
+	return n, err == nil && len(b) <= 64
+}
+
+// printable returns a caller's text without control characters, shortened to 128 bytes.
+func printable(b []byte) string {
+	const most = 128
+	text := strings.ToValidUTF8(string(b[:min(len(b), most)]), "?")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,144 @@
+package resp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/metrics"
+)
+
+// Bounds of the door in time.
+const (
+	readTimeout  = 10 * time.Second // from a command's first byte to its last; also until a token is shown, if one is needed
+	idleTimeout  = time.Hour        // clients keep connections for long, and expect them to stay open
+	writeTimeout = 30 * time.Second
+	// authLogPause is how long no further line is logged about callers that send a token although none is needed.
+	authLogPause = time.Minute
+)
+
+// Config configures the door, beyond the configuration that all doors share.
+type Config struct {
+	Addr string // host:port; port 0 picks a free one
+}
+
+// Server serves the commands of Redis that limit rates.
+type Server struct {
+	*api.Doors
+	ln      net.Listener
+	addr    net.Addr
+	conns   *api.Connections
+	latency api.Latency
+	inputs  sync.Pool // of *input
+	workers sync.Pool // of *worker
+
+	sessions  atomic.Int64 // how many there have been
+	authNoted atomic.Int64 // when a needless AUTH was logged last, in Unix nanoseconds
+	closing   atomic.Bool  // connections close after the reply in progress
+	done      chan error   // accept's result
+
+	mu   sync.Mutex // guards live
+	live map[*session]struct{}
+}
+
+// Open binds the door's address and starts serving.
+func Open(doors *api.Doors, config Config) (*Server, error) {
+	ln, err := api.Listen(config.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("open Redis protocol: %w", err)
+	}
+	s := &Server{
+		Doors: doors, addr: ln.Addr(), conns: doors.DataConnections(),
+		live: make(map[*session]struct{}), done: make(chan error, 1),
+	}
+	s.ln = s.conns.Listen(ln)
+	go func() { s.done <- s.accept() }()
+	return s, nil
+}
+
+// Addr returns the address on which the door listens.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Metrics reports the door's metrics.
+func (s *Server) Metrics(sink metrics.Sink) {
+	s.latency.Metrics(sink, "redis", "redis_seconds", "Time from reading a check over the Redis protocol to its decision; those that arrived together are decided together.")
+	s.conns.Metrics(sink, "redis")
+}
+
+// accept serves the connections that arrive, until the listener is closed.
+func (s *Server) accept() error {
+	for {
+		conn, err := s.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		one := s.newSession(api.Unwrap[*api.Connection](conn))
+		s.mu.Lock()
+		s.live[one] = struct{}{}
+		s.mu.Unlock()
+		go func() {
+			defer s.forget(one)
+			one.serve()
+		}()
+	}
+}
+
+// forget closes a session's connection.
+func (s *Server) forget(one *session) {
+	_ = one.stream.Close() // an error changes nothing
+	s.mu.Lock()
+	delete(s.live, one)
+	s.mu.Unlock()
+}
+
+// Close stops accepting connections, closes those that are idle, waits for the commands in progress until ctx ends, and closes what is
+// left.
+func (s *Server) Close(ctx context.Context) error {
+	s.closing.Store(true)
+	_ = s.ln.Close()
+	s.conns.CloseSilent()
+	s.mu.Lock()
+	for one := range s.live {
+		one.interrupt()
+	}
+	s.mu.Unlock()
+
+	ended := make(chan struct{})
+	go func() {
+		s.conns.Wait()
+		close(ended)
+	}()
+	var err error
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		err = fmt.Errorf("close Redis protocol: %w", ctx.Err())
+	}
+	s.conns.CloseAll()
+	<-ended
+	serveErr := <-s.done
+	s.done <- nil // for the next call of Close
+	return errors.Join(err, serveErr)
+}
+
+// readWithin returns how long a command may take to arrive.
+func (s *Server) readWithin() time.Duration { return cmp.Or(s.Timeout, readTimeout) }
+
+// noteNeedlessToken logs that a caller has sent a token although this node needs none.
+func (s *Server) noteNeedlessToken(from net.Addr) {
+	now := time.Now().UnixNano()
+	last := s.authNoted.Load()
+	if now-last < int64(authLogPause) || !s.authNoted.CompareAndSwap(last, now) {
+		return
+	}
+	s.Logger.Info("Redis protocol: a caller sends a password, but this node has no tokens and takes anybody's commands", "from", from.String())
+}

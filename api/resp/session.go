@@ -1,0 +1,374 @@
+package resp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/rawconn"
+)
+
+const (
+	// inputSize is how many bytes are read at once; commands in one read are decided together.
+	inputSize = 16 << 10
+	// headroom is the space in front of them, for the beginning of a command that arrived before.
+	headroom = 2 << 10
+	// smallInput is the size of a TLS connection's own buffer: TLS does not tell whether it has anything to read.
+	smallInput = 512
+	// keptPending is the capacity up to which a buffer for the beginning of a command is kept while nothing is in it.
+	keptPending = 512
+	// placesFactor is how much more than its bytes an incomplete command may take, because the reader notes where its arguments are: at
+	// least 6 bytes long, each takes 8 more.
+	placesFactor = 3
+	// flushSize is how many bytes of replies are sent before further commands are executed.
+	flushSize = 16 << 10
+	// strangerCommands is how many commands a connection may send without a valid token, if one is needed.
+	strangerCommands = 16
+)
+
+// errOver means that the connection closes after the replies that have been composed.
+var errOver = errors.New("the connection closes")
+
+// input is a buffer for what is read, with headroom in front.
+type input [headroom + inputSize]byte
+
+// lender lends a session the buffer for its next input.
+type lender struct {
+	pool *sync.Pool // of *input
+	lent *input     // nil: none
+}
+
+// Get implements rawconn.Pool.
+func (l *lender) Get() []byte {
+	b, ok := l.pool.Get().(*input)
+	if !ok {
+		b = new(input)
+	}
+	l.lent = b
+	return b[headroom:]
+}
+
+// Put implements rawconn.Pool: it takes the buffer back.
+func (l *lender) Put([]byte) {
+	if l.lent != nil {
+		l.pool.Put(l.lent)
+		l.lent = nil
+	}
+}
+
+// session is one connection and what its caller has set.
+type session struct {
+	*api.Connection
+	server *Server
+	stream net.Conn           // the Connection, or TLS on top of it
+	late   rawconn.LateReader // waits for input without a buffer; nil: there is no such way
+	lender lender
+	small  []byte // receives input with TLS
+	stripe *api.LatencyStripe
+
+	reader  reader
+	pending []byte       // the beginning of a command whose end has not arrived
+	held    api.Transfer // charges it
+	charged int64        // bytes charged for it; 0: none
+
+	readBy, writeBy time.Time // the deadlines in force
+	connectedAt     time.Time
+	incompleteSince time.Time // when the command in pending began to arrive; zero: there is none
+
+	id            int64
+	resp3         bool
+	name          string // as the client calls it
+	authorization string // as a header: Bearer and the token; empty: no valid token was shown
+	cache         api.TokenCache
+	strangers     int // commands without a valid token, if one is needed
+
+	worker *worker // while commands are executed
+}
+
+// newSession returns the session of a new connection.
+func (s *Server) newSession(c *api.Connection) *session {
+	one := &session{
+		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(), connectedAt: time.Now(),
+		lender: lender{pool: &s.inputs},
+	}
+	if s.TLS != nil {
+		one.stream = tls.Server(c, s.TLS)
+		one.small = make([]byte, smallInput)
+		return one
+	}
+	one.late, _ = c.Conn.(rawconn.LateReader)
+	return one
+}
+
+// serve serves the connection until it is over.
+func (c *session) serve() {
+	defer c.release()
+	if err := c.handshake(); err != nil {
+		c.server.Logger.Debug("Redis protocol: a connection is not secure", "error", err)
+		return
+	}
+	for {
+		b, err := c.receive()
+		if err != nil {
+			return
+		}
+		if !c.Answer() {
+			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
+			return
+		}
+		over := c.handle(b)
+		if over || c.server.closing.Load() || c.server.ClosesConnections() {
+			c.Linger() // or what the caller has sent since would take the last replies away
+			return
+		}
+		c.Await(time.Now())
+	}
+}
+
+// handshake makes a connection with TLS secure.
+func (c *session) handshake() error {
+	secured, ok := c.stream.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	if err := c.Connection.SetDeadline(time.Now().Add(c.server.readWithin())); err != nil {
+		return err
+	}
+	if err := secured.HandshakeContext(context.Background()); err != nil {
+		return err
+	}
+	return c.Connection.SetDeadline(time.Time{})
+}
+
+// receive waits for input, and returns at least one byte or an error. The caller must put the buffer back.
+func (c *session) receive() (b []byte, err error) {
+	if err := c.setReadDeadline(); err != nil {
+		return nil, err
+	}
+	if c.late != nil {
+		b, err = c.late.ReadLate(&c.lender)
+		if err == nil && !c.NoteInput() {
+			c.lender.Put(b)
+			return nil, net.ErrClosed
+		}
+		return b, err
+	}
+
+	b = c.small
+	if b == nil {
+		b = c.lender.Get()
+	}
+	n, err := c.stream.Read(b)
+	if n > 0 {
+		return b[:n], nil // an error comes again
+	}
+	c.lender.Put(b)
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return nil, err
+}
+
+// setReadDeadline bounds the next read. It leaves the deadline in force if that is hardly later: to move it takes time.
+func (c *session) setReadDeadline() error {
+	now := time.Now()
+	within := idleTimeout
+	by := now.Add(within)
+	if !c.incompleteSince.IsZero() {
+		within = c.server.readWithin()
+		by = c.incompleteSince.Add(within)
+	}
+	if c.isStranger() {
+		within = c.server.readWithin()
+		if limit := c.connectedAt.Add(within); limit.Before(by) {
+			by = limit
+		}
+	}
+	slack := within / 8
+	if late := c.readBy.Sub(by); !c.readBy.IsZero() && late >= 0 && late <= slack {
+		return nil
+	}
+
+	c.readBy = by.Add(slack)
+	if err := c.stream.SetReadDeadline(c.readBy); err != nil {
+		return err
+	}
+	if c.server.closing.Load() {
+		c.interrupt() // its own call may have come before
+	}
+	return nil
+}
+
+// interrupt ends the wait for input.
+func (c *session) interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(1, 0)) }
+
+// isStranger reports whether the caller must show a valid token, and has not.
+func (c *session) isStranger() bool { return c.authorization == "" && c.server.RequiresToken() }
+
+// handle executes the commands that are complete with the input b, and sends the replies. It reports whether the connection is over.
+func (c *session) handle(b []byte) (over bool) {
+	w := c.server.worker()
+	c.worker = w
+	w.out.resp3 = c.resp3
+	defer func() {
+		c.lender.Put(b)
+		c.worker = nil
+		c.server.putBack(w)
+	}()
+
+	work, ok := c.join(b)
+	if !ok {
+		return true
+	}
+	rest, err := c.executeAll(work)
+	if err != nil && !errors.Is(err, errOver) {
+		if err == errHTTP {
+			c.server.Logger.Debug("Redis protocol: a request of HTTP", "from", c.RemoteAddr().String())
+			return true
+		}
+		w.out.fail("ERR " + failure(err.Error()))
+	}
+	if c.flush() != nil || err != nil {
+		return true
+	}
+	return !c.keep(work, rest)
+}
+
+// join returns what arrived before of the command that b continues, and b. It reports false if there is no room for it.
+func (c *session) join(b []byte) ([]byte, bool) {
+	n := len(c.pending)
+	switch {
+	case n == 0:
+		return b, true
+	case n <= headroom && c.lender.lent != nil:
+		space := c.lender.lent
+		copy(space[headroom-n:headroom], c.pending)
+		return space[headroom-n : headroom+len(b)], true
+	}
+	if !c.reserve(n + len(b)) {
+		return nil, false
+	}
+	return append(c.pending, b...), true
+}
+
+// reserve makes pending have a capacity of n bytes, and charges it. It reports false if the budget has no room.
+func (c *session) reserve(n int) bool {
+	if n <= cap(c.pending) {
+		return true
+	}
+	size := max(n, 2*cap(c.pending), keptPending)
+	c.uncharge()
+	if size > headroom {
+		memory := placesFactor * int64(size)
+		if !c.server.Budget.Hold(&c.held, memory, c.Connection) {
+			return false
+		}
+		c.charged = memory
+	}
+	c.pending = append(make([]byte, 0, size), c.pending...)
+	return true
+}
+
+// uncharge ends what is charged for pending.
+func (c *session) uncharge() {
+	if c.charged > 0 {
+		c.server.Budget.Release(&c.held)
+		c.charged = 0
+	}
+}
+
+// keep keeps the rest of work, the beginning of a command. It reports false if the budget has no room.
+func (c *session) keep(work, rest []byte) bool {
+	if len(rest) == 0 {
+		c.uncharge()
+		c.incompleteSince = time.Time{}
+		c.pending = c.pending[:0]
+		if cap(c.pending) > keptPending {
+			c.pending = nil
+		}
+		return true
+	}
+	if len(rest) < len(work) || c.incompleteSince.IsZero() {
+		c.incompleteSince = time.Now()
+	}
+	if !c.reserve(len(rest)) {
+		return false
+	}
+	c.pending = append(c.pending[:0], rest...) // work may be pending: then rest moves to its front
+	return true
+}
+
+// executeAll executes the commands that work has, and returns what follows them. The error, if any, ends the connection.
+func (c *session) executeAll(work []byte) (rest []byte, err error) {
+	w := c.worker
+	w.began = time.Now()
+	defer func() {
+		if v := recover(); v != nil {
+			c.server.Panics.Add(1)
+			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
+			w.pending = 0
+			w.out.fail(failureOf(api.InternalError()))
+			err = errOver
+		}
+	}()
+	if c.ProbesOnly {
+		return nil, errors.New("max number of clients reached")
+	}
+	for rest = work; len(rest) > 0; {
+		c.reader.stranger = c.isStranger()
+		var length int
+		w.args, length, err = c.reader.read(rest, w.args[:0])
+		if err != nil || length == 0 {
+			break
+		}
+		rest = rest[length:]
+		if len(w.args) == 0 {
+			continue
+		}
+		if err = c.execute(w.args); err != nil {
+			break
+		}
+		if len(w.out.b) >= flushSize {
+			if err = c.flush(); err != nil {
+				break
+			}
+		}
+	}
+	c.decide()
+	return rest, err
+}
+
+// flush sends the replies. While the caller does not read them, nothing more is read from it.
+func (c *session) flush() error {
+	w := c.worker
+	if len(w.out.b) == 0 {
+		return nil
+	}
+	if size := cap(w.out.b); size > api.UnchargedBytes {
+		var sent api.Transfer
+		if !c.server.Budget.Hold(&sent, int64(size), c.Connection) {
+			return fmt.Errorf("send replies: %w", c.server.Budget.FullError())
+		}
+		defer c.server.Budget.Release(&sent)
+	}
+	now := time.Now()
+	if c.writeBy.Sub(now) < writeTimeout/2 {
+		c.writeBy = now.Add(writeTimeout)
+		if err := c.stream.SetWriteDeadline(c.writeBy); err != nil {
+			return err
+		}
+	}
+	_, err := c.stream.Write(w.out.b)
+	w.out.b = w.out.b[:0]
+	return err
+}
+
+// release gives back what the session holds beside its connection.
+func (c *session) release() { c.uncharge() }

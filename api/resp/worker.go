@@ -1,0 +1,143 @@
+package resp
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// maxRun bounds the checks that are decided together.
+const maxRun = 256
+
+// worker is what it takes to execute the commands that arrived together. It is reused.
+type worker struct {
+	out  writer
+	args [][]byte // of the command being read
+
+	// checks are those of a run that is not decided yet; the first pending of them are used.
+	checks  []*check
+	pending int
+	began   time.Time // when the input had arrived
+
+	queries []*limiter.Query
+	answers []*limiter.Answer
+	errs    []error
+}
+
+// check is a command that asks for a decision. It refers to the input.
+type check struct {
+	limiter.Query
+	subject [1]limiter.Subject // what Subjects is a part of, if the command brings its limit
+	limit   [1]rules.InlineLimit
+	values  [1]string // what Key is a part of, mostly
+	answer  limiter.Answer
+
+	// failure is the reply if the command can't be decided.
+	failure failure
+	// reply writes the decision.
+	reply func(*Server, *writer, *check)
+}
+
+func (s *Server) worker() *worker {
+	if w, ok := s.workers.Get().(*worker); ok {
+		return w
+	}
+	return &worker{}
+}
+
+// putBack returns w to the pool. What refers to input is cleared already.
+func (s *Server) putBack(w *worker) {
+	w.out.b = api.Reuse(w.out.b)
+	if cap(w.args) > maxStrangerArguments {
+		w.args = nil
+	}
+	clear(w.args[:cap(w.args)])
+	s.workers.Put(w)
+}
+
+// next returns an empty check at the end of the run.
+func (w *worker) next() *check {
+	if w.pending == len(w.checks) {
+		w.checks = append(w.checks, &check{})
+	}
+	w.pending++
+	return w.checks[w.pending-1]
+}
+
+// reset empties c, but keeps its slices.
+func (c *check) reset() {
+	clear(c.Key)
+	clear(c.Costs)
+	c.Query = limiter.Query{Key: c.Key[:0], Costs: c.Costs[:0]}
+	costs := c.subject[0].Costs
+	clear(costs)
+	c.subject[0] = limiter.Subject{Costs: costs[:0]}
+	c.values[0] = ""
+	c.failure, c.reply = "", nil
+}
+
+// setLimit makes c a check of one key under one limit that the command brings.
+func (c *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, cost int64) {
+	c.values[0] = keyText(key)
+	c.limit[0] = limit
+	one := &c.subject[0]
+	one.Namespace, one.Key, one.Limits, one.Exact = namespace, c.values[:], c.limit[:], true
+	one.Costs = append(one.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
+	c.Subjects = c.subject[:]
+}
+
+// decide decides the checks of the run together, in order, and writes their replies.
+func (c *session) decide() {
+	w, s := c.worker, c.server
+	if w.pending == 0 {
+		return
+	}
+	run := w.checks[:w.pending]
+	w.queries, w.answers, w.errs = w.queries[:0], w.answers[:0], w.errs[:0]
+	for _, one := range run {
+		if one.failure == "" {
+			w.queries = append(w.queries, &one.Query)
+			w.answers = append(w.answers, &one.answer)
+			w.errs = append(w.errs, nil)
+		}
+	}
+	switch len(w.queries) {
+	case 0:
+	case 1:
+		w.queries[0].AwaitsLoan = len(run) == 1
+		w.errs[0] = s.Decider.Check(w.queries[0], w.answers[0])
+	default:
+		s.Decider.CheckAll(w.queries, w.answers, w.errs)
+	}
+
+	i := 0
+	took := time.Since(w.began)
+	for _, one := range run {
+		if one.failure == "" {
+			if w.errs[i] != nil {
+				one.failure = s.explain(w.errs[i])
+			} else {
+				c.stripe.Observe(took)
+			}
+			i++
+		}
+		if one.failure != "" {
+			w.out.fail(one.failure)
+		} else {
+			one.reply(s, &w.out, one)
+		}
+		one.reset()
+	}
+	w.pending = 0
+}
+
+// explain returns the failure for an error of the decider. It logs internal errors.
+func (s *Server) explain(err error) failure {
+	e := api.AsError(err)
+	if e.Code == api.Internal {
+		s.Logger.Error("check not decided", "error", err)
+	}
+	return failureOf(e)
+}
