@@ -82,13 +82,16 @@ func (cf *CounterFile) completeBase() error {
 	if b.firstFrame == 0 || !b.allMarked {
 		return nil
 	}
+
 	if err := cf.deleteFramesBefore(b.firstFrame); err != nil {
 		return err
 	}
+
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
 	}
+
 	cf.base = base{size: size, logSize: b.written - size, drops: b.drops, lastChanged: b.lastChanged}
 	return nil
 }
@@ -100,11 +103,14 @@ func (cf *CounterFile) deleteFramesBefore(first uint64) error {
 		if frames == nil {
 			return nil
 		}
+
+		// A bucket must not change while a cursor walks it.
 		var old [][]byte
 		end, cursor := binary.BigEndian.AppendUint64(nil, first), frames.Cursor()
 		for number, _ := cursor.First(); number != nil && bytes.Compare(number, end) < 0; number, _ = cursor.Next() {
 			old = append(old, number)
 		}
+
 		for _, number := range old {
 			if err := frames.Delete(number); err != nil {
 				return err

@@ -47,26 +47,32 @@ func (b *Buckets) open(create bool) (*file, error) {
 	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
+
 	b.opening.Lock()
 	defer b.opening.Unlock()
 	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
+
 	if b.closed {
 		return nil, ErrClosed
 	}
+
 	if _, err := os.Stat(b.path); errors.Is(err, fs.ErrNotExist) && !create {
 		return nil, nil
 	}
+
 	f, err := openFile(b.path, bolt.Options{}, anyMeta)
 	if isDamaged(err) {
 		if err = b.setAside(err); err == nil {
 			f, err = openFile(b.path, bolt.Options{}, anyMeta)
 		}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", b.path, err)
 	}
+
 	b.current.Store(f)
 	return f, nil
 }
@@ -187,12 +193,14 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 	if b == nil {
 		return nil
 	}
+
 	c := b.Cursor()
 	for key, stored := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, stored = c.Next() {
 		value, err := stripSum(bucket, key, stored)
 		if err != nil {
 			value = nil
 		}
+
 		if err := visit(key, value); err != nil {
 			return err
 		}

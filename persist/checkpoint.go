@@ -34,6 +34,7 @@ func (cf *CounterFile) Start() error {
 		return err
 	}
 	defer cf.release()
+
 	switch {
 	case cf.closed:
 		return ErrClosed
@@ -42,6 +43,7 @@ func (cf *CounterFile) Start() error {
 	case cf.started:
 		return nil
 	}
+
 	cf.started = true
 	go cf.runLoop() // Close waits for it
 	return nil
@@ -53,8 +55,10 @@ func (cf *CounterFile) acquire(ctx context.Context) error {
 		return nil
 	default:
 	}
+
 	cf.waiting.Add(1)
 	defer cf.waiting.Add(-1)
+
 	select {
 	case cf.lock <- struct{}{}:
 		return nil
@@ -69,12 +73,14 @@ func (cf *CounterFile) runLoop() {
 	defer close(cf.done)
 	timer := time.NewTimer(cf.config.Interval)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-cf.ctx.Done():
 			return
 		case <-timer.C:
 		}
+
 		begin := time.Now()
 		// checkpointNow logs and records its error.
 		_ = cf.checkpointNow(cf.ctx, true)
@@ -103,12 +109,15 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 	if !cf.loaded {
 		return ErrNotLoaded
 	}
+
 	begin := time.Now()
 	cf.paced, cf.lastResumed = paced, begin
+
 	n, err := cf.writeChanges(ctx)
 	if isDamaged(err) {
 		err = errors.Join(err, cf.setAside(err))
 	}
+
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -128,12 +137,15 @@ func (cf *CounterFile) recordOutcome(begin time.Time, n int64, err error) {
 		s.Failures = 0
 		s.Completed, s.Duration, s.Counters = begin, time.Since(begin), n
 	}
+
 	if cf.file != nil {
 		if info, err := cf.file.handle.Stat(); err == nil {
 			s.FileSize = info.Size()
 		}
 	}
+
 	cf.statusMu.Unlock()
+
 	switch {
 	case err != nil && failed == 0:
 		cf.config.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", cf.path, "error", err)
@@ -150,9 +162,11 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
+
 	if cf.noticeClockStep(cf.config.Now()) || fresh {
 		cf.beginFullBase() // after a step, the times in existing frames are wrong by as much
 	}
+
 	marked := cf.continueBase()
 	var n int64
 	err := cf.config.Source.Changed(func(records []counters.Record) error {
@@ -162,6 +176,7 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 		n += int64(len(records))
 		return nil
 	})
+
 	cf.base.lastChanged = max(0, n-marked)
 	if err == nil {
 		err = cf.completeBase()
@@ -180,6 +195,7 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 			begin, taken := len(frames), 0
 			now := cf.config.Now()
 			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
+
 			if n += taken; len(frames) == begin+frameHeader {
 				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
@@ -187,9 +203,11 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 			}
 			cf.pace(ctx)
 		}
+
 		if err := cf.commitFrames(frames, ends); err != nil {
 			return err
 		}
+
 		if cap(frames) <= maxKeptBuffer {
 			cf.buffer = frames[:0]
 		}
@@ -204,6 +222,7 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	if len(ends) == 0 {
 		return nil
 	}
+
 	last, before := cf.lastFrame, cf.file.diskTime()
 	err := cf.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
@@ -211,6 +230,7 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			return err
 		}
 		b.FillPercent = 1 // frames are only ever appended
+
 		begin := 0
 		for _, end := range ends {
 			last++
@@ -223,9 +243,11 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		}
 		return b.SetSequence(last)
 	})
+
 	if err != nil {
 		return err
 	}
+
 	cf.lastFrame = last
 	cf.file.forgetPages()
 	// Waiting for the disk does not count as work: it uses no processor time.
@@ -277,6 +299,7 @@ func (cf *CounterFile) close(ctx context.Context) error {
 	if err := cf.acquire(ctx); err != nil {
 		return err
 	}
+
 	var err error
 	if cf.loaded {
 		err = cf.checkpoint(ctx, false)
@@ -285,13 +308,16 @@ func (cf *CounterFile) close(ctx context.Context) error {
 			err = cf.checkpoint(ctx, false)
 		}
 	}
+
 	if cf.file != nil {
 		err = errors.Join(err, cf.file.close())
 		cf.file = nil
 	}
+
 	cf.closed = true
 	started := cf.started
 	cf.release()
+
 	if started {
 		<-cf.done
 	}

@@ -175,16 +175,20 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	c := &CounterFile{
 		config: config, path: filepath.Join(config.Dir, config.File),
 		minLogSize: minLogSize, minBaseStep: minBaseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	// Remove what a crash during compact left behind.
 	_ = os.Remove(c.path + ".compact")
+
 	_, err := os.Stat(c.path)
 	existed := err == nil
+
 	err = c.open()
 	if err == nil && existed && c.file.hasDamagedMeta() {
 		config.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", c.path)
@@ -192,18 +196,23 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	if err == nil && existed {
 		err = c.compactIfSparse()
 	}
+
 	if isDamaged(err) || errors.Is(err, errOlderFormat) {
 		if err := c.setAside(err); err != nil {
 			return nil, fmt.Errorf("open %s: %w", c.path, err)
 		}
 		existed, err = false, c.open()
 	}
+
+	// A file that can't be opened may hold counters: losing them is for an operator to decide. Only
+	// a new one may be missing.
 	if err != nil && (existed || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission)) {
 		if c.file != nil {
 			err = errors.Join(err, c.file.close())
 		}
 		return nil, fmt.Errorf("open %s: %w", c.path, err)
 	}
+
 	if err != nil {
 		config.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
 		c.status.Err, c.status.Failures = err, 1
@@ -258,13 +267,16 @@ func (cf *CounterFile) compactIfSparse() error {
 	if err != nil || info.Size() <= cf.config.CompactAbove {
 		return err
 	}
+
 	stats := cf.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(cf.file.db.Info().PageSize)
 	// Past the pages in use, the file has spare room for bbolt to grow into.
 	free += info.Size() - cf.file.usedBytes.Load()
+
 	if free <= info.Size()/4*3 {
 		return nil
 	}
+
 	err = cf.file.compact(bolt.Options{MaxSize: cf.config.MaxSize})
 	cf.file = nil
 	if err != nil {
@@ -288,25 +300,31 @@ func (cf *CounterFile) setAside(cause error) error {
 	if older {
 		why = "older"
 	}
+
 	if cf.file != nil && older {
 		_ = cf.file.close() // nothing was written
 	} else if cf.file != nil {
 		cf.file.abandon()
 	}
+
 	cf.file, cf.lastFrame, cf.base = nil, 0, base{}
+
 	aside, err := setAside(cf.path, why, time.Now(), cf.config.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+
 	if older {
 		cf.config.Logger.Warn("the counter file has an older version's format: it was set aside, and its counters begin anew; "+
 			"to recover them, stop this node, rename the file back and start the version that wrote it; otherwise remove it",
 			"path", cf.path, "aside", aside)
 		return nil
 	}
+
 	cf.statusMu.Lock()
 	cf.status.SetAside++
 	cf.statusMu.Unlock()
+
 	cf.config.Logger.Error("damaged counter file was set aside; a new one begins",
 		"path", cf.path, "aside", aside, "error", cause)
 	return nil

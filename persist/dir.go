@@ -53,11 +53,13 @@ func OpenDir(path string) (ring.NodeID, error) {
 	if err := makeDir(path); err != nil {
 		return none, fmt.Errorf("make data directory: %w", err)
 	}
+
 	file := filepath.Join(path, identityFile)
 	id, err := readIdentity(file)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return id, err
 	}
+
 	if err := createIdentity(file); err != nil {
 		return none, fmt.Errorf("create node identity: %w", err)
 	}
@@ -75,6 +77,7 @@ func makeDir(path string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
@@ -87,21 +90,26 @@ func readIdentity(file string) (ring.NodeID, error) {
 	if err != nil {
 		return id, fmt.Errorf("read node identity: %w", err)
 	}
+
 	damaged := func(what string) error {
 		return fmt.Errorf("%w: %s: %s; restore it from a backup, or remove it to make this a new node",
 			ErrCorrupt, file, what)
 	}
+
 	if !info.Mode().IsRegular() || info.Size() > maxIdentity {
 		return id, damaged(fmt.Sprintf("not a file of at most %d bytes", maxIdentity))
 	}
+
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return id, fmt.Errorf("read node identity: %w", err)
 	}
+
 	var have identity
 	if err := json.Unmarshal(text, &have); err != nil {
 		return id, damaged(err.Error())
 	}
+
 	if have.Version != identityVersion {
 		return id, damaged(fmt.Sprintf("version is %d, not %d", have.Version, identityVersion))
 	}
@@ -127,11 +135,13 @@ func createOnce(file string, write func(temp string) error) (err error) {
 	if err != nil {
 		return err
 	}
+
 	temp := f.Name()
 	defer func() { err = errors.Join(err, os.Remove(temp)) }()
 	if err := f.Close(); err != nil {
 		return err
 	}
+
 	if err := write(temp); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
+
 	f := &file{path: path}
 	// Opening rebuilds the free list by walking the file; writing the list in every transaction would cost more.
 	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockTimeout, bolt.FreelistMapType, true
@@ -38,6 +39,7 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 		f.handle = handle
 		return handle, err
 	}
+
 	err := guard(func() (err error) {
 		if f.db, err = bolt.Open(path, 0o600, &opts); err != nil {
 			return err
@@ -47,13 +49,16 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 			return nil
 		})
 	})
+
 	if err == nil {
 		return f, nil
 	}
+
 	if f.handle != nil {
 		// After a panic it is still open. Closing it twice is harmless.
 		_ = f.handle.Close()
 	}
+
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return nil, ErrInUse
@@ -73,7 +78,9 @@ func verifyFile(path string, need metaRequirement) error {
 	if err != nil {
 		return err
 	}
+
 	defer f.Close()
+
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -81,6 +88,7 @@ func verifyFile(path string, need metaRequirement) error {
 	if !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
+
 	if err := lockFile(f, lockTimeout); err != nil {
 		return err
 	}
@@ -112,10 +120,12 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 		if err := f.checkSize(); err != nil {
 			return err
 		}
+
 		tx, err := f.db.Begin(true)
 		if err != nil {
 			return err
 		}
+
 		used := tx.Size()
 		if err := change(tx); err != nil {
 			return errors.Join(err, tx.Rollback())
@@ -123,6 +133,7 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 		if err := tx.Commit(); err != nil {
 			return err
 		}
+
 		f.usedBytes.Store(used)
 		return nil
 	})
@@ -178,6 +189,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 	if err := os.Rename(path, aside); err != nil {
 		return "", fmt.Errorf("set damaged file aside: %w", err)
 	}
+
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		log.Warn("can't sync directory", "error", err)
 	}
@@ -186,6 +198,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 	if err != nil {
 		return aside, nil
 	}
+
 	slices.Sort(old)
 	for len(old) > maxSetAside {
 		if err := os.Remove(old[0]); err != nil {
@@ -214,18 +227,22 @@ func globEscape(path string) string {
 func (f *file) compact(opts bolt.Options) (err error) {
 	temp := f.path + ".compact"
 	defer func() { err = errors.Join(err, f.close()) }()
+
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+
 	opts.NoSync = true // synced once, at the end
 	fresh, err := openFile(temp, opts, anyMeta)
 	if err != nil {
 		return err
 	}
+
 	err = guard(func() error { return bolt.Compact(fresh.db, f.db, 1<<20) })
 	if err == nil {
 		err = guard(fresh.db.Sync)
 	}
+
 	if errors.Is(err, errBroken) {
 		fresh.abandon()
 	} else {
@@ -234,6 +251,7 @@ func (f *file) compact(opts bolt.Options) (err error) {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
+
 	if err := os.Rename(temp, f.path); err != nil {
 		return err
 	}

@@ -41,9 +41,11 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 		return stats, ErrClosed
 	}
 	defer cf.release()
+
 	if cf.closed {
 		return stats, ErrClosed
 	}
+
 	begin := time.Now()
 	if cf.file != nil {
 		err := cf.readFrames(now, &stats)
@@ -55,7 +57,9 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 			return stats, fmt.Errorf("load counters: %w", err)
 		}
 	}
+
 	cf.loaded, cf.wallLead = true, now.Wall-now.Steady
+
 	cf.statusMu.Lock()
 	cf.status.Damaged += stats.DamagedFrames
 	cf.statusMu.Unlock()
@@ -67,13 +71,16 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
+
 	var group sync.WaitGroup
 	for i := range readers {
 		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i), parts: uint64(len(readers)), reset: map[counters.Key]struct{}{}, walls: map[int]int64{}}
 		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
+
 	group.Wait()
 	cf.file.forgetPages()
+
 	total, live := readers[0].totalBytes, int64(0)
 	for i := range readers {
 		r := &readers[i]
@@ -81,12 +88,14 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 		stats.Expired, stats.Older = stats.Expired+r.Expired, stats.Older+r.Older
 		live += r.liveBytes
 	}
+
 	cf.base = base{size: live, logSize: total - live}
 	if stats.DamagedFrames = readers[0].DamagedFrames; stats.DamagedFrames > 0 {
 		cf.config.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
 			"path", cf.path, "frames", stats.DamagedFrames)
 		cf.beginBase() // rewrite the file without the damaged frames
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -113,19 +122,24 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	if frames == nil {
 		return nil
 	}
+
+	// From the newest frame to the oldest: the first record of a counter is its latest state.
 	cursor, forgotten := frames.Cursor(), int64(0)
 	for number, frame := cursor.Last(); number != nil; number, frame = cursor.Prev() {
 		if !readFrame(number, frame, f.now, f.collect) {
 			f.DamagedFrames++
 		}
+
 		if f.bytes >= restoreBytes {
 			f.restore()
 		}
+
 		if f.totalBytes += int64(len(frame)); f.totalBytes-forgotten >= forgetPagesEvery {
 			f.file.forgetPages()
 			forgotten = f.totalBytes
 		}
 	}
+
 	for p, wall := range f.walls {
 		f.config.Source.Follow(f.now, p, wall)
 	}

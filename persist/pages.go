@@ -46,20 +46,24 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	if err != nil {
 		return err
 	}
+
 	if need == bothMetas {
 		if err := m.verifyBoth(f); err != nil {
 			return err
 		}
 	}
+
 	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
 		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
 	}
+
 	w := &walker{file: f, meta: m, reached: make([]uint64, m.pages/64+1)}
 	// The two metas.
 	w.reached[0] = 3
 	if err := w.walkTree(m.root, 0, nil, nil); err != nil {
 		return err
 	}
+
 	if m.freelist == noFreelist {
 		return nil
 	}
@@ -102,6 +106,7 @@ func readMeta(f io.ReaderAt, size int64) (meta, error) {
 		if err := first.checkPageSize(first.pageSize); err != nil {
 			return first, err
 		}
+
 		second, ok := readMetaAt(f, int64(first.pageSize))
 		if !ok || second.tx <= first.tx {
 			return first, nil
@@ -161,10 +166,12 @@ func (w *walker) walkTree(id uint64, depth int, low, high []byte) error {
 	if depth >= maxDepth {
 		return pageError("page %d is %d levels deep", id, depth)
 	}
+
 	p, err := w.readPage(id, depth)
 	if err != nil {
 		return err
 	}
+
 	switch p.flags {
 	case branchFlag:
 		return w.walkBranch(p, depth, low, high)
@@ -183,26 +190,31 @@ func (w *walker) readPage(id uint64, depth int) (page, error) {
 	if id >= w.meta.pages {
 		return page{}, pageError("page %d of %d", id, w.meta.pages)
 	}
+
 	var head [pageHeader]byte
 	at := int64(id) * int64(w.meta.pageSize)
 	if _, err := w.file.ReadAt(head[:], at); err != nil {
 		return page{}, fmt.Errorf("read page %d: %w", id, err)
 	}
+
 	e := binary.NativeEndian
 	p := page{id: id, flags: e.Uint16(head[8:]), count: int(e.Uint16(head[10:]))}
 	length := uint64(e.Uint32(head[12:])) + 1
+
 	if own := e.Uint64(head[:]); own != id {
 		return p, pageError("page %d has the number %d", id, own)
 	}
 	if length > w.meta.pages-id {
 		return p, pageError("page %d is %d pages long", id, length)
 	}
+
 	for i := id; i < id+length; i++ {
 		if w.reached[i/64]&(1<<(i%64)) != 0 {
 			return p, pageError("page %d is reached twice", i)
 		}
 		w.reached[i/64] |= 1 << (i % 64)
 	}
+
 	bytes := int(length) * w.meta.pageSize
 	if cap(w.bufs[depth]) < bytes {
 		w.bufs[depth] = make([]byte, bytes)
@@ -223,15 +235,18 @@ func (w *walker) walkBranch(p page, depth int, low, high []byte) error {
 		if err != nil {
 			return err
 		}
+
 		next := high
 		if i+1 < p.count {
 			if next, err = p.branchKey(i + 1); err != nil {
 				return err
 			}
 		}
+
 		if err := checkOrder(p.id, key, low, next); err != nil {
 			return err
 		}
+
 		child := binary.NativeEndian.Uint64(p.data[pageHeader+i*branchElement+8:])
 		if err := w.walkTree(child, depth+1, key, next); err != nil {
 			return err
@@ -287,10 +302,12 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 	if pageHeader+p.count*leafElement > len(p.data) {
 		return pageError("leaf page %d has %d elements", p.id, p.count)
 	}
+
 	e := binary.NativeEndian
 	if p.count > 0 && !p.isPacked(leafElement, pageHeader+uint64(e.Uint32(p.data[pageHeader+4:]))) {
 		return pageError("leaf page %d does not have %d elements", p.id, p.count)
 	}
+
 	var last []byte
 	for i := range p.count {
 		at := pageHeader + i*leafElement
@@ -299,6 +316,7 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 		if err != nil {
 			return err
 		}
+
 		if err := checkOrder(p.id, key, low, high); err != nil {
 			return err
 		}
@@ -306,6 +324,7 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 			return pageError("keys of page %d are out of order", p.id)
 		}
 		last = key
+
 		switch flags := e.Uint32(el); flags {
 		case 0:
 		case bucketFlag:
@@ -324,14 +343,17 @@ func (w *walker) walkBucket(p page, value []byte, depth int) error {
 	if len(value) < bucketHeader {
 		return pageError("a bucket in page %d has %d bytes", p.id, len(value))
 	}
+
 	e := binary.NativeEndian
 	if root := e.Uint64(value); root != 0 {
 		return w.walkTree(root, depth+1, nil, nil)
 	}
+
 	data := value[bucketHeader:]
 	if len(data) < pageHeader {
 		return pageError("a small bucket in page %d has %d bytes", p.id, len(value))
 	}
+
 	inline := page{id: p.id, flags: e.Uint16(data[8:]), count: int(e.Uint16(data[10:])), data: data}
 	if inline.flags != leafFlag || depth+1 >= maxDepth {
 		return pageError("a small bucket in page %d has flags %#x", p.id, inline.flags)
@@ -348,14 +370,17 @@ func (w *walker) checkFreelist() error {
 	if p.flags != freelistFlag {
 		return pageError("free list page %d has flags %#x", p.id, p.flags)
 	}
+
 	e := binary.NativeEndian
 	count, ids := uint64(p.count), p.data[pageHeader:]
 	if count == 0xFFFF {
 		count, ids = e.Uint64(ids), ids[8:]
 	}
+
 	if count > uint64(len(ids)/8) {
 		return pageError("free list of %d pages on %d bytes", count, len(ids))
 	}
+
 	last := uint64(1)
 	for i := range count {
 		id := e.Uint64(ids[i*8:])

@@ -35,6 +35,7 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	if err != nil {
 		return nil, fmt.Errorf("open the disk probe file: %w", err)
 	}
+
 	page := make([]byte, probeSize)
 	write := func() error {
 		if free, ok := freeSpace(filepath.Dir(path)); ok && free < minFree {
@@ -43,6 +44,7 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 		_, err := f.WriteAt(page, 0)
 		return errors.Join(err, syncData(f))
 	}
+
 	return &probe{
 		path: path, write: write, close: f.Close, timeout: timeout, workers: workers, log: log, busy: make(chan struct{}, 1),
 	}, nil
@@ -56,21 +58,25 @@ func (p *probe) check() error {
 	default:
 		return errHung
 	}
+
 	result := make(chan error, 1)
 	if !p.workers.start(func() {
 		p.health.begin()
 		err := p.write()
+
 		if first := p.health.end(err); first {
 			p.log.Error("can't write to the disk", "path", p.path, "error", err)
 		} else if err == nil && p.health.succeed() {
 			p.log.Info("can write to the disk again", "path", p.path)
 		}
+
 		<-p.busy
 		result <- err
 	}) {
 		<-p.busy
 		return ErrClosed
 	}
+
 	select {
 	case err := <-result:
 		return err

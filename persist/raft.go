@@ -94,6 +94,7 @@ func OpenRaft(config RaftConfig) (*Raft, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	r := &Raft{config: config, path: filepath.Join(config.Dir, raftFile), workers: newWorkers()}
 	if err := r.create(); err != nil {
 		return nil, err
@@ -101,12 +102,14 @@ func OpenRaft(config RaftConfig) (*Raft, error) {
 	if err := r.open(); err != nil {
 		return nil, err
 	}
+
 	if err := r.checkContent(); err != nil {
 		return nil, errors.Join(err, r.abandon())
 	}
 	if err := r.assemble(); err != nil {
 		return nil, errors.Join(err, r.abandon())
 	}
+
 	return r, nil
 }
 
@@ -118,19 +121,24 @@ func (r *Raft) assemble() error {
 	if err != nil {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
+
 	r.ballast = newBallast(filepath.Join(r.config.Dir, ballastFile), r.config.Ballast, r.workers, log)
+
 	r.stable = &guardedStable{
 		inner: checkedStable{r.store}, path: r.path, timeout: r.config.Timeout, ballast: r.ballast, workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
+
 	r.logs = newGuardedLogs(checkedLogs{r.store}, r.config.Timeout, r.workers, log)
 	r.logs.afterWrite = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
+
 	if r.probe, err = openProbe(filepath.Join(r.config.Dir, probeFile), r.config.Timeout, r.workers, log); err != nil {
 		return err
 	}
+
 	r.ballast.prepare()
 	r.recordSize()
 	return nil

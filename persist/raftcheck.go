@@ -45,6 +45,8 @@ func (r *Raft) create() error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("open %s: %w", r.path, err)
 	}
+
+	// Raft would begin a new log behind old snapshots, and the node would vote twice in a term.
 	names, err := snapshotNames(r.config.Dir)
 	if err != nil {
 		return err
@@ -52,8 +54,10 @@ func (r *Raft) create() error {
 	if len(names) > 0 {
 		return corruptError(r.path, errors.New("the file is gone, but there are snapshots"))
 	}
+
 	err = createOnce(r.path, func(temp string) error {
 		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
+
 		if err != nil {
 			return err
 		}
@@ -71,6 +75,7 @@ func (r *Raft) open() error {
 	if err != nil {
 		return r.wrapOpenError(err)
 	}
+
 	err = f.view(checkBuckets)
 	if errors.Is(err, errBroken) {
 		f.abandon()
@@ -80,19 +85,23 @@ func (r *Raft) open() error {
 	if err != nil {
 		return r.wrapOpenError(err)
 	}
+
 	opts := r.boltOptions()
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
 		r.handle, err = os.OpenFile(name, flag, mode)
 		return r.handle, err
 	}
+
 	err = guard(func() (err error) {
 		r.store, err = raftboltdb.New(raftboltdb.Options{Path: r.path, BoltOptions: opts})
 		return err
 	})
+
 	if err != nil && r.handle != nil {
 		// After a panic it is still open; closing it twice is harmless.
 		_ = r.handle.Close()
 	}
+
 	if errors.Is(err, berrors.ErrTimeout) {
 		err = ErrInUse
 	}
@@ -128,10 +137,12 @@ func checkBuckets(tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	logs, conf := tx.Bucket(logsBucket), tx.Bucket(confBucket)
 	if buckets != 2 || logs == nil || conf == nil {
 		return pageError("not the buckets of a Raft log")
 	}
+
 	err = conf.ForEach(func(key, stored []byte) error {
 		_, err := verifyChecksum(key, stored)
 		return err
@@ -139,9 +150,11 @@ func checkBuckets(tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	if have, err := verifyChecksum(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
 		return pageError("format is not %s", formatValue)
 	}
+
 	return logs.ForEach(func(key, value []byte) error {
 		if len(key) != 8 || value == nil {
 			return pageError("a key of %d bytes in the log", len(key))
@@ -173,16 +186,20 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 	if err != nil {
 		return err
 	}
+
 	last, err := logs.LastIndex()
 	if err != nil {
 		return err
 	}
+
 	if last == 0 {
 		return r.checkTerm(at.term)
 	}
+
 	if first > at.index+1 {
 		return pageError("entries %d to %d are missing", at.index+1, first-1)
 	}
+
 	term := uint64(0)
 	for i := first; i <= last; i++ {
 		var l raft.Log
@@ -191,10 +208,12 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 			i = at.index
 			continue
 		}
+
 		if err != nil {
 			// Whatever the error, Raft can't do without the entry.
 			return fmt.Errorf("%w: %w", errChecksum, err)
 		}
+
 		if l.Term < term {
 			return pageError("entry %d is of term %d, behind one of term %d", i, l.Term, term)
 		}
@@ -243,6 +262,7 @@ func snapshotNames(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
 	}
+
 	var names []string
 	for _, e := range entries {
 		if _, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
@@ -268,6 +288,7 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	if err != nil {
 		return newest, err
 	}
+
 	name := ""
 	for _, n := range names {
 		at, _ := parseSnapshotName(n)
@@ -276,9 +297,11 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 			newest, name = at, n
 		}
 	}
+
 	if name == "" {
 		return newest, nil
 	}
+
 	dir := filepath.Join(r.config.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
 		if errors.Is(err, errChecksum) || errors.Is(err, fs.ErrNotExist) {
@@ -297,28 +320,34 @@ type snapshotMeta struct {
 
 func checkSnapshot(dir, name string, at snapshotPosition) error {
 	broken := func(what any) error { return fmt.Errorf("%w: %v", errChecksum, what) }
+
 	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
 		return err
 	}
+
 	var meta snapshotMeta
 	if err := json.Unmarshal(text, &meta); err != nil {
 		return broken(err)
 	}
+
 	if meta.ID != name || meta.Index != at.index || meta.Term != at.term || !utf8.Valid(text) ||
 		meta.Version < raft.SnapshotVersionMin || meta.Version > raft.SnapshotVersionMax {
 		return broken("meta.json does not match the snapshot")
 	}
+
 	f, err := os.Open(filepath.Join(dir, "state.bin"))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+
 	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
 	n, err := io.Copy(sum, f)
 	if err != nil {
 		return err
 	}
+
 	if n != meta.Size || string(sum.Sum(nil)) != string(meta.CRC) {
 		return broken("state.bin does not match meta.json")
 	}

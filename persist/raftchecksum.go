@@ -45,18 +45,22 @@ func (s checkedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err != nil {
 		return fmt.Errorf("read entry %d: %w", index, err)
 	}
+
 	n := len(l.Extensions) - checksumSize
 	if n < 0 || l.Index != index {
 		return fmt.Errorf("%w: entry %d", errChecksum, index)
 	}
+
 	sum := binary.BigEndian.Uint32(l.Extensions[n:])
 	l.Extensions = l.Extensions[:n:n]
 	if n == 0 {
 		l.Extensions = nil
 	}
+
 	if sum != sumEntry(&l) {
 		return fmt.Errorf("%w: entry %d", errChecksum, index)
 	}
+
 	*into = l
 	return nil
 }

@@ -105,6 +105,7 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
 	}
+
 	first := logs[0].Index
 	var removed []*raft.Log // set when the write begins
 	firstInDoubt := func() uint64 {
@@ -113,7 +114,9 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 		}
 		return first
 	}
+
 	forgetRemoved := func() { g.unreplaced = nil } // the store now holds what Raft believes in
+
 	return g.write(&logWrite{
 		firstInDoubt: firstInDoubt, onSuccess: forgetRemoved, onUndone: forgetRemoved,
 		do: func() error {
@@ -176,6 +179,7 @@ func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 	if err != nil || high < last {
 		return nil, err
 	}
+
 	var entries []*raft.Log
 	for i := low; i <= last; i++ {
 		l := new(raft.Log)
@@ -195,9 +199,11 @@ func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
+
 	if err := g.checkWritable(); err != nil {
 		return err
 	}
+
 	select {
 	case g.writing <- struct{}{}:
 	case <-g.workers.closing:
@@ -205,10 +211,13 @@ func (g *guardedLogs) write(w *logWrite) error {
 	case <-timer.C:
 		return errHung
 	}
+
+	// An earlier write may have failed meanwhile.
 	if err := g.checkWritable(); err != nil {
 		<-g.writing
 		return err
 	}
+
 	result := make(chan error, 1)
 	started := g.workers.start(func() {
 		defer func() { <-g.writing }()
@@ -218,16 +227,19 @@ func (g *guardedLogs) write(w *logWrite) error {
 		<-g.writing
 		return ErrClosed
 	}
+
 	select {
 	case err := <-result:
 		return err
 	case <-timer.C:
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if w.done {
 		return w.err
 	}
+
 	w.abandoned = true
 	g.writeErr, g.doubtFrom = errHung, w.firstInDoubt()
 	g.log.Error("the disk hangs: Raft's log can't be written", "after", g.timeout)
@@ -246,6 +258,7 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	if err == nil && g.health.succeed() { // an undo would not prove that there is room
 		g.log.Info("Raft's log is written again")
 	}
+
 	g.mu.Lock()
 	reported := !w.abandoned
 	if reported {
@@ -254,14 +267,19 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 			w.onSuccess()
 		}
 	}
+
+	// !reported
 	if err != nil || !reported {
 		g.writeErr, g.doubtFrom = g.writeErrorAfter(err), w.firstInDoubt()
 	}
+
 	g.mu.Unlock()
+
 	if err == nil && reported || errors.Is(err, errBroken) {
 		result <- err
 		return
 	}
+
 	g.undoUntilDone(w, sync.OnceFunc(func() { result <- err }))
 }
 
@@ -280,12 +298,15 @@ func (g *guardedLogs) writeErrorAfter(err error) error {
 func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := g.runMeasured(w.undo)
+
 		if err == nil {
 			g.mu.Lock()
 			g.writeErr, g.doubtFrom = nil, math.MaxUint64
 			w.onUndone()
+
 			hung := w.abandoned
 			g.mu.Unlock()
+
 			if hung {
 				g.log.Info("the disk responds again: Raft's log can be written")
 			}
@@ -294,6 +315,7 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 			g.writeErr = g.writeErrorAfter(err)
 			g.mu.Unlock()
 		}
+
 		afterTry()
 		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
@@ -329,6 +351,7 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
+
 	l, err := readBounded(g, func() (*raft.Log, error) {
 		l := new(raft.Log) // after a timeout, the caller owns into again
 		return l, g.inner.GetLog(index, l)
@@ -340,6 +363,7 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
+
 	*into = *l
 	return nil
 }
@@ -360,9 +384,12 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		value T
 		err   error
 	}
+
 	var none T
+
 	timer := time.NewTimer(readFactor * g.timeout)
 	defer timer.Stop()
+
 	select {
 	case g.reads <- struct{}{}:
 	case <-g.workers.closing:
@@ -370,6 +397,7 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	case <-timer.C:
 		return none, errHung
 	}
+
 	result := make(chan answer, 1)
 	started := g.workers.start(func() {
 		defer func() { <-g.reads }()
@@ -380,10 +408,12 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		})
 		result <- a
 	})
+
 	if !started {
 		<-g.reads
 		return none, ErrClosed
 	}
+
 	select {
 	case a := <-result:
 		return a.value, a.err

@@ -51,6 +51,7 @@ func (s *guardedStable) write(do func() error) error {
 		return ErrClosed
 	default:
 	}
+
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := s.tryWrite(do)
 		switch {
@@ -63,6 +64,7 @@ func (s *guardedStable) write(do func() error) error {
 		case s.ballast.release():
 			continue
 		}
+
 		if !s.workers.sleep(pause) {
 			<-s.parked
 			return ErrClosed
@@ -150,13 +152,16 @@ func (b *ballast) create() error {
 		}
 		return err
 	}
+
 	if info, err := os.Stat(b.path); err == nil && info.Size() == b.size {
 		b.exists.Store(true)
 		return nil
 	}
+
 	if free, ok := b.freeBytes(filepath.Dir(b.path)); ok && free/scarceFactor < b.size {
 		return errScarce
 	}
+
 	if err := b.fill(); err != nil {
 		return errors.Join(err, os.Remove(b.path))
 	}
@@ -171,6 +176,7 @@ func (b *ballast) fill() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+
 	noise := rand.NewChaCha8([32]byte{})
 	buf := make([]byte, 1<<16)
 	for left := b.size; left > 0; {
@@ -181,6 +187,7 @@ func (b *ballast) fill() (err error) {
 		}
 		left -= n
 	}
+
 	return f.Sync()
 }
 

@@ -13,14 +13,17 @@ func ReplaceFile(name string, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
+
 	_, err = f.Write(content)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
+
 	return os.Rename(f.Name(), name)
 }

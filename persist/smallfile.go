@@ -28,9 +28,11 @@ func (s SmallFile) Read() ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxSmallFile) {
 		err = fmt.Errorf("%w: not a file of at most %d bytes", ErrCorrupt, maxSmallFile)
 	}
+
 	var b []byte
 	if err == nil {
 		b, err = os.ReadFile(s.path)
@@ -38,6 +40,7 @@ func (s SmallFile) Read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", s.path, err)
 	}
+
 	content, ok := wire.CutSum(b)
 	if !ok {
 		return nil, fmt.Errorf("read %s: %w", s.path, ErrCorrupt)
