@@ -41,22 +41,26 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0
 	}
+
 	passed := now - d.since
 	if !d.measured && d.lastAsked == 0 {
 		d.lastAsked = min(initialChecks*max(1, cost), math.MaxInt64/2)
 		return d.lastAsked
 	}
+
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
 		d.rate, d.measured, d.since, d.spent = rate, true, now, 0
 	} else if d.measured {
 		rate = max(rate, d.rate)
 	}
+
 	need := rate * float64(ttl)
 	if need < float64(max(1, cost)) {
 		d.lastAsked = 1
 		return 0
 	}
+
 	bound := float64(maxGrowth * max(d.lastAsked, initialChecks*max(1, cost)/maxGrowth))
 	d.lastAsked = int64(min(math.Ceil(need*slackQuarters/4), bound, math.MaxInt64/16))
 	return d.lastAsked

@@ -59,6 +59,8 @@ func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant
 			buf = append(buf, o)
 		}
 	}
+
+	// The rest of the array would keep grants alive.
 	clear(sh.ended[len(kept):])
 	sh.ended = kept
 	return buf, next
@@ -74,21 +76,26 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 // also forgets subjects that were not used for a while.
 func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
 	ls.alarm.Store(int64(never))
+
 	next := never
 	for i := range ls.shards {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
+
 		for len(sh.queue) > 0 && sh.queue[0].due <= now {
 			ls.expire(sh, sh.queue[0], now)
 		}
 		if len(sh.queue) > 0 {
 			next = min(next, sh.queue[0].due)
 		}
+
 		var due time.Duration
 		buf, due = sh.takeDue(now, buf)
 		next = min(next, due)
+
 		sh.mu.Unlock()
 	}
+
 	ls.setAlarm(next)
 	return buf
 }

@@ -146,17 +146,21 @@ func (le *lease) noteModes(ops []counters.Op) {
 func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
+
 		took := op.Cost
 		if op.Mode == counters.PeekMode {
 			took = 0
 		}
+
 		le.grants[0].parts[i].left -= took
 		l.demand.record(op.Cost)
+
 		d := ageDecision(l.lastDecision, now-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay, d.MoreAfter = true, 0, 0, 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
 		}
+
 		share := max(0, op.Limit.Capacity()+d.Loaned)
 		d.Remaining = min(d.Remaining, share)
 		d.Used = share - d.Remaining
@@ -165,8 +169,10 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		if op.Limit.Kind == algorithms.FixedWindow {
 			d.MoreAfter = d.ResetAfter
 		}
+
 		op.Decision, op.Full = d, false
 	}
+
 	le.lastUsed = now
 }
 
@@ -209,6 +215,7 @@ func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	if now >= r.until || len(r.ops) != len(ops) {
 		return false
 	}
+
 	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
 	for i := range ops {
 		refuses := r.refuses(i, now, ops[i].Cost)
@@ -217,9 +224,11 @@ func (r *refusal) answer(now time.Duration, ops []counters.Op) bool {
 		}
 		anyRefuses = anyRefuses || refuses
 	}
+
 	if !anyRefuses {
 		return false
 	}
+
 	for i := range ops {
 		d := ageDecision(r.ops[i].decision, now-r.at)
 		switch {

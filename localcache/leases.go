@@ -141,11 +141,14 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	for le := sh.leases[key.Subject]; le != nil; le = le.nextSet {
 		sets++
 	}
+
 	if len(sh.queue) >= bound || sets >= maxSets || key.IsInline() && sh.inline >= bound/2 {
 		return nil
 	}
+
 	le := &lease{subject: key.Subject, nextSet: sh.leases[key.Subject], index: -1}
 	le.reset(ops)
+
 	sh.leases[key.Subject] = le
 	if le.isInline() {
 		sh.inline++
@@ -159,6 +162,7 @@ func (sh *leaseShard) removeLease(le *lease) {
 	if le.isInline() {
 		sh.inline--
 	}
+
 	before := sh.leases[le.subject]
 	switch {
 	case before != le:
@@ -181,18 +185,23 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	if le == nil {
 		return Unknown, Receipt{}
 	}
+
+	// Another owner, or other limits: what the lease holds does not answer this check.
 	if le.source.Owner != owner || !le.matches(ops) {
 		ls.endAll(sh, le, now)
 		le.refused = refusal{}
 		return Unknown, Receipt{}
 	}
+
 	for i := range ops {
 		le.limits[i].limit = ops[i].Limit // so that older rules can be freed
 	}
 	le.noteModes(ops)
+
 	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
 		ls.endFirst(sh, le, now)
 	}
+
 	if le.covers(0, ops) && now < le.grants[0].until {
 		le.spend(now, ops)
 		r := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
@@ -201,6 +210,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		}
 		return Spent, r
 	}
+
 	if le.refused.answer(now, ops) {
 		for i := range ops {
 			le.limits[i].demand.record(ops[i].Cost)
@@ -210,6 +220,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		le.pressure.record(now, le.terms.TTL)
 		return Refused, Receipt{Until: le.refused.until}
 	}
+
 	return Unknown, Receipt{}
 }
 
@@ -237,8 +248,10 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 	if ls.disabled.Load() || t.None() {
 		return LeaseRequest{}, false
 	}
+
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
+
 	if le == nil {
 		if le = sh.addLease(ops, ls.perShard); le == nil {
 			return LeaseRequest{}, false
@@ -247,16 +260,20 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 		ls.endAll(sh, le, now)
 		le.reset(ops)
 	}
+
 	le.noteModes(ops)
 	le.lastUsed, le.terms, le.keepFor = now, t, max(keepTTLs*t.TTL, minKeepFor)
+
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
 		le.source, le.lastGrant = Source{Owner: owner}, 0
 	}
+
 	if t.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		ls.schedule(sh, le)
 		return LeaseRequest{}, false
 	}
+
 	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, LastGrant: le.lastGrant, Want: make([]int64, len(ops))}
 	wanted := false
 	for i := range ops {
@@ -266,6 +283,7 @@ func (ls *Leases) Request(now time.Duration, owner ring.NodeID, t Terms, ops []c
 		request.Want[i] = d.estimate(now, t.TTL, ops[i].Cost)
 		wanted = wanted || request.Want[i] > 0
 	}
+
 	request.Held = le.reportHeld()
 	ls.schedule(sh, le)
 	return request, wanted
@@ -291,16 +309,20 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 	if le != nil && renewal {
 		le.renewingUntil = 0
 	}
+
+	// le.source
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
 			ls.returnUnused(sh, sent, now, from, ops, &g)
 		}
 		return
 	}
+
 	if le.source != from {
 		ls.endAll(sh, le, now) // its grants are from another process or lineage
 		le.source, le.lastGrant = from, 0
 	}
+
 	le.decisionAt = now
 	for i := range ops {
 		l := &le.limits[i]
@@ -309,12 +331,15 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 			l.lastDecision.Remaining = max(0, l.lastDecision.Remaining-g.Amounts[i])
 		}
 	}
+
 	le.refused = le.predictRefusal(sent, ops)
+
 	if g.ID != 0 {
 		ls.addGrant(sh, le, sent, now, from, ops, &g)
 	} else if renewal && len(le.grants) > 0 {
 		le.nextRenewal = now + (le.grants[0].until-now)/4 // the owner has nothing to grant now
 	}
+
 	ls.schedule(sh, le)
 }
 
@@ -327,8 +352,10 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, now time.Duration, f
 		ls.returnUnused(sh, sent, now, from, ops, g)
 		return
 	}
+
 	le.lastGrant = g.ID
 	ls.grantCount.Add(1)
+
 	n := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
 		n.parts[i] = balance{left: amount, size: amount, window: g.Windows[i]}
@@ -356,7 +383,9 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 	if le == nil || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
+
 	le.pressure.record(now, ttl)
+
 	r := refusal{at: now, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		d := ops[i].Decision
@@ -364,18 +393,22 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 		if d.Allowed {
 			continue
 		}
+
 		if ops[i].Full {
 			return
 		}
+
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
 			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(now, le.terms, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
+
 		r.ops[i].decision = d
 		r.ops[i].until = now + wait
 		r.until = max(r.until, now+wait)
 	}
+
 	if r.until > now {
 		le.refused = r
 	}

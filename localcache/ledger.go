@@ -112,6 +112,7 @@ func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
 func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 	var others [maxSets]uint64
 	n := 0
+
 	for i := range s.grants {
 		other := s.grants[i].set
 		if other == set {
@@ -122,6 +123,7 @@ func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 			n++
 		}
 	}
+
 	return n < maxSets
 }
 
@@ -129,23 +131,28 @@ func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 // returned ID is zero if nothing is granted.
 func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
+
 	sh, s := ll.lock(key.Subject)
 	defer sh.mu.Unlock()
+
 	if s != nil {
 		ll.acceptReport(s, now, set, r)
 	} else {
 		ll.sweep(sh, now)
 	}
+
 	switch {
 	case s == nil && (len(sh.subjects) >= ll.perShard || key.IsInline() && sh.inline >= ll.perShard/2):
 		return 0, nil
 	case s != nil && (len(s.grants) >= maxGrantsPerSubject || !s.hasRoomForSet(set)):
 		return 0, nil
 	}
+
 	ops := s.sizeGrant(r)
 	if ops == nil || !take(ops) {
 		return 0, nil
 	}
+
 	if s == nil {
 		s = &ledgerSubject{inline: key.IsInline()}
 		sh.subjects[key.Subject] = s
@@ -153,11 +160,13 @@ func (ll *LeaseLedger) Grant(now time.Duration, r *GrantRequest, take func(ops [
 			sh.inline++
 		}
 	}
+
 	g := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: now + r.Lease.Terms.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		g.parts, amounts = append(g.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost}), append(amounts, cost)
 	}
+
 	s.grants = append(s.grants, g)
 	ll.outstanding.Add(1)
 	s.until = max(s.until, g.until)
@@ -171,15 +180,20 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uin
 	before := len(s.grants)
 	s.grants = slices.DeleteFunc(s.grants, func(g ledgerGrant) bool { return now >= g.until || g.lineage != r.Lineage })
 	ll.outstanding.Add(int64(len(s.grants) - before))
+
 	for i := range s.grants {
 		g := &s.grants[i]
 		if !r.SameIncarnation || g.holder != r.Holder || g.set != set || g.id > r.Lease.LastGrant {
 			continue
 		}
+
+		// A grant that the holder no longer reports is spent, or ends soon by the answer that
+		// brings it.
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == g.id })
 		if held < 0 {
 			g.until = min(g.until, now+returnGrace)
 		}
+
 		for j := range g.parts {
 			if p := &g.parts[j]; held < 0 {
 				p.spendable = 0
@@ -194,17 +208,21 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, now time.Duration, set uin
 // nothing.
 func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
+
 	wanted, terms := false, r.Lease.Terms
 	terms.Nodes = r.Nodes
+
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
 		input := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
+
 		s.forEachPart(op.Key.Counter, func(g *ledgerGrant, p *ledgerPart) {
 			input.Out = addCapped(input.Out, p.spendable)
 			if g.holder == r.Holder {
 				input.HolderOut = addCapped(input.HolderOut, p.spendable)
 			}
 		})
+
 		if input.Want > 0 {
 			if op.Cost = Size(input, terms); op.Cost == 0 {
 				return nil
@@ -213,6 +231,7 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 		}
 		ops = append(ops, op)
 	}
+
 	if !wanted {
 		return nil
 	}
@@ -244,32 +263,38 @@ func (ll *LeaseLedger) Return(
 	if s == nil {
 		return false
 	}
+
 	index := slices.IndexFunc(s.grants, func(g ledgerGrant) bool { return g.id == id && g.lineage == lineage })
 	if index < 0 {
 		return false
 	}
+
 	g := s.grants[index]
 	s.grants = slices.Delete(s.grants, index, index+1)
 	ll.outstanding.Add(-1)
 	if now >= g.until {
 		return false
 	}
+
 	kept := false
 	for i := range ops {
 		part := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == ops[i].Key.Counter })
 		if part < 0 {
 			continue
 		}
+
 		cost := min(ops[i].Cost, g.parts[part].unreturned)
 		if cost <= 0 {
 			continue
 		}
+
 		if give(i, cost) {
 			g.parts[part].unreturned -= cost
 		} else {
 			kept = true
 		}
 	}
+
 	if kept {
 		s.grants = append(s.grants, g)
 		ll.outstanding.Add(1)
@@ -306,6 +331,7 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
 	if now < sh.nextSweep {
 		return
 	}
+
 	next := never
 	for subject, s := range sh.subjects {
 		if s.until <= now {
@@ -318,5 +344,6 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, now time.Duration) {
 			next = min(next, s.until)
 		}
 	}
+
 	sh.nextSweep = max(next, now+returnGrace)
 }

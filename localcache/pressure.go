@@ -57,17 +57,21 @@ func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.terms.TTL) {
 		return refusal{}
 	}
+
 	r := refusal{at: sent}
 	for i := range ops {
 		l := &le.limits[i]
 		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
+
 		if pause := le.pressure.backOff(sent, le.terms, ops[i].Limit, ops[i].Cost); pause > 0 {
 			o.decision.Allowed, o.decision.RetryAfter = false, pause
 			o.until = sent + pause
 		}
+
 		r.until = max(r.until, o.until)
 		r.ops = append(r.ops, o)
 	}
+
 	if r.until == 0 {
 		return refusal{}
 	}

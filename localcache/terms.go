@@ -37,7 +37,9 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
 		return Terms{}
 	}
+
 	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
+
 	auto := MaxTTL
 	for _, l := range limits {
 		if !canBeLeased(&l.Limit) {
@@ -46,6 +48,7 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 		t.TooSmall = t.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
+
 	t.TTL = cmp.Or(t.TTL, auto)
 	return t
 }

@@ -81,12 +81,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Self.ID.IsZero() {
 		return c, fmt.Errorf("%w: Self.ID is zero", ErrConfig)
 	}
+
 	if c.Keyring != nil && len(c.Keyring.GetKeys()) == 0 {
 		return c, fmt.Errorf("%w: Keyring has no keys, so nothing would be encrypted", ErrConfig)
 	}
+
 	if c.Port < 0 || c.Port > 65535 || (c.Port == 0 && c.Transport != nil) {
 		return c, fmt.Errorf("%w: Port is %d, not a port", ErrConfig, c.Port)
 	}
+
 	c.BindAddr = cmp.Or(c.BindAddr, "0.0.0.0")
 	bind, err := netip.ParseAddr(c.BindAddr)
 	if err != nil {
@@ -99,6 +102,7 @@ func (c Config) withDefaults() (Config, error) {
 	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
 		return c, fmt.Errorf("%w: Advertise is %q, not an IP that other nodes could use", ErrConfig, c.Advertise)
 	}
+
 	if len(c.Join) > maxSeeds {
 		return c, fmt.Errorf("%w: Join has %d seeds, more than %d", ErrConfig, len(c.Join), maxSeeds)
 	}
@@ -110,12 +114,14 @@ func (c Config) withDefaults() (Config, error) {
 		}
 		seeds = append(seeds, at)
 	}
+
 	c.seeds = seeds
 	if c.Lookup == nil {
 		c.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
+
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.fillTimes()
 	return c, nil
@@ -194,6 +200,7 @@ func parseSeed(s string, defaultPort int) (seed, error) {
 			return seed{}, fmt.Errorf("%w: Join must list host[:port], not %q", ErrConfig, s)
 		}
 	}
+
 	n, err := strconv.ParseUint(port, 10, 16)
 	if host == "" || err != nil {
 		return seed{}, fmt.Errorf("%w: Join must list host[:port], not %q", ErrConfig, s)

@@ -38,15 +38,18 @@ func parseMember(n *memberlist.Node) (Member, error) {
 	if err != nil || id.String() != n.Name || id.IsZero() {
 		return Member{}, fmt.Errorf("%w: the name is not a node ID", ErrMetadata)
 	}
+
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	ip = ip.Unmap()
 	if !ok || !(ip.IsGlobalUnicast() || ip.IsLoopback() || ip.IsLinkLocalUnicast()) || n.Port == 0 {
 		return Member{}, fmt.Errorf("%w: the address is not a node's IP, or has no port", ErrMetadata)
 	}
+
 	m, err := parseMetadata(n.Meta)
 	if err != nil {
 		return Member{}, err
 	}
+
 	m.ID, m.Address, m.GossipPort = id, ip.String(), int(n.Port)
 	return m, nil
 }
@@ -54,6 +57,7 @@ func parseMember(n *memberlist.Node) (Member, error) {
 // checkMember returns an error with the reason why m can't be in one pool with self, or nil if it can.
 func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
+
 	if c.WAN {
 		switch {
 		case m.Cluster == none || self.Cluster == none: // not known yet
@@ -107,13 +111,16 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == e.name {
 		return nil // this node, or another one with its ID: see NotifyConflict
 	}
+
 	m, err := e.admit(n)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	known := e.table.entries[m.ID]
 	if err == nil && known == nil && (e.table.isFull() || !e.table.admitNewcomer(time.Now())) {
 		err = ErrTooMany
 	}
+
 	if err != nil {
 		// It may have been a member until it, or this node, joined another cluster. If a process at another address merely
 		// claims a member's ID, the member stays.
@@ -124,6 +131,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		e.logRefusal(n, m, err)
 		return err
 	}
+
 	if m.State == Left { // memberlist drops this as stale if the message that the node is dead has overtaken it
 		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
@@ -139,13 +147,16 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 			e.recordTwin(n)
 			continue
 		}
+
 		if n.State != memberlist.StateAlive {
 			continue
 		}
+
 		m, err := e.admit(n)
 		if err == nil {
 			return nil
 		}
+
 		e.mu.Lock()
 		e.logRefusal(n, m, err)
 		e.mu.Unlock()
@@ -160,12 +171,15 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 		e.recordTwin(other)
 		return
 	}
+
 	m, _ := parseMember(other) // an error is harmless: ID and boot only identify the log line
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if !e.twins.persist(other.Name, time.Now()) {
 		return
 	}
+
 	e.logOnce(eventKey{text: "two processes have the same node ID, and both answer: a copied data directory? The one that was there " +
 		"first stays, the other one is refused", id: m.ID, boot: m.Boot, name: other.Name},
 		slog.LevelError, "name", m.Name, "id", other.Name, "stays", existing.Address(), "refused", other.Address())
@@ -198,14 +212,17 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 	address := n.Address()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
 		return // this process, or its earlier run at the same address
 	}
+
 	g.lastTwin = time.Now()
 	if !g.twins.persist(n.Name, g.lastTwin) {
 		return
 	}
+
 	g.logOnce(eventKey{text: "another process has this node's ID: a copied data directory? The others refuse the one that came later",
 		name: address}, slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
@@ -221,10 +238,12 @@ func (e events) put(n *memberlist.Node) {
 	if n.Name == e.name {
 		return
 	}
+
 	m, err := parseMember(n)
 	if err != nil {
 		return // NotifyAlive has logged it
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var before *Member
@@ -232,11 +251,13 @@ func (e events) put(n *memberlist.Node) {
 		copied := known.Member
 		before = &copied
 	}
+
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
 	if e.config.checkMember(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
 		e.table.exclude(e.table.entries[m.ID])
 	}
+
 	e.logChange(before, &m)
 	wake.Signal(e.changed)
 }

@@ -162,8 +162,10 @@ func (g *Gossip) Update(change func(*Member)) error {
 	if g.closed {
 		return ErrClosed
 	}
+
 	next := g.self
 	change(&next)
+
 	fixed := next
 	fixed.Cluster, fixed.BootstrapExpect, fixed.RaftEmpty, fixed.SettingsVersion = g.self.Cluster, g.self.BootstrapExpect, g.self.RaftEmpty, g.self.SettingsVersion
 	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
@@ -171,22 +173,26 @@ func (g *Gossip) Update(change func(*Member)) error {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+
 			"change during a run", ErrConfig)
 	}
+
 	if next == g.self {
 		return nil
 	}
 	if g.self.State == Left {
 		return fmt.Errorf("%w: this node has left", ErrClosed)
 	}
+
 	metadata, err := appendMetadata(nil, next)
 	if err != nil {
 		return err
 	}
+
 	g.self, g.metadata, g.dirty = next, metadata, true
 	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
 		if g.config.checkMember(next, e.Member) != nil {
 			g.table.exclude(e)
 		}
 	}
+
 	wake.Signal(g.wake)
 	wake.Signal(g.changed)
 	return nil
@@ -210,6 +216,7 @@ func (g *Gossip) hasRecentTwin(now time.Time) bool {
 func (g *Gossip) announceChanges() {
 	tick := time.NewTicker(announceInterval)
 	defer tick.Stop()
+
 	for {
 		periodic := false
 		select {
@@ -219,12 +226,14 @@ func (g *Gossip) announceChanges() {
 			periodic = true
 		case <-g.wake:
 		}
+
 		g.mu.Lock()
 		// Other nodes refuse this process while they take its earlier run, at another address, for alive. This node can't
 		// see when that ends, so it repeats the announcement.
 		due := g.dirty || (periodic && g.hasRecentTwin(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
+
 		if due {
 			g.announce(announceWait)
 		}
@@ -248,6 +257,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return ErrClosed
 	}
+
 	next := g.self
 	next.State = Left
 	metadata, err := appendMetadata(nil, next)
@@ -257,11 +267,14 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	}
 	// The other nodes refuse this process, so it must not announce that the one they know leaves.
 	silent := g.hasRecentTwin(time.Now())
+
 	g.self, g.metadata = next, metadata
 	wake.Signal(g.changed)
+
 	done := make(chan error, 1)
 	g.wg.Go(func() { done <- g.leave(silent) })
 	g.mu.Unlock()
+
 	select {
 	case err := <-done:
 		return err
@@ -274,16 +287,19 @@ func (g *Gossip) leave(silent bool) error {
 	if silent {
 		return nil
 	}
+
 	g.announce(leaveWait)
 	select { // let other nodes spread this first: a later message, that the node is gone, would replace it
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
+
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
 	if g.shutDown {
 		return ErrClosed
 	}
+
 	if err := g.list.Leave(leaveWait); err != nil {
 		return fmt.Errorf("leave gossip: %w", err)
 	}

@@ -95,22 +95,26 @@ func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
 	}
+
 	b, ours := bytes.CutPrefix(b, in.labelHeader())
 	if !ours {
 		return nil, errOtherPool
 	}
+
 	if in.keys != nil {
 		var err error
 		if b, err = in.decrypt(b, []byte(in.label)); err != nil {
 			return nil, err
 		}
 	}
+
 	if len(b) >= crcHeader && b[0] == crcMsg {
 		if binary.BigEndian.Uint32(b[1:]) != crc32.ChecksumIEEE(b[crcHeader:]) {
 			return nil, errChecksum
 		}
 		b = b[crcHeader:]
 	}
+
 	if err := in.inspectMessage(b, from, outermost); err != nil {
 		return nil, err
 	}
@@ -124,6 +128,7 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
 		return nil, errNotEncrypted
 	}
+
 	for _, key := range in.keys() {
 		block, err := aes.NewCipher(key)
 		if err != nil {
@@ -133,6 +138,7 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 		if err != nil {
 			continue
 		}
+
 		if plain, err := gcm.Open(nil, b[1:1+nonceSize], b[1+nonceSize:], additional); err == nil {
 			return plain, nil
 		}
@@ -153,6 +159,7 @@ func (in *inspector) inspectMessage(b []byte, from net.Addr, at nesting) error {
 	if len(b) == 0 {
 		return errCutShort
 	}
+
 	d := &decoder{buf: b, pos: 1}
 	var err error
 	switch b[0] {
@@ -178,6 +185,7 @@ func (in *inspector) inspectMessage(b []byte, from net.Addr, at nesting) error {
 	default:
 		return errWrongKind
 	}
+
 	if err == nil && d.pos != len(b) {
 		err = errMalformed
 	}
@@ -190,6 +198,7 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
 	}
+
 	lengths, rest := b[1:1+2*int(b[0])], b[1+2*int(b[0]):]
 	for ; len(lengths) > 0; lengths = lengths[2:] {
 		n := int(binary.BigEndian.Uint16(lengths))
@@ -201,6 +210,7 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 		}
 		rest = rest[n:]
 	}
+
 	if len(rest) > 0 {
 		return errMalformed
 	}
@@ -215,15 +225,18 @@ func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 		fields = append(fields, field{name: "Target", kind: address, dest: &target},
 			field{name: "Port", kind: number, max: math.MaxUint16, dest: &targetPort}, field{name: "Nack", kind: boolean})
 	}
+
 	if err := d.decodeMap(fields); err != nil {
 		return err
 	}
 	if kind == indirectPingMsg && !in.reachable(addrPort(target, targetPort)) {
 		return errDestination
 	}
+
 	if source.bytes == nil || sourcePort.number == 0 {
 		return nil // the answer goes back to the sender's address
 	}
+
 	back := addrPort(source, sourcePort)
 	if u, ok := from.(*net.UDPAddr); ok {
 		origin := u.AddrPort()
@@ -231,6 +244,7 @@ func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 			return nil
 		}
 	}
+
 	if !in.reachable(back) {
 		return errDestination
 	}
@@ -256,6 +270,7 @@ func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) er
 			return nil, errOtherPool
 		}
 	}
+
 	start := d.pos
 	if in.keys != nil {
 		plain, err := in.decryptStream(d)
@@ -264,6 +279,7 @@ func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) er
 		}
 		d, start = &decoder{buf: plain}, 0
 	}
+
 	kind, err := d.byte()
 	if err != nil {
 		return nil, err
@@ -271,6 +287,7 @@ func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) er
 	if err := in.inspectStreamBody(d, kind, dir); err != nil {
 		return nil, err
 	}
+
 	if in.keys != nil && d.pos != len(d.buf) {
 		return nil, errMalformed
 	}
@@ -286,15 +303,18 @@ func (in *inspector) decryptStream(d *decoder) ([]byte, error) {
 	if head[0] != encryptMsg {
 		return nil, errNotEncrypted
 	}
+
 	size := binary.BigEndian.Uint32(head[1:])
 	if size > maxStream {
 		return nil, errTooLarge
 	}
+
 	additional := append(append([]byte(nil), head...), in.label...)
 	sealed, err := d.take(int(size))
 	if err != nil {
 		return nil, err
 	}
+
 	if err := d.reserve(cap(d.buf) + len(sealed)); err != nil {
 		return nil, err
 	}
@@ -331,11 +351,13 @@ func inspectPushPull(d *decoder) error {
 	if err != nil {
 		return err
 	}
+
 	for range nodes.number {
 		if err := d.decodeMap(stateFields); err != nil {
 			return err
 		}
 	}
+
 	_, err = d.take(int(length.number))
 	return err
 }

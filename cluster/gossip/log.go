@@ -30,12 +30,14 @@ func (l *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 	if t, ok := l.when[key]; ok && now.Sub(t) < l.every {
 		return false
 	}
+
 	if len(l.when) >= maxLogged {
 		maps.DeleteFunc(l.when, func(_ K, t time.Time) bool { return now.Sub(t) >= l.every })
 		if len(l.when) >= maxLogged {
 			return false
 		}
 	}
+
 	if l.when == nil {
 		l.when = make(map[K]time.Time)
 	}
@@ -88,19 +90,23 @@ func (a *adapter) Write(line []byte) (int, error) {
 			level = slog.LevelWarn
 		}
 	}
+
 	text = strings.TrimPrefix(text, "memberlist: ")
 	for _, own := range quietPrefixes {
 		if strings.HasPrefix(text, own) {
 			level = slog.LevelDebug
 		}
 	}
+
 	if strings.Contains(text, net.ErrClosed.Error()) {
 		level = slog.LevelDebug // this node has closed the connection itself
 	}
+
 	ctx := context.Background()
 	if level > slog.LevelDebug && !a.isNew(text) {
 		level = slog.LevelDebug
 	}
+
 	a.logger.Log(ctx, level, text, "by", "memberlist")
 	return len(line), nil
 }

@@ -50,6 +50,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if err := checkTexts(m); err != nil {
 		return nil, err
 	}
+
 	var flags byte
 	if m.RaftEmpty {
 		flags |= flagEmpty
@@ -57,6 +58,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.State == Left {
 		flags |= flagLeaving
 	}
+
 	b = append(b, metadataFormat, flags, m.SettingsVersion)
 	b = binary.BigEndian.AppendUint64(b, m.Boot)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.PeerPort))
@@ -65,6 +67,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	for _, s := range []string{m.Name, m.Region, m.Zone} {
 		b = wire.AppendShortText(b, s)
 	}
+
 	if m.Members > 0 {
 		b = binary.BigEndian.AppendUint16(append(b, extensionMembers, 2), uint16(m.Members))
 	}
@@ -74,6 +77,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.Level > 0 {
 		b = binary.BigEndian.AppendUint32(append(b, extensionLevel, 4), m.Level)
 	}
+
 	if len(b) > maxMetadata {
 		return nil, fmt.Errorf("%w: %d bytes, more than %d: names are too long", ErrMetadata, len(b), maxMetadata)
 	}
@@ -85,19 +89,23 @@ func parseMetadata(b []byte) (Member, error) {
 	if len(b) > maxMetadata {
 		return Member{}, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
 	}
+
 	d := wire.NewDecoder(b)
 	format, flags := d.Byte(), d.Byte()
 	if format != metadataFormat || flags&^(flagEmpty|flagLeaving) != 0 {
 		d.Failf("unknown format %d, or unknown flags %#x", format, flags)
 	}
+
 	m := Member{
 		SettingsVersion: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), BootstrapExpect: int(d.BigUint16()), RaftEmpty: flags&flagEmpty != 0,
 	}
 	if flags&flagLeaving != 0 {
 		m.State = Left
 	}
+
 	d.Fill(m.Cluster[:])
 	m.Name, m.Region, m.Zone = d.ShortText(maxName), d.ShortText(maxRegion), d.ShortText(maxZone)
+
 	for d.More() {
 		tag := d.Byte()
 		value := wire.NewDecoder(d.Bytes(int(d.Byte())))
@@ -114,6 +122,7 @@ func parseMetadata(b []byte) (Member, error) {
 			}
 		}
 	}
+
 	err := d.Done("metadata")
 	if err == nil {
 		err = checkTexts(m)
@@ -129,6 +138,7 @@ func checkTexts(m Member) error {
 	if m.Name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrMetadata)
 	}
+
 	for _, t := range []struct {
 		what, text string
 		max        int
@@ -136,9 +146,11 @@ func checkTexts(m Member) error {
 		if len(t.text) > t.max {
 			return fmt.Errorf("%w: the %s has %d bytes, more than %d", ErrMetadata, t.what, len(t.text), t.max)
 		}
+
 		if !utf8.ValidString(t.text) {
 			return fmt.Errorf("%w: the %s is not UTF-8", ErrMetadata, t.what)
 		}
+
 		for _, r := range t.text {
 			if !unicode.IsPrint(r) {
 				return fmt.Errorf("%w: the %s has the unprintable character %U", ErrMetadata, t.what, r)

@@ -37,8 +37,10 @@ func (d *decoder) fill(n int) error {
 			}
 			d.buf = slices.Grow(d.buf, more)
 		}
+
 		k, err := d.in.Read(d.buf[len(d.buf):cap(d.buf)])
 		d.buf = d.buf[:len(d.buf)+k]
+
 		switch {
 		case err == nil || len(d.buf)-d.pos >= n:
 		case err == io.EOF && len(d.buf) > 0:
@@ -84,6 +86,7 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 	if err != nil {
 		return v, err
 	}
+
 	size, n := 0, uint64(0)
 	switch v.kind = text; {
 	case lead < 0x80:
@@ -102,9 +105,11 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 	default:
 		return v, errMalformed
 	}
+
 	if size > 0 {
 		n, err = d.bigEndian(size)
 	}
+
 	switch negative := lead >= 0xd0 && lead <= 0xd3 && n>>(8*size-1) != 0; {
 	case err != nil:
 	case negative, v.kind == text && n > most:
@@ -156,9 +161,11 @@ func (d *decoder) decodeMap(fields []field) error {
 	if err != nil {
 		return err
 	}
+
 	if lead&0xf0 != 0x80 {
 		return errMalformed
 	}
+
 	var seen uint32
 	for range lead & maxFields {
 		key, err := d.scalar(maxKey)
@@ -169,6 +176,7 @@ func (d *decoder) decodeMap(fields []field) error {
 		if err != nil {
 			return err
 		}
+
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(key.bytes) })
 		switch {
 		case key.kind != text, i >= 0 && (seen&(1<<i) != 0 || !fields[i].accepts(v)):
@@ -180,6 +188,7 @@ func (d *decoder) decodeMap(fields []field) error {
 			}
 		}
 	}
+
 	for i, f := range fields {
 		if seen&(1<<i) != 0 {
 			continue

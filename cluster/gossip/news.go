@@ -65,11 +65,13 @@ func (e events) MergeRemoteState(b []byte, _ bool) {
 		e.config.Logger.Debug("malformed state with a list of members", "error", err)
 		return
 	}
+
 	e.mu.Lock()
 	for _, d := range departures {
 		e.handleDeparture(d)
 	}
 	e.mu.Unlock()
+
 	if len(news) > 0 {
 		e.NotifyMsg(news)
 	}

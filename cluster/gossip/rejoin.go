@@ -57,16 +57,19 @@ func (g *Gossip) AddAddresses(addresses []string) {
 	if g.closed {
 		return
 	}
+
 	known := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
 	for _, e := range g.table.entries {
 		known[e.gossipAddress()] = true
 	}
+
 	before := len(g.remembered)
 	for _, s := range addresses {
 		if at, ok := parseAddress(s); ok && !known[at] && len(g.remembered) < maxRemembered {
 			g.remembered[at] = time.Now()
 		}
 	}
+
 	if len(g.remembered) > before {
 		wake.Signal(g.addressesAdded)
 	}
@@ -77,6 +80,7 @@ func (g *Gossip) AddAddresses(addresses []string) {
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	var alive, rest []netip.AddrPort
 	for _, e := range g.table.entries {
 		switch at := e.gossipAddress(); {
@@ -87,9 +91,11 @@ func (g *Gossip) Addresses() []string {
 			rest = append(rest, at)
 		}
 	}
+
 	rest = slices.AppendSeq(rest, maps.Keys(g.remembered))
 	slices.SortFunc(alive, netip.AddrPort.Compare)
 	slices.SortFunc(rest, netip.AddrPort.Compare)
+
 	all, named := []string{}, map[netip.AddrPort]bool{}
 	for _, at := range slices.Concat(alive, rest) {
 		if len(all) < maxRemembered && !named[at] {
@@ -109,13 +115,16 @@ func (g *Gossip) rejoin() {
 		if round < len(firstRounds) {
 			pause, extraLive = min(pause, firstRounds[round]), 1
 		}
+
 		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronise
+
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-time.After(pause):
 		case <-g.addressesAdded:
 		}
+
 		g.joinTargets(extraLive, failing)
 	}
 }
@@ -125,9 +134,11 @@ func (g *Gossip) rejoin() {
 func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
+
 	targets := g.targets(ctx, extraLive)
 	errs := make([]error, len(targets))
 	slots := make(chan struct{}, joinsAtOnce)
+
 	var joins sync.WaitGroup
 	for i, at := range targets {
 		select {
@@ -140,10 +151,13 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 			})
 		}
 	}
+
 	joins.Wait()
+
 	if len(failing) > maxFailing {
 		clear(failing)
 	}
+
 	g.noteRejections(targets, errs)
 	for i, at := range targets {
 		switch err := errs[i]; {
@@ -202,12 +216,15 @@ func reason(err error) error {
 func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.namedCount, g.seedAddresses = max(1, countNamed(lists, g.self.gossipAddress())), lists
+
 	if g.self.State == Left {
 		return nil
 	}
+
 	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or already chosen
 	var met []netip.AddrPort
 	for _, e := range g.table.entries {
@@ -216,6 +233,7 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 			met = append(met, at)
 		}
 	}
+
 	choose := func(from []netip.AddrPort, most int) (chosen []netip.AddrPort) {
 		rand.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
 		for _, at := range from {
@@ -226,6 +244,7 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 		}
 		return chosen
 	}
+
 	targets := choose(found, maxSeedJoins)
 	var others []netip.AddrPort
 	for _, e := range g.table.entries {
@@ -233,6 +252,7 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 			others = append(others, at)
 		}
 	}
+
 	now := time.Now()
 	for at, since := range g.remembered {
 		if now.Sub(since) > rememberFor {
@@ -241,6 +261,7 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 			others = append(others, at)
 		}
 	}
+
 	targets = append(targets, choose(others, maxMemberJoins)...)
 	rand.Shuffle(len(met), func(i, j int) { met[i], met[j] = met[j], met[i] })
 	return append(targets, met[:min(extraLive, len(met))]...)
@@ -251,6 +272,7 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
+
 	for _, list := range seeds {
 		var fresh [2]int // IPv4, IPv6
 		for _, at := range list {
@@ -263,9 +285,11 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 				}
 			}
 		}
+
 		if len(list) == 0 {
 			fresh[0] = 1
 		}
+
 		n += max(fresh[0], fresh[1])
 	}
 	return n
@@ -282,12 +306,14 @@ func (g *Gossip) NamedNodes() int {
 func (g *Gossip) MissingSeeds() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	there := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
 	for _, e := range g.table.entries {
 		if e.State == Alive && !e.hidden {
 			there[e.gossipAddress()] = true
 		}
 	}
+
 	for i, list := range g.seedAddresses {
 		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return there[at] }) {
 			missing = append(missing, g.config.Join[i])
@@ -300,6 +326,7 @@ func (g *Gossip) MissingSeeds() (missing []string) {
 func (g *Gossip) resolveSeeds(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
+
 	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
 	for i, s := range g.config.seeds {
@@ -308,6 +335,7 @@ func (g *Gossip) resolveSeeds(ctx context.Context) [][]netip.AddrPort {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue
 		}
+
 		lookups.Go(func() {
 			ips, err := g.config.Lookup(ctx, s.host)
 			if err != nil {
@@ -318,6 +346,7 @@ func (g *Gossip) resolveSeeds(ctx context.Context) [][]netip.AddrPort {
 			}
 		})
 	}
+
 	lookups.Wait()
 	return found
 }

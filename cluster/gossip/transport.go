@@ -57,6 +57,7 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	if c.Port == 0 {
 		tries = bindTries // a port that is free for TCP may be taken for UDP
 	}
+
 	var last error
 	for try := 0; try < tries; try++ {
 		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
@@ -67,6 +68,7 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 			ctx, end := context.WithCancel(context.Background())
 			return sockets{t, ctx, end}, nil
 		}
+
 		last = err
 		if c.AnyPort && c.Port != 0 {
 			c.Port, tries = 0, bindTries
@@ -107,6 +109,7 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 		done:      make(chan struct{}),
 		open:      make(map[*conn]struct{}),
 	}
+
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	go w.forward()
 	return w
@@ -116,6 +119,7 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 // transport waits until all are received from its channels.
 func (t *transport) forward() {
 	defer close(t.done)
+
 	for {
 		select {
 		case <-t.down:
@@ -126,6 +130,7 @@ func (t *transport) forward() {
 				t.refused(p.From, err)
 				continue
 			}
+
 			select {
 			case <-t.ctx.Done():
 			case t.packets <- &memberlist.Packet{Buf: buf, From: p.From, Timestamp: p.Timestamp}:
@@ -208,10 +213,12 @@ type conn struct {
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	tracked := &conn{Conn: c, transport: t, dir: dir}
 	if dir == accepted {
 		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
+
 	all, same := 0, 0
 	for other := range t.open {
 		if dir == accepted && other.dir == accepted {
@@ -221,10 +228,12 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 			}
 		}
 	}
+
 	if t.open == nil || all >= maxStreams || same >= maxStreamsFrom {
 		c.Close()
 		return nil, ErrClosed
 	}
+
 	t.open[tracked] = struct{}{}
 	return tracked, nil
 }
@@ -241,6 +250,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		c.message = bytes.NewReader(body)
 	})
+
 	if c.err != nil {
 		return 0, c.err
 	}
@@ -251,6 +261,7 @@ func (c *conn) receive() ([]byte, error) {
 	body, err := c.transport.inspector.inspectStream(c.Conn, c.dir, c.reserve)
 	_, refused := errors.AsType[refusal](err)
 	ended := errors.Is(err, io.EOF)
+
 	switch {
 	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
 		err = c.awaitSyncTurn()
@@ -294,12 +305,14 @@ func (c *conn) awaitSyncTurn() error {
 	case <-time.After(syncWait):
 		return errNoRoom
 	}
+
 	c.transport.mu.Lock()
 	defer c.transport.mu.Unlock()
 	if _, open := c.transport.open[c]; !open {
 		<-c.transport.syncs
 		return net.ErrClosed
 	}
+
 	c.hasSyncTurn = true
 	return nil
 }

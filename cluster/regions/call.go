@@ -41,16 +41,20 @@ func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []by
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(err)
 	}
+
 	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = max(min(time.Until(deadline), maxCallTime), 1)
 	}
+
 	type answer struct {
 		reply []byte
 		err   error
 	}
+
 	answers := make(chan answer, 1)
 	p.Go(region, m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
+
 	select {
 	case a := <-answers:
 		return a.reply, a.err
@@ -77,6 +81,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 			return true
 		}
 	}
+
 	start := rand.IntN(maxEntries) // spreads the load of this region's nodes
 	for i := range r.entries {
 		id := r.entries[(start+i)%len(r.entries)]
@@ -85,6 +90,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 			return true
 		}
 	}
+
 	return false
 }
 

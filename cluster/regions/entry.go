@@ -57,6 +57,7 @@ func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
 	entry, members, leaving, learned := p.wantEntry, p.members, p.leaving, p.learnedAddresses
 	p.mu.Unlock()
+
 	wan := &p.wan
 	switch {
 	case entry && wan.gossip == nil && !now.Before(wan.nextAttempt):
@@ -64,6 +65,7 @@ func (p *Pool) step(now time.Time) {
 	case !entry && wan.gossip != nil:
 		p.exit()
 	}
+
 	if leaving && wan.gossip == nil {
 		select {
 		case <-p.left:
@@ -71,16 +73,19 @@ func (p *Pool) step(now time.Time) {
 			close(p.left)
 		}
 	}
+
 	if wan.gossip != nil {
 		p.announce(members)
 		if wan.stale || now.Sub(wan.lastUpdate) > viewInterval {
 			p.updateView(now)
 		}
+
 		if !slices.Equal(learned, wan.knownAddresses) {
 			wan.knownAddresses = learned
 			wan.gossip.AddAddresses(learned)
 		}
 	}
+
 	p.remember(learned)
 	if p.signalChange() && !p.allReachable() {
 		wake.Signal(p.pollNow) // find entry nodes that reach the missing region
@@ -91,8 +96,10 @@ func (p *Pool) step(now time.Time) {
 func (p *Pool) enter(now time.Time, members int, learned []string) {
 	wan := &p.wan
 	wan.nextAttempt = now.Add(enterPause)
+
 	c := p.config.gossipConfig(wan.entered+1, members, slices.Concat(learned, wan.remembered))
 	c.Self.Cluster = p.config.Peers.Self().Cluster
+
 	var err error
 	if p.config.Transport != nil {
 		c.Transport, err = p.config.Transport()
@@ -102,6 +109,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 			err = errors.Join(err, c.Transport.Shutdown())
 		}
 	}
+
 	if err != nil {
 		if err.Error() != wan.loggedFailure {
 			wan.loggedFailure = err.Error()
@@ -109,6 +117,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 		}
 		return
 	}
+
 	wan.cluster, wan.members, wan.knownAddresses = c.Self.Cluster, c.Self.Members, learned
 	wan.entered++
 	wan.loggedFailure, wan.loggedTroubles, wan.goneSince, wan.stale = "", nil, nil, true
@@ -158,20 +167,25 @@ func (p *Pool) announce(members int) {
 func (p *Pool) updateView(now time.Time) {
 	wan := &p.wan
 	wan.stale, wan.lastUpdate = false, now
+
 	all := wan.gossip.Members()
 	p.forgetGone(all, now)
+
 	before := p.view.Load()
 	v, troubles := buildView(p.config.Self, all, before)
+
 	for _, t := range troubles {
 		if !slices.Contains(wan.loggedTroubles, t) {
 			p.log.Error(string(t))
 		}
 	}
 	wan.loggedTroubles = troubles
+
 	v.addresses = wan.addresses(all, p.config.Self.ID)
 	if !maps.Equal(v.links, before.links) {
 		p.config.Peers.SetFarNodes(v.links)
 	}
+
 	p.view.Store(v)
 }
 
@@ -190,6 +204,7 @@ func (w *wanState) addresses(all []gossip.Member, self ring.NodeID) []string {
 // forgetGone makes gossip forget members that failed or left long ago.
 func (p *Pool) forgetGone(all []gossip.Member, now time.Time) {
 	wan := &p.wan
+
 	gone := make(map[ring.NodeID]time.Time, len(wan.goneSince))
 	for _, m := range all {
 		after := forgetFailed
@@ -200,15 +215,18 @@ func (p *Pool) forgetGone(all []gossip.Member, now time.Time) {
 		default:
 			continue
 		}
+
 		since, known := wan.goneSince[m.ID]
 		if !known {
 			since = now
 		}
 		gone[m.ID] = since
+
 		if m.ID != p.config.Self.ID && now.Sub(since) > after {
 			wan.gossip.Forget(m.ID)
 		}
 	}
+
 	wan.goneSince = gone
 }
 

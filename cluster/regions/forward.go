@@ -96,6 +96,7 @@ func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
+
 	reaching := p.reports.Load().reaching(region)
 	var reporting, others []ring.NodeID
 	for _, id := range find() {
@@ -107,11 +108,13 @@ func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 			others = append(others, id)
 		}
 	}
+
 	for _, part := range [][]ring.NodeID{reporting, others} {
 		if i := slices.Index(part, last); i > 0 {
 			part[0], part[i] = part[i], part[0]
 		}
 	}
+
 	all := append(reporting, others...)
 	return all[:min(len(all), maxOwnEntries)]
 }
@@ -121,15 +124,18 @@ func (f *forwardedCall) tryNext() {
 	for len(f.relays) > 0 {
 		relay := f.relays[0]
 		f.relays = f.relays[1:]
+
 		left := time.Until(f.deadline)
 		if left <= 0 {
 			break
 		}
+
 		setTimeout(f.request, left)
 		if f.pool.callNode(relay, MethodForward, f.request, left, f.handleReply) {
 			return
 		}
 	}
+
 	f.done(nil, ErrAway)
 }
 
@@ -143,11 +149,13 @@ func (f *forwardedCall) handleReply(reply []byte, err error) {
 		f.done(nil, err)
 		return
 	}
+
 	reply, err = parseOutcome(reply)
 	if errors.Is(err, ErrAway) {
 		f.tryNext()
 		return
 	}
+
 	f.done(reply, err)
 }
 
@@ -204,15 +212,18 @@ func (p *Pool) serveForward(c *peer.Call) {
 		c.Fail(CodeMessage, err.Error())
 		return
 	}
+
 	if p.forwarding.Add(1) > maxForwarding {
 		p.forwarding.Add(-1)
 		c.Reply(appendOutcome(nil, nil, ErrAway))
 		return
 	}
+
 	done := func(reply []byte, err error) {
 		p.forwarding.Add(-1)
 		c.Reply(appendOutcome(make([]byte, 0, 1+len(reply)), reply, err))
 	}
+
 	r := p.view.Load().region(name)
 	if r == nil || p.ctx.Err() != nil || !p.callEntry(r, m, body, timeout, done) {
 		done(nil, ErrAway)

@@ -91,6 +91,7 @@ func (p *Pool) runPolls() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last time.Time // when all of them were last polled
+
 	for {
 		select {
 		case <-p.ctx.Done():
@@ -99,12 +100,15 @@ func (p *Pool) runPolls() {
 		case <-p.pollNow:
 			last = time.Time{}
 		}
+
 		all := p.view.Load().isEntry && time.Since(last) > pollAllInterval
 		if all {
 			last = time.Now()
 		}
+
 		p.pollOwnEntries(all)
 		p.signalChange()
+
 		pause := pollInterval
 		if !p.allReachable() {
 			pause = urgentPollInterval
@@ -123,11 +127,13 @@ func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
+
 	entries := slices.DeleteFunc(slices.Clone(find()), func(id ring.NodeID) bool { return id == p.config.Self.ID })
 	rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] }) // spreads the load
 	if i := slices.Index(entries, last); i > 0 {
 		entries[0], entries[i] = entries[i], entries[0]
 	}
+
 	answered := p.view.Load().isEntry
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
 		if !all && answered && p.allReachable() {
@@ -141,20 +147,25 @@ func (p *Pool) pollOwnEntries(all bool) {
 func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 	ctx, cancel := context.WithTimeout(p.ctx, pollTimeout)
 	defer cancel()
+
 	sent := time.Now()
 	reply, err := p.config.Peers.Call(ctx, id, MethodRegions, nil)
 	if err != nil {
 		return false
 	}
+
 	a, err := parseAnswer(reply)
 	if err != nil {
 		p.log.Debug("malformed answer about regions from an entry node", "node", id, "error", err)
 		return false
 	}
+
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
+
 	updated := (*p.reports.Load()).withAnswer(a)
 	p.reports.Store(&updated)
+
 	if a.IsEntryNode {
 		p.mu.Lock()
 		p.learnedAddresses, p.lastOwnEntry = a.Addresses, id

@@ -71,13 +71,16 @@ func Open(c Config) (*Pool, error) {
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
 	}
+
 	p := &Pool{
 		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pollNow: make(chan struct{}, 1),
 		left: make(chan struct{}), ownEntries: func() []ring.NodeID { return nil },
 	}
+
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.view.Store(emptyView)
 	p.reports.Store(&reports{})
+
 	p.group.Go(p.run)
 	p.group.Go(p.runPolls)
 	return p, nil
@@ -101,10 +104,13 @@ func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.wantEntry = true, false
 	p.mu.Unlock()
+
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
+
 	wake.Signal(p.wake)
+
 	select {
 	case <-p.left:
 		return nil
@@ -163,13 +169,16 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
 	entry := p.wantEntry && !p.closed
 	p.mu.Unlock()
+
 	if !entry {
 		return errNotEntry
 	}
+
 	none := [16]byte{}
 	if own := p.config.Peers.Self().Cluster; own != none && own == remote.Cluster {
 		return errOwnCluster
 	}
+
 	v := p.view.Load()
 	r := v.region(remote.Region)
 	switch {
@@ -178,6 +187,7 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	case r != nil && r.alive && r.cluster != none && remote.Cluster != none && r.cluster != remote.Cluster:
 		return fmt.Errorf("%w: %q", errNameTaken, remote.Region)
 	}
+
 	for _, other := range v.regions {
 		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
 			return fmt.Errorf("%w: its handshake names %q, gossip %q", errOtherRegion, remote.Region, other.name)
@@ -198,12 +208,14 @@ func (p *Pool) Metrics(s metrics.Sink) {
 // Regions lists the other regions by name, at most 31.
 func (p *Pool) Regions() []Region {
 	v, reported := p.view.Load(), p.reports.Load()
+
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
 		entry := p.describe(r)
 		entry.Reachable = entry.Reachable || p.isReachableViaOwnEntry(*reported, r.name)
 		all = append(all, entry)
 	}
+
 	for _, r := range reported.regions() {
 		// An entry node trusts its own view. Only if it has just become one does it still use reports.
 		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
@@ -211,6 +223,7 @@ func (p *Pool) Regions() []Region {
 			all = append(all, r)
 		}
 	}
+
 	slices.SortFunc(all, byName)
 	return all
 }
@@ -258,6 +271,7 @@ func (p *Pool) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer p.closePool()
+
 	for {
 		select {
 		case <-p.ctx.Done():
@@ -267,7 +281,9 @@ func (p *Pool) run() {
 		case <-p.wan.changed():
 			p.wan.stale = true
 		}
+
 		p.step(time.Now())
+
 		if len(p.Regions()) == 0 {
 			timer.Reset(idleCheckInterval)
 		} else {

@@ -62,24 +62,30 @@ func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []tro
 			named[m.Region] = append(named[m.Region], m)
 		}
 	}
+
 	v := &wanView{isEntry: true, links: make(map[ring.NodeID]string)}
+
 	var troubles []trouble
 	for _, name := range prioritize(named, before) {
 		if len(v.regions) == maxRegions {
 			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: there are more than %d other regions", name, maxRegions)))
 			continue
 		}
+
 		r, conflict := buildRegion(name, named[name], before.region(name))
 		if conflict != "" {
 			troubles = append(troubles, conflict)
 		}
+
 		for _, m := range named[name] {
 			if slices.Contains(r.entries, m.ID) {
 				v.links[m.ID] = net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 			}
 		}
+
 		v.regions = append(v.regions, r)
 	}
+
 	slices.SortFunc(v.regions, func(a, b *region) int { return cmp.Compare(a.name, b.name) })
 	return v, troubles
 }
@@ -102,11 +108,14 @@ func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 // buildRegion builds a region from its entry nodes. If they belong to several clusters, it uses only one of these.
 func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
 	r := &region{name: name, lastCalled: new(atomic.Pointer[ring.NodeID])}
+
 	var known []ring.NodeID
 	if before != nil {
 		r.cluster, r.lastCalled, known = before.cluster, before.lastCalled, before.entries
 	}
+
 	conflict := r.chooseCluster(all)
+
 	var chosen []gossip.Member
 	for _, m := range all {
 		if m.Cluster == r.cluster || m.Cluster == [16]byte{} {
@@ -114,6 +123,7 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 			r.alive = r.alive || m.State == gossip.Alive
 		}
 	}
+
 	rank := func(m gossip.Member) int {
 		n := 0
 		if m.State != gossip.Alive {
@@ -125,6 +135,7 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		return n
 	}
 	slices.SortFunc(chosen, func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
+
 	follows := make(map[string]int)
 	for _, m := range chosen {
 		if r.alive && m.State != gossip.Alive {
@@ -134,6 +145,7 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		follows[m.Primary]++
 	}
 	r.follows = mostFrequent(follows)
+
 	for _, m := range chosen[:min(len(chosen), maxEntries)] {
 		r.entries = append(r.entries, m.ID)
 	}
@@ -152,6 +164,7 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 			}
 		}
 	}
+
 	among := alive
 	if len(alive) == 0 {
 		among = listed
@@ -159,21 +172,25 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 	if len(among) == 0 {
 		return ""
 	}
+
 	if among[r.cluster] == 0 {
 		clusters := slices.SortedFunc(maps.Keys(among), func(a, b [16]byte) int {
 			return cmp.Or(cmp.Compare(among[b], among[a]), bytes.Compare(a[:], b[:]))
 		})
 		r.cluster = clusters[0]
 	}
+
 	if len(alive) < 2 {
 		return ""
 	}
+
 	others := ""
 	for _, c := range slices.SortedFunc(maps.Keys(alive), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
 		if c != r.cluster {
 			others += fmt.Sprintf(" %x", c)
 		}
 	}
+
 	return trouble(fmt.Sprintf("several clusters are called region %q: the nodes of%s are left out, %x is called. Each needs a --region of its own",
 		r.name, others, r.cluster))
 }
