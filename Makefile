@@ -132,8 +132,8 @@ benchmarks: ## every function's own benchmark
 
 # CURVES are flags: -quick for small sizes, -draw to draw the plots again from the CSV files, -only rules to measure those alone.
 CURVES ?=
-curves: ## plots of how cost grows with keys, rules, subjects, nodes and goroutines, in docs/curves; some minutes
-	cd test/bench && $(GO) run ./curves -out ../../docs/curves $(CURVES)
+curves: ## plots of how cost grows with keys, rules, subjects, nodes and goroutines, in docs/lab/curves; some minutes
+	cd test/bench && $(GO) run ./curves -out ../../docs/lab/curves $(CURVES)
 
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
