@@ -4,22 +4,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // latencyStripes is the number of copies of the counts. Requests on different processors then rarely write to the same cache
 // line.
 const latencyStripes = 8
-
-// latencyBounds are the upper bounds of the buckets of a Latency.
-var latencyBounds = [...]time.Duration{
-	time.Microsecond, 2500 * time.Nanosecond, 5 * time.Microsecond,
-	10 * time.Microsecond, 25 * time.Microsecond, 50 * time.Microsecond,
-	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
-	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
-	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
-	100 * time.Millisecond, 250 * time.Millisecond, time.Second,
-}
 
 // Latency counts the requests at a door, and is a histogram of how long its checks take.
 type Latency struct {
@@ -30,8 +21,8 @@ type Latency struct {
 // LatencyStripe is one of the copies of the counts.
 type LatencyStripe struct {
 	requests atomic.Int64
-	buckets  [len(latencyBounds) + 1]atomic.Uint64 // the last counts checks beyond all bounds
-	sum      atomic.Int64                          // nanoseconds
+	buckets  [latency.Buckets]atomic.Uint64
+	sum      atomic.Int64 // nanoseconds
 	_        [64]byte
 }
 
@@ -45,26 +36,28 @@ func (s *LatencyStripe) Count() { s.requests.Add(1) }
 
 // Observe counts a check that took d.
 func (s *LatencyStripe) Observe(d time.Duration) {
-	i := 0
-	for i < len(latencyBounds) && d > latencyBounds[i] {
-		i++
-	}
-	s.buckets[i].Add(1)
+	s.buckets[latency.Bucket(d)].Add(1)
 	s.sum.Add(int64(d))
+}
+
+// Counts returns how many checks there were, by how long they took.
+func (l *Latency) Counts() (counts latency.Counts) {
+	for i := range l.stripes {
+		for n := range l.stripes[i].buckets {
+			counts[n] += int64(l.stripes[i].buckets[n].Load())
+		}
+	}
+	return counts
 }
 
 // Metrics reports the counts of a door. name is the name of the histogram.
 func (l *Latency) Metrics(s metrics.Sink, door, name, help string) {
-	counts := make([]int64, len(latencyBounds)+1) // by bucket
+	counts := l.Counts()
 	var nanos, requests int64
 	for i := range l.stripes {
-		stripe := &l.stripes[i]
-		for n := range stripe.buckets {
-			counts[n] += int64(stripe.buckets[n].Load())
-		}
-		nanos += stripe.sum.Load()
-		requests += stripe.requests.Load()
+		nanos += l.stripes[i].sum.Load()
+		requests += l.stripes[i].requests.Load()
 	}
 	s.Count("requests_total", "Requests answered at a door, probes included.", requests, "door", door)
-	s.Histogram(name, help, metrics.Seconds(latencyBounds[:]), counts, time.Duration(nanos).Seconds())
+	s.Histogram(name, help, metrics.Seconds(latency.Bounds[:]), counts[:], time.Duration(nanos).Seconds())
 }

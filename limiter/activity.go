@@ -33,16 +33,6 @@ func (cs *Counts) Add(other *Counts) {
 	}
 }
 
-// subtract subtracts earlier from cs. A count that went down becomes 0: a rule was removed while checks by it were still in
-// flight.
-func (cs *Counts) subtract(earlier *Counts) {
-	for d := range cs {
-		for by := range cs[d] {
-			cs[d][by] = max(cs[d][by]-earlier[d][by], 0)
-		}
-	}
-}
-
 // RuleCounts counts the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string

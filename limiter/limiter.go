@@ -23,14 +23,13 @@ type Limiter struct {
 	inForce       atomic.Pointer[activeRules]
 	tops          [topKinds]*top
 	near          *near
-	seconds       atomic.Uint32 // counts the calls of EndHistoryStep, one each second
+	seconds       atomic.Uint32 // counts the calls of PassSecond, one each second
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
 	incarnation   uint64        // random; identifies this process, its counts and its clock readings
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
-	history       history
-	historyRound  cachedRound[NodeHistory]
+	steps         steps
 	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
 	undeclared    atomic.Int64 // attributes of checks that the document does not declare
 	meter         Meter        // counts admitted cost for billing; may be nil

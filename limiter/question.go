@@ -22,7 +22,7 @@ const (
 	MethodLend                             // from another region, or forwarded to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
-	MethodHistory                          // asks for a node's decisions in the last hour, with a reply
+	_                                      // not used
 	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
 	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply
 	endOfMethods

@@ -89,11 +89,6 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
-	case MethodHistory:
-		m.serveInBackground(to, func() {
-			h := l.historyHere()
-			to.Reply(wire.Encode(nil, &h))
-		})
 	case MethodUse:
 		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.useHere())) })
 	case MethodChange:

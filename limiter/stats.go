@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -23,6 +24,8 @@ type RuleStats struct {
 	Rule     string    // empty for checks that a list or the default decided
 	Checks   Counts    // by this rule's decision and DecidedBy
 	Headroom [11]int64 // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
+	// Latency counts single checks at a door by how long their answers took.
+	Latency latency.Counts
 	// FalsePositives counts refusals that Feedback reported as wrong.
 	FalsePositives int64
 }
@@ -47,6 +50,7 @@ type ruleCounts struct {
 	ownerAllowed [11]atomic.Int64
 	checks       [decisions][ByNone + 1]atomic.Int64
 	headroom     [11]atomic.Int64
+	latency      [latency.Buckets]atomic.Int64
 	_            [64]byte
 }
 
@@ -62,6 +66,9 @@ func (s *ruleStats) read(name string) RuleStats {
 			ownerAllowed := s.stripe[i].ownerAllowed[h].Load()
 			out.Headroom[h] += s.stripe[i].headroom[h].Load() + ownerAllowed
 			out.Checks[DecisionAllowed][ByOwner] += ownerAllowed
+		}
+		for b := range out.Latency {
+			out.Latency[b] += s.stripe[i].latency[b].Load()
 		}
 	}
 	return out
@@ -90,6 +97,15 @@ func (a *activeRules) checks() Counts {
 		all[DecisionAllowed][ByOwner] += s.ownerAllowed()
 	}
 	return all
+}
+
+// Checks returns the numbers of checks since the process started, by decision, counting each check once.
+func (l *Limiter) Checks() Counts {
+	active := l.inForce.Load()
+	if active == nil {
+		return Counts{}
+	}
+	return active.checks()
 }
 
 // Stats returns the counts of each rule in force and, last, the counts of checks that no rule decided.
@@ -129,8 +145,27 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
+// CountLatency counts how long a door took for the check that a answers, for each rule that applied to it.
+func (a *Answer) CountLatency(took time.Duration) {
+	s := &a.scratch
+	if !s.isCounted { // it was decided earlier, and a repeats the answer
+		return
+	}
+	s.isCounted = false
+	bucket := latency.Bucket(took)
+	if s.soleCounts != nil {
+		s.soleCounts.latency[bucket].Add(1)
+		return
+	}
+	for i := range s.match.Hits {
+		stats := s.active.stats[s.match.Hits[i].Rule.Index]
+		stats.stripe[max(s.stripe, 1)-1].latency[bucket].Add(1)
+	}
+}
+
 // count adds a decided check to the metrics.
 func (l *Limiter) count(q *Query, a *Answer) {
+	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
 	l.countLimited(q, a)
 	if len(a.scratch.match.Unlimited) > 0 {
 		l.countUnlimited(q, a)
@@ -292,6 +327,7 @@ type scratch struct {
 	isListed     bool         // match has listed the ops
 	isRepeatable bool         // the ops suit another check with the same hits, but for their subjects
 	soleCounts   *ruleCounts  // not nil: the check is repeatable, and has only one limit, whose counts these are; no bill counts it
+	isCounted    bool         // the check counts in the metrics of its rules, and its latency does not yet
 	isTop        bool         // with soleCounts: the list of refusals may hold the subject
 	// For sampleWeight.
 	sampledSecond, exactLeft, unsampled uint32

@@ -17,7 +17,7 @@ const (
 	topStripes  = 16  // each subject belongs to one stripe
 	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
-	topSteps    = int(5 * time.Minute / HistoryStep)
+	topSteps    = int(5 * time.Minute / recentStep)
 )
 
 // TopBy says by what subjects are listed.
@@ -67,7 +67,7 @@ type topStripe struct {
 	counts   [topCapacity]int64 // events, by entry; kept apart so that finding the minimum touches few cache lines
 	index    map[rules.Hash]int // into entries
 	replaced int                // subjects replaced since the filter was rebuilt
-	steps    int                // steps of the history that have ended
+	steps    int                // steps that have ended
 	// countsAtStep holds counts as of the end of each of the last steps, by number; 20 kB.
 	countsAtStep [topSteps][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
@@ -180,7 +180,7 @@ func (s *topStripe) renewFilter() {
 	s.replaced = 0
 }
 
-// endStep records the counts at the end of a step of the history.
+// endStep records the counts at the end of a step.
 func (t *top) endStep() {
 	for i := range t.stripe {
 		s := &t.stripe[i]

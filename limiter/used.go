@@ -11,7 +11,7 @@ import (
 )
 
 // UseWindow is how long a node remembers which rules were used.
-const UseWindow = HistorySteps * HistoryStep
+const UseWindow = recentSteps * recentStep
 
 // Use says how often each rule was used within UseWindow: by checks that it applied to, or that named it. Peeks count.
 type Use struct {
@@ -26,12 +26,12 @@ type Use struct {
 // maxUsedRules bounds the rules in a report: those of a document, its namespaces, and Envoy's domains and paths.
 const maxUsedRules = 4096
 
-// usedSteps counts the uses of one rule by steps of the history.
+// usedSteps counts the uses of one rule by steps.
 type usedSteps struct {
 	mu     sync.Mutex // guards the fields below
 	before int64      // all uses up to the end of the last step
 	last   int64      // number of the last step; 0 before the first
-	steps  [HistorySteps]uint32
+	steps  [recentSteps]uint32
 }
 
 // endStep records the uses since the last step under step number n. all is the number of all uses so far.
@@ -39,21 +39,21 @@ func (u *usedSteps) endStep(n, all int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	// Steps that were missed, such as while the machine slept, have no uses of their own.
-	for missed := max(u.last+1, n-HistorySteps+1); missed < n; missed++ {
-		u.steps[missed%HistorySteps] = 0
+	for missed := max(u.last+1, n-recentSteps+1); missed < n; missed++ {
+		u.steps[missed%recentSteps] = 0
 	}
-	u.steps[n%HistorySteps] = uint32(min(max(all-u.before, 0), math.MaxUint32))
+	u.steps[n%recentSteps] = uint32(min(max(all-u.before, 0), math.MaxUint32))
 	u.last, u.before = n, all
 }
 
-// recent returns how many uses there were in the last HistorySteps steps before now, and in the current one.
+// recent returns how many uses there were in the last recentSteps steps before now, and in the current one.
 func (u *usedSteps) recent(now, all int64) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	sum := max(all-u.before, 0)
-	for n := max(now, u.last+1) - HistorySteps; n <= u.last; n++ {
-		if n > 0 && n > u.last-HistorySteps {
-			sum += int64(u.steps[n%HistorySteps])
+	for n := max(now, u.last+1) - recentSteps; n <= u.last; n++ {
+		if n > 0 && n > u.last-recentSteps {
+			sum += int64(u.steps[n%recentSteps])
 		}
 	}
 	return sum

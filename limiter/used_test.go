@@ -25,7 +25,7 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 			for range seconds {
 				time.Sleep(time.Second)
 				for _, n := range w.nodes {
-					n.EndHistoryStep()
+					n.PassSecond()
 				}
 			}
 		}

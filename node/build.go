@@ -53,7 +53,7 @@ func build(c *settings) (*Node, error) {
 	n := &Node{config: c, log: c.Logger, env: c.env.complete(c), opened: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	for _, part := range []func() error{
-		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openFiles, n.openTracing,
+		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
 	} {
 		if err := part(); err != nil {
 			return n, err
@@ -63,6 +63,7 @@ func build(c *settings) (*Node, error) {
 	n.keeper.Handle(n.peers)
 	n.limiter.Handle(n.peers)
 	n.wan.Handle(n.peers)
+	n.history.Handle(n.peers)
 	if n.usage != nil {
 		n.usage.Handle(n.peers)
 	}
@@ -243,7 +244,7 @@ func (n *Node) openPartitions() (err error) {
 	n.closeOnRelease(n.limiter)
 	n.limiter.FollowLoads(n.loads.Steps, n.loads.Left)
 	n.recent.ruleStats = n.limiter.Stats
-	n.recent.endHistoryStep = n.limiter.EndHistoryStep
+	n.recent.passSecond = n.limiter.PassSecond
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
@@ -290,29 +291,33 @@ func (n *Node) listen() (err error) {
 			return err
 		}
 		sources = append(sources, n.data.Metrics)
+		n.doorLatencies = append(n.doorLatencies, doorLatency{"data", n.data.Latency})
 	}
 	if c.GRPCAddr != "" {
 		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
 			return err
 		}
 		sources = append(sources, n.grpc.Metrics)
+		n.doorLatencies = append(n.doorLatencies, doorLatency{"envoy", n.grpc.Latency})
 	}
 	if c.RedisAddr != "" {
 		if n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr}); err != nil {
 			return err
 		}
 		sources = append(sources, n.redis.Metrics)
+		n.doorLatencies = append(n.doorLatencies, doorLatency{"redis", n.redis.Latency})
 	}
 	if c.AdminAddr == "" {
 		return nil
 	}
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report, CatchUp: n.cluster.CatchUp,
 	}
 	desk := httpd.NewDesk(n.doors)
 	config.Decide = desk.Answer
 	sources = append(sources, desk.Metrics)
+	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Metrics)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/history"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
@@ -60,7 +61,10 @@ type Node struct {
 	keeper     *partitions.Keeper
 	limiter    *limiter.Limiter
 	usage      *usage.Totals // nil if turned off
-	files      counterFiles
+	history    *history.History
+	// doorLatencies has the open doors. It does not change once all are open.
+	doorLatencies []doorLatency
+	files         counterFiles
 	debts
 	doors *api.Doors
 	data  *httpd.Server // nil: no data plane
@@ -132,6 +136,7 @@ func (n *Node) start() error {
 		n.loops.Go(func() { file.Follow(n.ctx, n.peers.Renew) })
 	}
 	n.loops.Go(func() { n.recent.follow(n.ctx.Done()) })
+	n.loops.Go(func() { n.history.Follow(n.ctx.Done()) })
 	if refusals := n.refusals(); refusals != nil {
 		n.loops.Go(func() { n.followRefusals(refusals) })
 	}

@@ -16,10 +16,10 @@ const recentSeconds = 10
 // waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
-// recent counts how checks were decided in the last seconds. Each second it also has the limiter extend its history.
+// recent counts how checks were decided in the last seconds. Each second it also tells the limiter that one has passed.
 type recent struct {
-	ruleStats      func() []limiter.RuleStats
-	endHistoryStep func() // ends a step of the limiter's history
+	ruleStats  func() []limiter.RuleStats
+	passSecond func() // ends a step of what the limiter counts by time
 
 	mu       sync.Mutex // guards the fields below
 	readings [recentSeconds][waysToDecide]int64
@@ -66,7 +66,7 @@ func (r *recent) decidedBy() map[string]int64 {
 func (r *recent) follow(stop <-chan struct{}) {
 	for range tick.Every(stop, time.Second) {
 		r.takeReading()
-		r.endHistoryStep()
+		r.passSecond()
 	}
 }
 

@@ -13,7 +13,15 @@ const (
 	probeFile = "probe"
 	probeSize = 4096 // one page
 	minFree   = 1 << 20
+	// spareRoom must be free on the disk for files that a node can do without.
+	spareRoom = 16 << 20
 )
+
+// HasSpareRoom reports whether the disk of a directory has room for files that a node can do without, as far as that is known.
+func HasSpareRoom(dir string) bool {
+	free, known := freeSpace(dir)
+	return !known || free >= spareRoom
+}
 
 // errFull: there may be too little room for an entry of Raft's log.
 var errFull = fmt.Errorf("less than %d bytes are free on the disk", minFree)

@@ -71,6 +71,7 @@ func (s SmallFile) write(content []byte, sync func(*os.File) error) error {
 		err = os.Rename(temp, s.path)
 	}
 	if err != nil {
+		_ = os.Remove(temp) // a part of it would only take room on a full disk
 		return fmt.Errorf("write %s: %w", s.path, err)
 	}
 	return nil

@@ -413,7 +413,7 @@ func TestMetrics(t *testing.T) {
 		`rlnode_checks_total{decided_by="owner",decision="refused",rule="login"} 1`,
 		`rlnode_checks_total{decided_by="list",decision="refused",rule=""} 1`,
 		`rlnode_checks_total{decided_by="owner",decision="shadow-refused",rule="new-idea"} 1`,
-		`rlnode_check_seconds_count 8`, `rlnode_check_seconds_bucket{le="1e-06"}`,
+		`rlnode_check_seconds_count 8`, `rlnode_check_seconds_bucket{le="2.5e-06"}`,
 		`rlnode_headroom_ratio_bucket{rule="login",le="0"} 2`, `rlnode_headroom_ratio_bucket{rule="login",le="0.2"} 3`, `rlnode_headroom_ratio_count{rule="login"} 6`,
 		`rlnode_counters 1`, `rlnode_counters_max 100000`, `rlnode_counters_bytes`, `rlnode_counters_evicted_total 0`, `rlnode_counters_expired_total 0`,
 		`rlnode_counters_refused_total 0`, `rlnode_rules_version 1`, `rlnode_ready 1`, `rlnode_panics_total 0`,

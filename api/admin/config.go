@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/history"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
@@ -102,9 +103,10 @@ type Config struct {
 	Levels     Levels
 	Regions    RegionRemover
 	Activity   func() []limiter.NodeActivity
-	History    func() limiter.History
-	Loads      Loads  // the loads that adaptive rules follow
-	Months     Months // nil: usage is not counted by month
+	// History returns what the nodes decided in the past, this one first.
+	History func(history.Query) []*history.NodeReport
+	Loads   Loads  // the loads that adaptive rules follow
+	Months  Months // nil: usage is not counted by month
 	// Decide answers a check, usage, an adjustment or a reset as the data plane does.
 	Decide func(w http.ResponseWriter, r *http.Request) error
 	// Metrics are the sources of metrics, except for package api and the admin plane, which add their own.

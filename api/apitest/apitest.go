@@ -24,6 +24,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/history"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tracing"
@@ -158,7 +159,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 			Decide: func(http.ResponseWriter, *http.Request) error {
 				return api.Errorf(api.NotFound, "there is no desk here")
 			},
-			Activity: l.Activity, History: l.History, Metrics: []metrics.Source{l.Metrics, table.Metrics},
+			Activity: l.Activity, History: history.Open(history.Config{Self: ring.NodeID{1}, Now: func() int64 { return clock.Now().Wall }}).Report, Metrics: []metrics.Source{l.Metrics, table.Metrics},
 		},
 	}
 	if change != nil {

@@ -86,7 +86,9 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 		c.release()
 		return nil, statusOf(e)
 	}
-	c.stripe.Observe(time.Since(began))
+	took := time.Since(began)
+	c.stripe.Observe(took)
+	c.CountLatency(took)
 	return c, nil // the codec releases it
 }
 

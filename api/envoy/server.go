@@ -22,6 +22,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tracing"
 )
@@ -135,6 +136,9 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 
 // Addr returns the address on which the door listens.
 func (s *Server) Addr() net.Addr { return s.addr }
+
+// Latency returns how many requests there were, by how long they took.
+func (s *Server) Latency() latency.Counts { return s.latency.Counts() }
 
 // Metrics reports the door's metrics.
 func (s *Server) Metrics(sink metrics.Sink) {

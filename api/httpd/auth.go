@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/api"
@@ -46,7 +45,7 @@ func (h *handlers) auth(x *exchange) *api.Error {
 		return h.explain(err)
 	}
 	x.compose(deny, true, h.node)
-	x.stripe.Observe(time.Since(x.began))
+	x.observe()
 	return nil
 }
 

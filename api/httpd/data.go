@@ -200,7 +200,7 @@ func (h *handlers) check(x *exchange) *api.Error {
 		h.notePlace(x)
 	}
 	x.compose(0, false, h.node)
-	x.stripe.Observe(time.Since(x.began))
+	x.observe()
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/internal/metrics"
 )
 
@@ -24,6 +25,9 @@ func NewDesk(doors *api.Doors) *Desk { return &Desk{newHandlers(doors, nil)} }
 func (d *Desk) Metrics(sink metrics.Sink) {
 	d.handlers.latency.Metrics(sink, "admin", "admin_check_seconds", "Time from a check's body to its answer, on the admin plane.")
 }
+
+// Latency returns how many checks there were, by how long they took.
+func (d *Desk) Latency() latency.Counts { return d.handlers.latency.Counts() }
 
 // Answer answers a POST to one of the paths of the data plane. The caller has checked where the request comes from.
 func (d *Desk) Answer(w http.ResponseWriter, r *http.Request) error {

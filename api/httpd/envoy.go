@@ -38,7 +38,9 @@ func (h *handlers) envoy(x *exchange) *api.Error {
 	if x.Body, err = rls.AppendJSON(x.Body, c.Append(nil)); err != nil {
 		return h.explain(fmt.Errorf("answer POST /json: %w", err))
 	}
-	x.stripe.Observe(time.Since(x.began))
+	took := time.Since(x.began)
+	x.stripe.Observe(took)
+	c.CountLatency(took)
 	return nil
 }
 

@@ -88,6 +88,13 @@ func (x *exchange) compose(denyStatus int, forEndUser bool, node []byte) {
 	x.Compose(&x.answer, &x.check, denyStatus, forEndUser, node)
 }
 
+// observe counts how long the answer to a check took.
+func (x *exchange) observe() {
+	took := time.Since(x.began)
+	x.stripe.Observe(took)
+	x.answer.CountLatency(took)
+}
+
 // delayAnswer schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the
 // max_delay of its rule; the longest counts.
 func (x *exchange) delayAnswer(now time.Time) {

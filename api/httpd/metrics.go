@@ -1,6 +1,12 @@
 package httpd
 
-import "github.com/rlnode/rlnode/internal/metrics"
+import (
+	"github.com/rlnode/rlnode/internal/latency"
+	"github.com/rlnode/rlnode/internal/metrics"
+)
+
+// Latency returns how many single checks there were, by how long they took.
+func (s *Server) Latency() latency.Counts { return s.handlers.latency.Counts() }
 
 // Metrics reports the data plane's metrics.
 func (s *Server) Metrics(sink metrics.Sink) {

@@ -337,7 +337,9 @@ func (c *session) reserveCost(words [][]byte) error {
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
-	c.stripe.Observe(time.Since(c.worker.began))
+	took := time.Since(c.worker.began)
+	c.stripe.Observe(took)
+	answer.CountLatency(took)
 	c.server.replyDecision(&c.worker.out, &answer, id)
 	return nil
 }

@@ -120,6 +120,7 @@ func (c *session) decide() {
 				one.failure = s.explain(w.errs[i])
 			} else {
 				c.stripe.Observe(took)
+				w.answers[i].CountLatency(took)
 			}
 			i++
 		}

@@ -95,6 +95,13 @@ func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
 	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
 }
 
+// CountLatency counts how long the answer took, for the rules that applied.
+func (c *Call) CountLatency(took time.Duration) {
+	if c.Asked {
+		c.Answer.CountLatency(took)
+	}
+}
+
 // permit returns an error unless the token permits c.
 func (c *Call) permit(token *api.Token) *api.Error {
 	if token == nil {

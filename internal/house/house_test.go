@@ -53,11 +53,11 @@ var mayImport = map[string][]string{
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
 	"api/resp":    {"api", "api/codec", "algorithms", "counters", "limiter", "rules"}, // the Redis protocol
-	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
+	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/history", "internal/loads"},
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "internal/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
+		"localcache", "limiter", "internal/history", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.
@@ -79,8 +79,10 @@ var mayImport = map[string][]string{
 
 	"test/faults":       {}, // for tests of the program from outside
 	"internal/golden":   {},
+	"internal/history":  {"ring", "cluster/peer"},
 	"internal/hashilog": {},
 	"internal/ipaddr":   {},
+	"internal/latency":  {},
 	"internal/memnet":   {},
 	"internal/metrics":  {},
 	"internal/pairs":    {}, // for tests
@@ -97,7 +99,7 @@ var mayImport = map[string][]string{
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
 // projects import.
-var everywhere = []string{"internal/metrics", "internal/rawconn", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
+var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawconn", "internal/reload", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters/notes", "counters", "limiter", "client"}

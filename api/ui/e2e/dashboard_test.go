@@ -315,7 +315,7 @@ func pauses(t *testing.T, s *site) {
 // keepsTheHour loads the page anew: the nodes know what happened before. There is something to draw only after a minute or
 // two, which is what -pictures waits for; TestStates shows what is drawn then.
 func keepsTheHour(t *testing.T, s *site) {
-	known := `/^(The first half minute is not over yet|The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText)`
+	known := `/^(The first minute is not over yet|The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText)`
 	if *pictures != "" {
 		known = `/^(The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText) && document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d').includes('L')`
 	}
@@ -323,7 +323,7 @@ func keepsTheHour(t *testing.T, s *site) {
 	s.reload()
 	s.until("it is still there", known)
 	s.until("all nodes tell theirs", `import('./node.js').then(({get}) => get('v1/history')).then(h =>
-		h.nodes.map(n => n.name + ' ' + n.answered).sort().join() === 'n1 true,n2 true,n3 true' && h.step_ms === 30000)`)
+		h.nodes.map(n => n.name + ' ' + n.answered).sort().join() === 'n1 true,n2 true,n3 true' && h.step_ms === 60000)`)
 	s.until("the page is live, with rates", live+` && `+checksRate+` > 50`)
 	s.calm(t)
 }

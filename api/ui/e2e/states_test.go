@@ -35,26 +35,26 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 	var parts, history []object
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i+1)
-		part := object{"name": name, "id": name, "answered": true, "process": "p", "allowed": 0, "refused": 0, "steps": 120}
+		part := object{"name": name, "id": name, "answered": true, "process": "p", "allowed": 0, "refused": 0, "steps": 60}
 		for _, other := range silent {
 			if other == name {
 				part["answered"], part["steps"] = false, 0
 			}
 		}
-		if name == "n2" && part["steps"] == 120 {
-			part["steps"] = 24
+		if name == "n2" && part["steps"] == 60 {
+			part["steps"] = 12
 		}
 		parts = append(parts, part)
 	}
-	for i := range 120 {
-		if i < 50 || i > 55 {
-			history = append(history, object{"at_ms": i * 30000, "nodes": 3, "checks": object{"allowed": object{"owner": 30 * (300 + i)}, "refused": object{"lease": 30 * i}}})
+	for i := range 60 {
+		if i < 25 || i > 30 {
+			history = append(history, object{"at_ms": i * 60000, "nodes": 3, "checks": 60 * (300 + 4*i), "refused": 60 * 2 * i})
 		}
 	}
 	cluster["epoch"], cluster["settled"], cluster["rules_version"] = 7, true, 3
 	s.answers = map[string]any{
 		"/v1/cluster": cluster,
-		"/v1/history": object{"node": "n1", "step_ms": 30000, "end_ms": 3600000, "nodes": parts, "steps": history},
+		"/v1/history": object{"node": "n1", "step_ms": 60000, "end_ms": 3600000, "nodes": parts, "steps": history},
 		"/v1/top": object{"nodes": parts, "subjects": []object{
 			{"rule": "login", "key": "192.0.2.7", "recent": 30, "refused": 500, "checks": 900},
 			{"rule": "login", "key": "192.0.2.8", "recent": 0, "refused": 9000, "checks": 9500},
@@ -237,7 +237,7 @@ func TestStates(t *testing.T) {
 	play.answer("/v1/history", json.RawMessage(answer))
 	b.reload()
 	note("hour-note", "^Without n3, which does not answer.$")
-	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`); have != "M116 38.0L117 39.3" {
+	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d')`); have != "M56 36.7L57 38.9" {
 		t.Errorf("the line is %v", have)
 	}
 }

@@ -44,7 +44,7 @@ async function tick() {
   ];
   if (turn % 2) questions.push(get(`v1/top?by=recent&n=${topShown}`).then((top) => showTop(top, (rule, key) => subject.show(rule, key))), subject.refresh());
   if (turn % 2 && doc?.rules?.some((r) => r.adaptive)) questions.push(get('v1/load').then((l) => { factors = new Map(l.rules.map((r) => [r.rule, r.factor])); }));
-  if (began - hourAt > hourPace) questions.push(get('v1/history').then((h) => { hourAt = began; showHour(h); }));
+  if (began - hourAt > hourPace) questions.push(get('v1/history?n=60').then((h) => { hourAt = began; showHour(h); }));
   const outcomes = await Promise.allSettled(questions);
   if (document.hidden || mine !== turn) return; // nobody looks, or the page has asked anew since
   refused = outcomes.find((o) => o.reason?.status === 403)?.reason.message ?? '';

@@ -2,7 +2,7 @@
 import { byId, names, rate, setText, shown, span } from './dom.js';
 import { plot } from './chart.js';
 
-const slots = 120;
+const slots = 60;
 
 // hour makes rates of an answer of /v1/history: one for each step, null where no node has anything.
 export function hour(report) {
@@ -11,8 +11,7 @@ export function hour(report) {
   return Array.from({ length: slots }, (_, i) => {
     const step = steps.get(report.end_ms - (slots - i) * report.step_ms);
     if (!step) return null;
-    const sum = (byWay) => Object.values(byWay ?? {}).reduce((a, b) => a + b, 0) / seconds;
-    return { checks: sum(step.checks.allowed) + sum(step.checks.refused), refused: sum(step.checks.refused) };
+    return { checks: step.checks / seconds, refused: step.refused / seconds };
   });
 }
 
@@ -37,7 +36,7 @@ export function showHour(report) {
   const known = rates.filter(Boolean).length;
   const missing = gaps(report);
   let note = missing ? `${missing}.` : `the whole cluster${known < slots ? ', since its nodes began' : ''}`;
-  if (!known) note = 'The first half minute is not over yet.';
+  if (!known) note = 'The first minute is not over yet.';
   setText(byId('hour-note'), note[0].toUpperCase() + note.slice(1));
   const most = (name) => rate(Math.max(0, ...rates.map((r) => r?.[name] ?? 0)));
   byId('hour-chart').setAttribute('aria-label', `At most ${most('checks')} checks and ${most('refused')} refusals a second`);

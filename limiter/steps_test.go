@@ -1,0 +1,78 @@
+package limiter
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestTopRecent: Top reports the refusals of the last five minutes beside those since the process started.
+func TestTopRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		refuse := func(key string, times int) {
+			for i := range times {
+				w.nodes[i%3].check(byKey("r", key))
+			}
+		}
+		expect := func(what string, want ...TopSubject) {
+			t.Helper()
+			have, nodes := w.nodes[0].Top(TopOptions{Recent: true, N: 5})
+			ok := len(have) == len(want) && len(nodes) == 3 && nodes[0] == w.nodes[0].id
+			for i := range want {
+				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent && have[i].Count == want[i].Count
+			}
+			if !ok {
+				t.Errorf("%s: have %+v, want %+v", what, have, want)
+			}
+		}
+		old := func(recent, refused int64) TopSubject {
+			return TopSubject{Key: []string{"old"}, Recent: recent, Count: refused}
+		}
+		late := func(recent, refused int64) TopSubject {
+			return TopSubject{Key: []string{"late"}, Recent: recent, Count: refused}
+		}
+		pass := func(d time.Duration) {
+			for range d / time.Second {
+				time.Sleep(time.Second)
+				for _, n := range w.nodes {
+					n.PassSecond()
+				}
+			}
+		}
+		pass(time.Second)
+		refuse("old", 31)
+		expect("at once", old(30, 30))
+		pass(4 * time.Minute)
+		expect("after four minutes", old(30, 30))
+		refuse("late", 10)
+		expect("and of another one", old(30, 30), late(9, 9))
+		pass(90 * time.Second)
+		refuse("old", 2)
+		expect("after five and a half", late(9, 9), old(2, 32))
+		pass(6 * time.Minute)
+		expect("later", old(0, 32), late(0, 9))
+		if top := w.nodes[0].mostRefused(1); len(top) != 1 || top[0].Count != 32 || top[0].Recent != 0 {
+			t.Errorf("have %+v", top)
+		}
+	})
+}
+
+// A subject that replaces another in the list starts with no recent refusals, whatever the other one had.
+func TestTopRecentOfAnotherSubject(t *testing.T) {
+	var s topStripe
+	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})
+	s.counts[0] = 7
+	for range topSteps + 3 {
+		s.countsAtStep[s.steps%topSteps] = s.counts
+		s.steps++
+	}
+	if have := s.recent(0); have != 0 {
+		t.Errorf("have %d, want 0", have)
+	}
+	s.entries[0] = topEntry{stepsAtEntry: s.steps, countAtEntry: 7} // as insert does
+	s.counts[0] += 2
+	if have := s.recent(0); have != 2 {
+		t.Errorf("have %d, want 2", have)
+	}
+}
