@@ -7,8 +7,11 @@ import (
 
 // nameOf returns a unique name for k.
 func nameOf(k Kind) string {
-	if k == FirstWindow {
+	switch k {
+	case FirstWindow:
 		return k.String() + ", from its first hit"
+	case CellBucket:
+		return k.String() + " that keeps its limit"
 	}
 	return k.String()
 }

@@ -157,6 +157,19 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
+// Returned returns how many units less a bucket owes after a change than before it, rounded up; below 0 if it owes more.
+func (l *Limit) Returned(before, after State) int64 {
+	if l.Kind == CellBucket {
+		unit := l.cellUnit(before)
+		return floorDiv(before.At-after.At+unit-1, unit)
+	}
+	returned := before.Count - after.Count
+	if before.Part > after.Part {
+		returned++
+	}
+	return returned
+}
+
 // lower reduces the amount owed by n units.
 func (s State) lower(n int64) State {
 	if s.Count < n {

@@ -38,7 +38,7 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 	s, first, _ := take(State{}, 0, 4)
 	s, second, _ := take(s, 59, 5)
-	if have := l.Give(s, first, atSecond(59.5), 4); have != (State{Count: 5}) {
+	if have := l.Give(s, first, atSecond(59.5), 4); have != (State{Count: 5, Part: int64(l.Window)}) {
 		t.Errorf("given back the first: have %+v", have)
 	}
 	if have := l.Give(l.Give(s, second, atSecond(59), 5), first, atSecond(59.5), 4); !have.Fresh() {
@@ -66,18 +66,19 @@ func TestFirstWindowGivesBack(t *testing.T) {
 func TestFirstWindowDebts(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	at := func(s float64) int64 { return atSecond(s).Steady }
-	begun := State{Count: 2, At: at(100)}
+	window := int64(l.Window)
+	begun := State{Count: 2, Part: window, At: at(100)}
 	for _, tt := range []struct {
 		name      string
 		have      State
 		from, now float64
 		want      State
 	}{
-		{"begins a window", State{}, 70, 100, State{Count: 20, At: at(100)}},
+		{"begins a window", State{}, 70, 100, State{Count: 20, Part: window, At: at(100)}},
 		{"is over", State{}, 40, 100, State{At: at(100)}},
-		{"is from a clock ahead", State{}, 101, 100, State{Count: 20, At: at(100)}},
-		{"counts in the window", begun, 110, 120, State{Count: 22, At: at(100)}},
-		{"arose before the window was known here", begun, 90, 120, State{Count: 22, At: at(100)}},
+		{"is from a clock ahead", State{}, 101, 100, State{Count: 20, Part: window, At: at(100)}},
+		{"counts in the window", begun, 110, 120, State{Count: 22, Part: window, At: at(100)}},
+		{"arose before the window was known here", begun, 90, 120, State{Count: 22, Part: window, At: at(100)}},
 		{"is older than a window", begun, 90, 150, begun},
 	} {
 		for name, force := range map[string]func(State, TakeRecord, Instant, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
@@ -109,6 +110,28 @@ func TestFirstWindowAtTheBounds(t *testing.T) {
 					t.Errorf("%d used since %d in a window of %v: allowed is %v", used, began, window, d.Allowed)
 				}
 			}
+		}
+	}
+}
+
+// Calls with another window are judged by their own amounts in the window of the first hit.
+func TestFirstWindowKeepsItsWindow(t *testing.T) {
+	first := &Limit{Kind: FirstWindow, Amount: 5, Window: time.Minute}
+	s, _ := first.Take(State{}, atSecond(0), 3)
+	for _, window := range []time.Duration{time.Second, time.Hour} {
+		l := &Limit{Kind: FirstWindow, Amount: 4, Window: window}
+		if d := l.Peek(s, atSecond(30), 1); !d.Allowed || d.ResetAfter != 30*time.Second || d.Used != 4 {
+			t.Errorf("%v: have %+v", window, d)
+		}
+		if d := l.Peek(s, atSecond(30), 2); d.Allowed || d.RetryAfter != 30*time.Second || d.MoreAfter != 30*time.Second {
+			t.Errorf("%v: two more: have %+v", window, d)
+		}
+		if again, _ := l.Take(s, atSecond(60), 1); again != (State{Count: 1, Part: int64(window), At: atSecond(60).Steady}) {
+			t.Errorf("%v: the next window: have %+v", window, again)
+		}
+		none := &Limit{Kind: FirstWindow, Window: MinWindow}
+		if d := none.Peek(s, atSecond(30), 0); d.Used != 3 || d.ResetAfter != 30*time.Second {
+			t.Errorf("%v: without limits: have %+v", window, d)
 		}
 	}
 }

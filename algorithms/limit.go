@@ -18,7 +18,7 @@ const (
 	LongestDelay = 24 * time.Hour
 )
 
-// Kind is one of the six algorithms.
+// Kind is one of the seven algorithms.
 type Kind uint8
 
 // The algorithms, named as in the rules file.
@@ -29,6 +29,7 @@ const (
 	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
 	SlidingLog                // sliding-window-log: every hit with its time
 	FirstWindow               // fixed-window with "from: first": one count; the window begins with its first hit
+	CellBucket                // token-bucket of keys that keep one counter, whatever limits the calls bring
 )
 
 // traits describes an algorithm to code that does not operate on its states.
@@ -47,6 +48,7 @@ var kinds = [...]traits{
 	LeakyBucket:   {name: "leaky-bucket", onSteadyClock: true},
 	SlidingLog:    {name: "sliding-window-log"},
 	FirstWindow:   {name: "fixed-window", onSteadyClock: true},
+	CellBucket:    {name: "token-bucket", onSteadyClock: true},
 }
 
 // Valid reports whether k is an algorithm of this release.
@@ -55,14 +57,15 @@ func (k Kind) Valid() bool { return int(k) < len(kinds) }
 // String returns the algorithm's name in the rules file.
 func (k Kind) String() string { return kinds[k].name }
 
-// ParseKind returns the algorithm with that name in the rules file: FixedWindow for the name that FirstWindow shares.
+// ParseKind returns the algorithm with that name in the rules file: FixedWindow and TokenBucket for
+// the names that FirstWindow and CellBucket share.
 func ParseKind(name string) (Kind, bool) {
 	k := slices.IndexFunc(kinds[:], func(t traits) bool { return t.name == name })
 	return Kind(max(k, 0)), k >= 0
 }
 
-// Bucket reports whether k is the token bucket or the leaky bucket, the algorithms with a burst.
-func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
+// Bucket reports whether k is a token bucket or the leaky bucket, the algorithms with a burst.
+func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket || k == CellBucket }
 
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
@@ -85,7 +88,7 @@ type Limit struct {
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
 	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a check instead of refusing it. Zero means
-	// no queue. It must be 0 for a FirstWindow.
+	// no queue. It must be 0 for a FirstWindow or CellBucket.
 	MaxDelay time.Duration
 	// Until is the wall time, in Unix nanoseconds, from which Amount may be too much: a region's share of a fixed-window changes
 	// with its windows. From then on, the limit admits nothing: the caller must look it up again. 0 means that it always holds.
@@ -138,9 +141,10 @@ type TakeRecord struct {
 }
 
 // AddReturned makes the record of a bucket's Take allow for the n units that had been put back into it before. A Give then sets
-// Returned to how much was put back altogether.
+// Returned to how much was put back altogether. Of a CellBucket the record does not say which window it is in; that much less comes
+// back to it.
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
-	if n > 0 && l.Amount > 0 {
+	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
 		r.Reset = time.Duration(addSat(int64(r.Reset), floorDiv128(hi, lo, uint64(l.Amount))))
 	}
@@ -174,15 +178,31 @@ type Decision struct {
 //	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
 //	fixed-window     used in the window    room beyond Amount, see Widen   number of the window, see Window
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
-//	FirstWindow      used in the window    0                               steady time of the window's first hit
+//	FirstWindow      used in the window    the window                      steady time of the window's first hit
+//	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more
 //
-// Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
+// Invariant: Count >= 0, Part >= 0; in buckets Part < Window, but in a CellBucket at most the window.
 type State struct {
 	Count, Part, At int64
 }
 
 // Fresh reports whether s, brought up to date by [Limit.Advance], equals a counter that was never used.
 func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
+
+// Legal reports whether a counter of a kind can be in a state with that Count and Part. Both must be 0 or more.
+func (s State) Legal(k Kind) bool {
+	switch {
+	case !k.Valid():
+		return false
+	case k == CellBucket:
+		return s.Fresh() || s.Part > 0 && s.Part <= s.Count && s.Count <= int64(MaxWindow)
+	case k == FirstWindow:
+		return s.Fresh() || s.Count > 0 && s.Part > 0 && s.Part <= int64(MaxWindow)
+	case k.Bucket():
+		return s.Part < int64(MaxWindow)
+	}
+	return true
+}
 
 // Advance brings s up to now without taking anything.
 func (l *Limit) Advance(s State, now Instant) State {
@@ -195,12 +215,14 @@ func (l *Limit) Advance(s State, now Instant) State {
 		return l.advanceSliding(s, now.Wall)
 	case FirstWindow:
 		return l.advanceFirst(s, now.Steady)
+	case CellBucket:
+		return advanceCell(s, now.Steady)
 	}
 	return s // a Log has no State
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
-// either case. A cost of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus
+// either case; that of a CellBucket then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus
 // the check's Delay.
 func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s = l.Advance(s, now)
@@ -210,14 +232,28 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	if l.isOver(now) {
 		return s, false
 	}
+	if l.Kind == CellBucket {
+		s = l.askCell(s, now)
+	}
 	if l.MaxDelay > 0 {
 		return l.takeLater(s, now, cost)
 	}
 	if !l.allows(s, now, cost) {
 		return s, false
 	}
-	s.Count += cost
-	return s, true
+	return l.add(s, now, cost), true
+}
+
+// add adds cost to what an up-to-date state has used in the current window, or owes.
+func (l *Limit) add(s State, now Instant, cost int64) State {
+	switch {
+	case l.Kind == CellBucket:
+		return l.addToCell(s, now, cost)
+	case l.Kind == FirstWindow && s.Count == 0:
+		s.Part = int64(l.Window)
+	}
+	s.Count = addClamped(s.Count, cost)
+	return s
 }
 
 // isOver reports whether l no longer holds, see Until.
@@ -234,13 +270,18 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 		return !s.isQueued() && l.slidingAllows(s, now.Wall, cost)
 	case FirstWindow:
 		return s.Count <= l.Amount-cost
+	case CellBucket:
+		return l.cellAllows(s, now, cost)
 	}
 	return false
 }
 
 // TakeRecord describes a Take at now, for a later Give. s is the state that the Take returned.
 func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
-	if l.Kind.Bucket() {
+	switch {
+	case l.Kind == CellBucket:
+		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: time.Duration(s.owedTime(now))}
+	case l.Kind.Bucket():
 		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.drainTime(s.Count, s.Part, 0)}
 	}
 	return TakeRecord{Steady: now.Steady, Window: s.Window()}
@@ -254,7 +295,7 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	case l.Kind == FirstWindow:
 		return l.forceFirst(s, from, now, cost)
 	case l.Kind.Bucket() || from.Window >= s.Window():
-		s.Count = addClamped(s.Count, cost)
+		return l.add(s, now, cost)
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = addClamped(s.Part, cost)
 	}
@@ -266,7 +307,7 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.Bucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
-		heldHi, heldLo := mul(l.Burst, int64(l.Window))
+		heldHi, heldLo := mul(l.Burst, l.windowOf(s))
 		if !less(drainedHi, drainedLo, heldHi, heldLo) {
 			return s
 		}
@@ -297,11 +338,13 @@ func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) S
 func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
+	case l.Kind == CellBucket:
+		s = l.giveCell(s, from, now, cost)
 	case l.Kind.Bucket():
 		s = l.giveBucket(s, from, now, cost)
 	case l.Kind == FirstWindow:
 		if from.Steady >= s.At {
-			s = s.lower(cost)
+			s = s.lowerFirst(cost)
 		}
 	case from.Window == s.Window():
 		s.Count = max(0, s.Count-cost)
@@ -320,6 +363,10 @@ func (l *Limit) Reward(s State, now Instant, n int64) State {
 	case l.Kind == FixedWindow:
 		s.Count = max(0, s.Count-n)
 		return s
+	case l.Kind == CellBucket:
+		return l.rewardCell(s, now, n)
+	case l.Kind == FirstWindow:
+		return s.lowerFirst(n)
 	case l.Kind != SlidingWindow:
 		return s.lower(n)
 	}
@@ -348,6 +395,8 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 		l.describeSliding(d, s, now, cost)
 	case FirstWindow:
 		l.describeFirst(d, s, now, cost)
+	case CellBucket:
+		l.describeCell(d, s, now, cost)
 	}
 	d.MoreAfter = l.moreAfter(s, now, d.Remaining)
 }
@@ -355,7 +404,11 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 // Used returns the usage at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Instant) int64 {
 	switch {
-	case l.Kind.OnSteadyClock():
+	case l.Kind == CellBucket:
+		return l.usedInCell(s, now)
+	case l.Kind == FirstWindow:
+		return s.Count
+	case l.Kind.Bucket():
 		return s.Owed()
 	case s.isQueued():
 		return l.usedQueued(s)

@@ -11,10 +11,12 @@ func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 	}
 
 	switch {
+	case l.Kind == CellBucket:
+		return l.moreInCell(s, now)
 	case l.Kind.Bucket():
 		return l.moreInBucket(s, now)
 	case l.Kind == FirstWindow:
-		return time.Duration(s.At - now.Steady + int64(l.Window))
+		return time.Duration(s.At - now.Steady + l.windowOf(s))
 	}
 	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
 }

@@ -43,7 +43,7 @@ func randomCounter(r *rand.Rand, kind Kind) (*usedCounter, Instant) {
 	if kind.Bucket() {
 		l.Burst = 1 + r.Int64N(20)
 	}
-	if kind != FirstWindow && r.IntN(4) == 0 {
+	if kind != FirstWindow && kind != CellBucket && r.IntN(4) == 0 {
 		l.MaxDelay = time.Duration(r.Int64N(int64(5 * time.Second)))
 	}
 

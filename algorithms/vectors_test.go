@@ -254,14 +254,17 @@ func TestLateReadingMovesNoState(t *testing.T) {
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
-			if k != FirstWindow+1 {
+			if k != CellBucket+1 {
 				t.Errorf("%d kinds", k)
 			}
 			return
 		}
 		want := k
-		if k == FirstWindow {
-			want = FixedWindow // FirstWindow shares its name
+		switch k { // these share a name
+		case FirstWindow:
+			want = FixedWindow
+		case CellBucket:
+			want = TokenBucket
 		}
 		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)

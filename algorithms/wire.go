@@ -63,7 +63,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Burst = d.UpTo(MaxAmount)
 	}
 	if first&delayFlag != 0 {
-		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
+		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow || l.Kind == CellBucket {
 			d.Fail()
 		}
 	}

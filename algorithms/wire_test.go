@@ -24,6 +24,8 @@ func TestLimitRoundTrip(t *testing.T) {
 		{Kind: LeakyBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MaxWindow, MaxDelay: LongestDelay},
 		{Kind: SlidingLog, Amount: 1, Window: MinWindow},
 		{Kind: FirstWindow, Amount: MaxAmount, Window: MaxWindow},
+		{Kind: CellBucket, Amount: 5, Burst: 9, Window: time.Minute},
+		{Kind: CellBucket, Window: MinWindow},
 	} {
 		d := wire.NewDecoder(want.Append(nil, 1<<3))
 		var have Limit
@@ -41,8 +43,9 @@ func TestLimitRoundTrip(t *testing.T) {
 		"a log by the calendar":                        {Kind: SlidingLog, Amount: 7, Calendar: day},
 		"no amount":                                    {Kind: TokenBucket, Burst: 1, Window: time.Minute},
 		"a burst of nothing":                           {Kind: TokenBucket, Amount: 1, Window: time.Minute},
-		"an unknown algorithm":                         {Kind: FirstWindow + 1, Amount: 1, Window: time.Minute},
+		"an unknown algorithm":                         {Kind: CellBucket + 1, Amount: 1, Window: time.Minute},
 		"a queue in a window from its first hit":       {Kind: FirstWindow, Amount: 1, Window: time.Minute, MaxDelay: time.Second},
+		"a queue in a bucket that keeps its limit":     {Kind: CellBucket, Amount: 1, Burst: 1, Window: time.Minute, MaxDelay: time.Second},
 		"a window from its first hit, by the calendar": {Kind: FirstWindow, Amount: 7, Calendar: day},
 		"no window":                                    {Kind: FixedWindow, Amount: 1},
 		"a long window":                                {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},

@@ -10,12 +10,12 @@ import (
 
 var allKinds = []algorithms.Kind{
 	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.SlidingLog,
-	algorithms.FirstWindow,
+	algorithms.FirstWindow, algorithms.CellBucket,
 }
 
 // mayQueue reports whether limits of kind may have a MaxDelay and keep their queue in a State.
 func mayQueue(kind algorithms.Kind) bool {
-	return kind != algorithms.SlidingLog && kind != algorithms.FirstWindow
+	return kind != algorithms.SlidingLog && kind != algorithms.FirstWindow && kind != algorithms.CellBucket
 }
 
 // hotChecks returns checks of existing counters: one of each kind, one of several limits, one with a block.
@@ -25,8 +25,11 @@ func hotChecks() map[string][]Op {
 	for i, kind := range allKinds {
 		op := Op{Key: key(uint64(i)), Limit: perMinute(kind, 1000), Cost: 1}
 		name := kind.String()
-		if kind == algorithms.FirstWindow {
+		switch kind {
+		case algorithms.FirstWindow:
 			name = "first window"
+		case algorithms.CellBucket:
+			name = "cell bucket"
 		}
 		checks[name] = []Op{op}
 		if all = append(all, op); mayQueue(kind) {

@@ -45,6 +45,7 @@ type counterCopy struct {
 	drained     int64 // by then and since the beginning, in 1/Window units
 	mayBeSwept  bool  // since then
 	roundedDown int64 // what it may have lost since the beginning by rounding
+	cellRate    int64 // of a CellBucket: the rate that it keeps, or more
 }
 
 // snapshot returns a copy for a table that has the counter as it is now, and drops it once it has expired.
@@ -94,6 +95,10 @@ func (c *modelCounter) fastest(since int64) (most int64) {
 // before.
 func (c *modelCounter) touch(now algorithms.Instant, by *algorithms.Limit) {
 	rate := by.Amount
+	if c.limit.Kind == algorithms.CellBucket {
+		rate = c.cellRate
+		c.cellRate = max(rate, by.Amount) // of an empty one
+	}
 	if c.mayBeSwept {
 		rate = max(rate, c.fastest(c.touched))
 	}
@@ -104,10 +109,17 @@ func (c *modelCounter) touch(now algorithms.Instant, by *algorithms.Limit) {
 	c.mayBeSwept = false
 }
 
+// ask records that a check asked for something, by the limit in force, whether or not it was admitted.
+func (c *modelCounter) ask(now algorithms.Instant) {
+	if c.touch(now, c.limit); c.limit.Kind == algorithms.CellBucket {
+		c.cellRate = c.limit.Amount
+	}
+}
+
 // admit records a cost that the counter admitted, and returns why it should not have; an empty text if it was right. began is when
 // a first-hit window began in which it was counted.
 func (c *modelCounter) admit(now algorithms.Instant, began, cost int64) (used *usedCost, why string) {
-	c.touch(now, c.limit)
+	c.ask(now)
 	c.charged += cost
 	used = &usedCost{at: now, drained: c.drained, used: cost}
 	if c.limit.Kind == algorithms.FirstWindow {
@@ -227,6 +239,10 @@ func (c *modelCounter) judgeLog(now algorithms.Instant) (most, got int64) {
 // judgeBucket fills an empty bucket again, with what was used and nothing else.
 func (c *modelCounter) judgeBucket() (most, got int64) {
 	window := int64(c.limit.Window)
+	perUnit := window
+	if c.limit.Kind == algorithms.CellBucket {
+		perUnit -= c.fastest(0) // a unit takes a whole number of nanoseconds, rounded down
+	}
 	drained := int64(0)
 	owed := int64(0)
 	lower := func(to, units int64) {
@@ -241,7 +257,7 @@ func (c *modelCounter) judgeBucket() (most, got int64) {
 			rest = rest[1:]
 		}
 		lower(u.drained, 0)
-		owed += u.used * window
+		owed += u.used * perUnit
 	}
 	return c.limit.Burst*window + c.roundedDown, owed
 }

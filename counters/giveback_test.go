@@ -362,6 +362,11 @@ func (h *giveBackHistory) check(why purpose) {
 	}
 	if h.owner.table.Take(h.now(), ops) != Admitted {
 		h.owner.table.DropPlace(h.now(), place.Key)
+		for i := range ops {
+			if ops[i].Limit.Kind == algorithms.CellBucket && !ops[i].Decision.Allowed {
+				all[i].ask(h.at())
+			}
+		}
 		return
 	}
 	h.record(why, all, ops, life, place)

@@ -21,7 +21,8 @@ func TestGolden(t *testing.T) {
 		"4-leaky-bucket":   {Kind: algorithms.LeakyBucket, State: state},
 		"5-sliding-log":    {Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady + 5, N: 1}}},
 		"6-queue":          {Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}},
-		"7-first-window":   {Kind: algorithms.FirstWindow, State: algorithms.State{Count: 300, At: now.Steady - 1000}},
+		"7-first-window":   {Kind: algorithms.FirstWindow, State: algorithms.State{Count: 300, Part: 60e9, At: now.Steady - 1000}},
+		"8-cell-bucket":    {Kind: algorithms.CellBucket, State: algorithms.State{Count: 60e9, Part: 1e9, At: now.Steady + 3e9}},
 	}
 	var lines []golden.Line
 	for _, name := range slices.Sorted(maps.Keys(records)) {

@@ -70,8 +70,10 @@ func (t *Table) giveBackHeld(
 		}
 		past := t.bucketPast(now, k)
 		if from.Fastest == 0 && from.Reserved {
-			from.Fastest = int64(past.Rank) // otherwise the note may be younger than the cost
-			give.state = giveUndrained(l, &from, cost)
+			from.Fastest = int64(past.Rank)      // otherwise the note may be younger than the cost
+			if l.Kind != algorithms.CellBucket { // which keeps its rate
+				give.state = giveUndrained(l, &from, cost)
+			}
 		}
 		if from.Fastest == 0 {
 			return ErrGone

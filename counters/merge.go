@@ -98,7 +98,8 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 // in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
-		return algorithms.State{Count: max(a.Count, b.Count), At: max(a.At, b.At)}
+		a.Count, a.Part, a.At = max(a.Count, b.Count), max(a.Part, b.Part), max(a.At, b.At)
+		return a
 	}
 	if a.Window() < b.Window() {
 		a, b = b, a

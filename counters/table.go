@@ -499,10 +499,16 @@ func (s *shard) protectRefused(op *Op) {
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
+	otherRate := op.Mode == CheckMode && op.Limit.AtOtherRate(g.records[slot].state, op.state)
+	if otherRate {
+		g.records[slot].state = op.state
+	}
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
-		s.markDirty(op.location, allReaders)
+	} else if !otherRate {
+		return
 	}
+	s.markDirty(op.location, allReaders)
 }
 
 // fullnessAfterCheck returns a counter's fullness after an allowed check. A counter that delays checks counts as refusing.

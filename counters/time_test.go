@@ -12,10 +12,13 @@ import (
 // every is each kind of limit, of 10 per minute.
 func every() map[string]*algorithms.Limit {
 	list := map[string]*algorithms.Limit{}
-	for kind := range algorithms.Kind(6) {
+	for kind := range algorithms.Kind(7) {
 		name := kind.String()
-		if kind == algorithms.FirstWindow {
+		switch kind {
+		case algorithms.FirstWindow:
 			name = "first-window"
+		case algorithms.CellBucket:
+			name = "cell-bucket"
 		}
 		list[name] = &algorithms.Limit{Kind: kind, Amount: 10, Burst: 10, Window: time.Minute}
 	}

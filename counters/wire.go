@@ -12,12 +12,12 @@ import (
 
 // The encoding of a record, for another node or for disk:
 //
-//	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and fullness (5 bits)
+//	byte 0      algorithm (3 bits; 7 is a note) and fullness (5 bits)
 //	8 + 8       Key.Subject, Key.Counter, big endian; of a note: Key.Subject, Key.ID, followed by the rest of it
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
-//	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
-//	            then follows, for buckets, the time since the last change as a uvarint, for a FirstWindow the time since it
-//	            began, or, for other windows, the window's number as a varint
+//	state       Count and Part as uvarints. Unless both are 0, then follows, for buckets, the time since the last change as a
+//	            uvarint, for a FirstWindow the time since it began, for a CellBucket how far ahead it is, or, for other windows, the
+//	            window's number as a varint
 //	or log      number of entries as a uvarint; then for each entry the time since the previous one as a uvarint (for the
 //	            first: how long ago it was, as a varint), and N as a uvarint
 //
@@ -26,10 +26,8 @@ import (
 // earlier.
 
 const (
-	// widenedKind stands for a fixed window that allows more than its limit because other regions have lent to it.
-	widenedKind = algorithms.Kind(7)
 	// noteKind stands for a note. The fullness is its kind.
-	noteKind = algorithms.Kind(6)
+	noteKind = algorithms.Kind(7)
 	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
 	maxAge   = math.MaxInt64 / 2 // nanoseconds
 	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a few seconds more than the longest queue.
@@ -57,11 +55,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 		return appendNote(b, r.Note, now)
 	}
 
-	kind := r.Kind
-	if kind == algorithms.FixedWindow && r.State.Part > 0 {
-		kind = widenedKind
-	}
-	b = AppendKey(append(b, byte(packKindFullness(kind, r.Fullness))), r.Key)
+	b = AppendKey(append(b, byte(packKindFullness(r.Kind, r.Fullness))), r.Key)
 	left := uint64(0)
 	if second := now.Steady / 1e9; r.FreshAt > second {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
@@ -71,15 +65,12 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 		return appendLog(b, r.Log, now)
 	}
 	s := r.State
-	b = binary.AppendUvarint(b, uint64(s.Count))
-	if hasPart(kind) {
-		b = binary.AppendUvarint(b, uint64(s.Part))
-	} else {
-		s.Part = 0
-	}
+	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Count)), uint64(s.Part))
 	switch {
 	case s.Fresh():
 		return b
+	case r.Kind == algorithms.CellBucket:
+		return binary.AppendUvarint(b, uint64(min(max(0, s.At-now.Steady), algorithms.MaxOwedTime)))
 	case r.Kind.OnSteadyClock():
 		return binary.AppendUvarint(b, age(s.At, now))
 	}
@@ -91,11 +82,6 @@ func appendNote(b []byte, n *notes.Note, now algorithms.Instant) []byte {
 	b = append(b, byte(noteKind)|byte(n.Kind)<<3)
 	b = AppendKey(b, Key{Subject: n.Subject, Counter: n.ID})
 	return n.Append(b, now.Steady)
-}
-
-// hasPart reports whether the encoding of a state of that kind, possibly widenedKind, includes its Part.
-func hasPart(kind algorithms.Kind) bool {
-	return kind != algorithms.FixedWindow && kind != algorithms.FirstWindow
 }
 
 func appendLog(b []byte, log []algorithms.Entry, now algorithms.Instant) []byte {
@@ -133,20 +119,11 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
-	switch r.Kind {
-	case algorithms.SlidingLog:
+	if r.Kind == algorithms.SlidingLog {
 		r.Log = decodeLog(d, log, now)
-	case widenedKind:
-		r.Kind = algorithms.FixedWindow
-		if r.State = decodeState(d, widenedKind, now); r.State.Part == 0 {
-			d.Fail()
-		}
-	default:
-		if !r.Kind.Valid() {
-			d.Fail()
-		}
-		r.State = decodeState(d, r.Kind, now)
+		return
 	}
+	r.State = decodeState(d, r.Kind, now)
 }
 
 // decodeNote reads the rest of what appendNote wrote.
@@ -157,16 +134,16 @@ func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant)
 }
 
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
-	s := algorithms.State{Count: d.UpTo(maxUsed)}
-	switch {
-	case kind.Bucket():
-		s.Part = d.UpTo(int64(algorithms.MaxWindow) - 1)
-	case hasPart(kind):
-		s.Part = d.UpTo(maxUsed)
+	s := algorithms.State{Count: d.UpTo(maxUsed), Part: d.UpTo(maxUsed)}
+	if !s.Legal(kind) {
+		d.Fail()
 	}
 	switch {
 	case s.Fresh():
 		return algorithms.State{}
+	case kind == algorithms.CellBucket:
+		s.At = now.Steady + d.UpTo(algorithms.MaxOwedTime)
+		return s
 	case kind.OnSteadyClock():
 		s.At = now.Steady - d.UpTo(maxAge)
 		return s

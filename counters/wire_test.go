@@ -28,19 +28,20 @@ func TestRecordRoundTrip(t *testing.T) {
 		have Record
 		size int
 	}{
-		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: second + 63}, 23},
+		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: second + 63}, 24},
 		{"sliding window", Record{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63}, 25},
 		{"bucket", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 22},
-		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 21},
-		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, At: here.Steady - int64(algorithms.MaxWindow)}, Fullness: 255, FreshAt: second + 1}, 35},
-		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 19},
+		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, Part: 60e9, At: here.Steady - 1000}, Fullness: 9, FreshAt: second + 63}, 27},
+		{"cell bucket", Record{Kind: algorithms.CellBucket, State: algorithms.State{Count: 60e9, Part: 1e9, At: here.Steady + 3e9}, Fullness: 9, FreshAt: second + 63}, 34},
+		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, Part: int64(algorithms.MaxWindow), At: here.Steady - int64(algorithms.MaxWindow)}, Fullness: 255, FreshAt: second + 1}, 43},
+		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 20},
 		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
 		{"no longer than for ever", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32}, 33},
-		{"expired", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second}, 20},
+		{"expired", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second}, 21},
 		{"log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}}, FreshAt: second + 63}, 26},
 		{"queue in a log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 31},
 		{"a log that is all queue", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 28},
-		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255, FreshAt: second + 63}, 28},
+		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255, FreshAt: second + 63}, 29},
 		{"empty log", Record{Kind: algorithms.SlidingLog, Fullness: 17, FreshAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -125,7 +126,8 @@ func FuzzRecord(f *testing.F) {
 		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Fullness: 255, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: -29_000_000}, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
-		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, Part: 60e9, At: now.Steady - 1000}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.CellBucket, State: algorithms.State{Count: 60e9, Part: 1e9, At: now.Steady + 3e9}, Fullness: 9, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}}, FreshAt: now.Steady/1e9 + 63},
 	} {
 		f.Add(AppendRecord(nil, &r, now))
@@ -142,7 +144,11 @@ func FuzzRecord(f *testing.F) {
 		if !bytes.HasSuffix(b, rest) || len(rest) >= len(b) || len(r.Log) > algorithms.MaxLogEntries {
 			t.Fatalf("have %d of %d bytes left, %d entries", len(rest), len(b), len(r.Log))
 		}
-		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.OnSteadyClock() && r.State.At > now.Steady {
+		latest := now.Steady
+		if r.Kind == algorithms.CellBucket {
+			latest += algorithms.MaxOwedTime
+		}
+		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.OnSteadyClock() && r.State.At > latest {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {

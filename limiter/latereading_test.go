@@ -18,7 +18,7 @@ import (
 // What a late call admits may count at any time from its reading on. So these
 // tests judge as the runs in real time do, with readings that they choose.
 func TestLateReadingsFreeNothing(t *testing.T) {
-	for kind := range algorithms.Kind(6) {
+	for kind := range algorithms.Kind(7) {
 		for _, window := range []time.Duration{10 * time.Millisecond, time.Minute} {
 			for _, late := range latenesses(window) {
 				for name, act := range latePaths {
@@ -58,7 +58,7 @@ func tryLateHistories(t *testing.T, onTime bool) {
 		histories = max(500, 100**realtimeSeeds)
 	}
 
-	for kind := range algorithms.Kind(6) {
+	for kind := range algorithms.Kind(7) {
 		t.Run(nameOfKind(kind), func(t *testing.T) {
 			failed := 0
 			for i := range uint64(histories) {
@@ -82,8 +82,11 @@ func tryLateHistories(t *testing.T, onTime bool) {
 
 // nameOfKind returns a kind's unique name.
 func nameOfKind(k algorithms.Kind) string {
-	if k == algorithms.FirstWindow {
+	switch k {
+	case algorithms.FirstWindow:
 		return k.String() + " from the first hit"
+	case algorithms.CellBucket:
+		return k.String() + " that keeps its limit"
 	}
 	return k.String()
 }

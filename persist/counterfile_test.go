@@ -455,6 +455,7 @@ func TestWithTable(t *testing.T) {
 		{Kind: algorithms.LeakyBucket, Amount: 10, Burst: 10, Window: time.Hour},
 		{Kind: algorithms.SlidingLog, Amount: 10, Window: time.Hour},
 		{Kind: algorithms.FirstWindow, Amount: 10, Window: time.Hour},
+		{Kind: algorithms.CellBucket, Amount: 10, Burst: 10, Window: time.Hour},
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {

@@ -208,6 +208,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if q.Shadow {
 		flags |= 2
 	}
+	kept := keptKinds[q.Namespace]
+	flags |= byte(kept) << 2
 	name, named := s.inlineNames[cmp.Or(q.Namespace, InlineName)]
 	if !named {
 		name = s.inlineNames[""]
@@ -223,7 +225,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	r := s.inline.find(b)
 	if r == nil {
 		var err error
-		if r, err = s.compileInline(q, name); err != nil {
+		if r, err = s.compileInline(q, name, kept); err != nil {
 			return err
 		}
 		r = s.inline.add(b, r)
@@ -306,8 +308,8 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 }
 
 // compileInline compiles the limits of q, sorted by their IDs, so that the caller's order does not matter to counters. The
-// rule refers to no string of the call.
-func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
+// rule refers to no string of the call. kept is the kind of the only counter that a key has in the namespace, or 0.
+func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.Kind) (*Rule, error) {
 	doc := s.Document
 	spec := &RuleSpec{Name: name.name, Shadow: q.Shadow, Settings: Settings{OnLimit: "refuse", Consistency: "hybrid"}}
 	if doc.Inline != nil {
@@ -318,6 +320,9 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).checkLimits("limits", spec.Limits, doc.zoneOf(spec))
 	for i := range q.Limits {
 		d.checkInline(i, &q.Limits[i], spec.Limits, doc)
+	}
+	if kept != 0 && len(d.errs) == 0 {
+		d.checkKept(q, spec.Limits, doc, kept)
 	}
 	if len(d.errs) > 0 {
 		return nil, inlineError{d.errs[0]}
@@ -337,6 +342,9 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 			id := doc.identity(spec.Limits[i], "")
 			id.kind, l.Kind, r.Consistency = algorithms.FirstWindow, algorithms.FirstWindow, Exact
 			l.ID = id.hash()
+		}
+		if kept != 0 {
+			l.Kind, l.ID, r.Consistency = kept, keptID(kept), Exact
 		}
 	}
 	slices.SortFunc(r.ownLimits, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })

@@ -223,3 +223,51 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 		t.Error("the set is not found again")
 	}
 }
+
+// TestKeysWithOneCounter: in the namespaces of the commands of Redis, all limits of a key are one counter. What could not be one is
+// refused.
+func TestKeysWithOneCounter(t *testing.T) {
+	set := keyedSet(t, "")
+	cell := InlineLimit{Limit: 5, Per: "5s", Burst: 5, Algorithm: "token-bucket"}
+	first := InlineLimit{Limit: 5, Per: "5s", Algorithm: "fixed-window", From: "first"}
+	for namespace, l := range map[string]InlineLimit{CellNamespace: cell, ThrottleNamespace: cell, IncrexNamespace: first} {
+		other := l
+		other.Limit, other.Per, other.Unit = 7, "1h", "tokens"
+		a := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []InlineLimit{l}})
+		b := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []InlineLimit{other}})
+		kept := KeptLimit(namespace)
+		for _, have := range []*Limit{a.Limits[0], b.Limits[0]} {
+			if have.ID != kept.ID || have.Kind != kept.Kind {
+				t.Errorf("%s: have %x, %v, want %x, %v", namespace, have.ID, have.Kind, kept.ID, kept.Kind)
+			}
+		}
+		if a.Subject != b.Subject || a.Rule.Consistency != Exact {
+			t.Errorf("%s: have %+v and %+v", namespace, a, b)
+		}
+	}
+	if KeptLimit("other") != nil || inlineHit(t, set, &InlineSubject{Namespace: "other", Limits: []InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
+		t.Error("another namespace has them, too")
+	}
+
+	high, long := cell, cell
+	high.Limit, high.Burst, high.Per = 1_000_000_001, 1, "1s"
+	long.Limit, long.Burst, long.Per = 1, 1_000_000, "1h"
+	for _, tt := range []struct {
+		namespace, want string
+		limits          []InlineLimit
+	}{
+		{CellNamespace, "limits: in the namespace", []InlineLimit{cell, high}},
+		{CellNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{first}},
+		{ThrottleNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{{Limit: 1, Per: "1s"}}},
+		{IncrexNamespace, "limits[0].from: in the namespace", []InlineLimit{{Limit: 1, Per: "1s", Algorithm: "fixed-window"}}},
+		{IncrexNamespace, "limits[0].from: in the namespace", []InlineLimit{cell}},
+		{CellNamespace, "limits[0].limit: in the namespace \"cl\", at most one per nanosecond", []InlineLimit{high}},
+		{CellNamespace, "limits[0].limit: in the namespace \"cl\", a burst must not take more than 36 years", []InlineLimit{long}},
+	} {
+		var m Match
+		err := set.MatchInline(&InlineSubject{Namespace: tt.namespace, Limits: tt.limits}, true, &m)
+		if !errors.Is(err, ErrInline) || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("have %v, want %q", err, tt.want)
+		}
+	}
+}

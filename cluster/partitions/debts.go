@@ -41,7 +41,7 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	}
 	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
 	if o.limit.Kind.OnSteadyClock() {
-		s.At = o.taken.Steady
+		s = o.limit.Force(algorithms.State{}, o.taken, algorithms.Instant{Steady: o.taken.Steady}, s.Count)
 	}
 	if s = o.limit.Advance(s, now); s.Fresh() {
 		return 0

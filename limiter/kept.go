@@ -1,0 +1,51 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Kept says what the only counter of a key holds in a namespace of the commands of Redis; see [rules.KeptLimit].
+type Kept struct {
+	Used int64         // units that are used, rounded up; 0 if there is no counter
+	Ends time.Duration // until nothing is used any more, if nobody asks for more
+}
+
+// Kept asks the owner of a key in a namespace where each key has one counter. No limits are needed: the counter keeps what it takes. The
+// error wraps ErrNamespace or ErrNoOwner.
+func (l *Limiter) Kept(namespace, key string) (Kept, error) {
+	u, err := l.locateKept(namespace, key)
+	if err != nil {
+		return Kept{}, err
+	}
+	if err := l.applyChange(newChange(verbUsage, u, nil), u); err != nil {
+		return Kept{}, err
+	}
+	lu := &u.Limits[0]
+	return Kept{lu.Used, lu.ResetAfter}, nil
+}
+
+// DropKept makes the only counter of a key fresh, and returns what it held. The error is one of Kept's, or wraps ErrFull.
+func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
+	had, err := l.Kept(namespace, key)
+	if err != nil || had.Used == 0 {
+		return had, err
+	}
+	u, err := l.locateKept(namespace, key)
+	if err != nil {
+		return had, err
+	}
+	c := newChange(verbReset, u, nil)
+	c.ticket = ticketOf("", hashChange(c, u, nil), checkTimeout)
+	return had, l.applyChange(c, u)
+}
+
+func (l *Limiter) locateKept(namespace, key string) (*Usage, error) {
+	u, err := locateInline(l.Rules(), &rules.InlineSubject{Namespace: namespace, Key: []string{key}})
+	if err != nil {
+		return nil, err
+	}
+	u.Limits = []LimitUsage{{Limit: rules.KeptLimit(namespace)}}
+	return u, nil
+}
