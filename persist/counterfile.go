@@ -253,7 +253,7 @@ func (cf *CounterFile) inspect() error {
 					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
-			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8): // an expiry time named buckets in an even older one
+			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8): // frames-2, or an expiry time in an even older one
 				return errOlderFormat
 			}
 			return pageError("unknown bucket %x", name)

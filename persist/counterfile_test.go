@@ -488,8 +488,8 @@ func TestWithTable(t *testing.T) {
 	if next.Take(now, ops(4)) == counters.Admitted {
 		t.Error("more was admitted than the limit")
 	}
-	if s := fmt.Sprint(next.Stats().Counters); s != "6" {
-		t.Errorf("%s counters, want 6", s)
+	if s := fmt.Sprint(next.Stats().Counters); s != "7" {
+		t.Errorf("%s counters, want 7", s)
 	}
 }
 

@@ -24,10 +24,10 @@ const (
 	frameBytes = 63 << 10
 )
 
-// framesBucket is the name of the bucket of frames. An earlier version, whose frames have another header, named it as in
+// framesBucket is the name of the bucket of frames. Earlier versions, whose frames differ, named it frames-2, or as in
 // olderFramesBucket.
 var (
-	framesBucket      = []byte("frames-2")
+	framesBucket      = []byte("frames-3")
 	olderFramesBucket = []byte("frames")
 )
 
