@@ -94,6 +94,10 @@ func serve(t *testing.T) string {
 // longest is how far a test sets its clock forward. Beyond it, its clock began in 1970, and is the true one again.
 const longest = 5 * 366 * 24 * time.Hour
 
+// overtaken is by how much a call may be late, at most, without that its clock was set back. It is less than what tests set
+// clocks forward by: the next one is at the true time again.
+const overtaken = 50 * time.Millisecond
+
 // clockFollower sets a node's clock to that of its caller, which tests may stop or set forward.
 type clockFollower struct {
 	clock *limiter.Clock
@@ -119,7 +123,7 @@ func (f *clockFollower) follow(header string) {
 		f.begun, f.ahead = true, time.Duration(f.clock.Now().Steady)-now
 	case !f.begun:
 		f.begun = true // the same time as here, which counts nothing yet
-	case step < -time.Second || step > longest:
+	case step < -overtaken || step > longest:
 		f.ahead -= step // a test begins, or ends
 	case step < 0:
 		return // calls have overtaken each other

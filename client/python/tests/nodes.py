@@ -27,15 +27,15 @@ PATIENCE = 20.0  # bounds every wait for another process
 T = TypeVar("T")
 
 
-def eventually(what: str, ok: Callable[[], Any]) -> Any:
+def eventually(what: str, ok: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Polls until ok returns something true."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while time.monotonic() < end:
         found = ok()
         if found:
             return found
         threading.Event().wait(0.01)
-    raise AssertionError(f"{what}: not within {PATIENCE} s")
+    raise AssertionError(f"{what}: not within {patience} s")
 
 
 _program: list[Path] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodes import Fake, Node, allowed, as_answer, free_port
+from nodes import Answer, Fake, Node, allowed, as_answer, free_port
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched
 
@@ -395,3 +396,91 @@ def test_what_is_sent(fake: Callable[..., Fake]) -> None:
 
 async def _none() -> None:
     pass
+
+
+def reserves(path: str, body: Any) -> Answer:
+    """Answers as a node that allows all."""
+    return as_answer(200, allowed(reservation="abc", settled=True, costs={}, remaining=1))
+
+
+def test_a_call_within_a_call_of_the_proxy(fake: Callable[..., Fake]) -> None:
+    """LiteLLM translates one API into another by a call that has nothing of the first one's metadata."""
+    node = fake(reserves)
+
+    async def main(callback: RlnodeCallback) -> None:
+        who = SimpleNamespace(api_key="hash", user_id="u", team_id=None, end_user_id=None)
+        await callback.async_pre_call_hook(who, None, {"model": "fake/m", "messages": MESSAGES, "litellm_metadata": {}}, "anthropic_messages")
+        await litellm.acompletion(model="fake/m", messages=MESSAGES, max_tokens=7)
+
+        async def settled() -> bool:
+            return not callback._open and len(node.requests) == 2
+
+        await until(settled)
+        assert [path for path, _, _ in node.requests] == ["/v1/reserve", "/v1/settle"]
+        assert node.requests[1][2]["costs"] == {"tokens": 17}
+
+    run(lambda: RlnodeCallback(nodes=[node.url]), main)
+
+
+@pytest.mark.parametrize(
+    ("data", "events", "used"),
+    [
+        ({"messages": MESSAGES}, [b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "word "}}\n\n'], 13 + 4),
+        ({"input": "Say something long, please."}, [{"type": "response.output_text.delta", "delta": "word "}], 6 + 4),
+        ({"messages": MESSAGES}, [b"data: {}\n\n"], None),
+    ],
+    ids=["messages", "responses", "unknown"],
+)
+def test_other_streams_of_the_proxy_are_settled_by_what_passed(
+    fake: Callable[..., Fake], data: dict[str, Any], events: list[Any], used: int | None
+) -> None:
+    node = fake(reserves)
+
+    async def stream() -> AsyncIterator[Any]:
+        for _ in range(3):
+            for event in events:
+                yield event
+        await asyncio.sleep(60)
+
+    async def main(callback: RlnodeCallback) -> None:
+        who = SimpleNamespace(api_key="hash", user_id="u", team_id=None, end_user_id=None)
+        asked = await callback.async_pre_call_hook(who, None, {"model": "gpt-4o", "stream": True, **data}, "aresponses")
+        passed = callback.async_post_call_streaming_iterator_hook(who, stream(), asked)
+        for _ in range(3):
+            await anext(passed)
+        await passed.aclose()  # type: ignore[attr-defined]
+
+        async def settled() -> bool:
+            return not callback._open and not callback._tasks
+
+        await until(settled)
+        assert [body["costs"] for path, _, body in node.requests if path == "/v1/settle"] == ([{"tokens": used}] if used else [])
+
+    run(lambda: RlnodeCallback(nodes=[node.url]), main)
+
+
+def test_a_stream_of_responses(node: Node, fake: Callable[..., Fake]) -> None:
+    """It is settled by what it delivered when it is dropped, and metadata goes to no provider."""
+    delta = {"type": "response.output_text.delta", "sequence_number": 1, "item_id": "m", "output_index": 0, "content_index": 0, "delta": "word "}
+    events = f"data: {json.dumps(delta)}\n\n" * 9
+    model = fake(lambda path, body: (200, {"Content-Type": "text/event-stream"}, events.encode()))
+    limits: Any = [{"limit": 1_000_000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        stream = await litellm.aresponses(
+            model="openai/gpt-4o", api_base=model.url, api_key="k", input="Say something long, please.", user="r", stream=True, max_output_tokens=2000
+        )
+        for _ in range(3):
+            await anext(stream)
+        assert await used(callback.client, namespace, "r", limits) > 2000
+        del stream
+        gc.collect()
+
+        async def settled() -> bool:
+            return not callback._open and await used(callback.client, namespace, "r", limits) == 6 + 4
+
+        await until(settled)
+        assert "metadata" not in model.requests[0][2]
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)

@@ -27,7 +27,7 @@ _from_string = limits.storage.storage_from_string
 def request(*arguments: Any) -> bytes:
     """Makes a request that says what time it is in the test."""
     first, _, rest = _request(*arguments).partition(b"\r\n")
-    return first + f"\r\nSuite-Clock: {time.time() * 1000}\r\n".encode() + rest
+    return first + f"\r\nSuite-Clock: {round(time.time() * 1000)}\r\n".encode() + rest
 
 
 def storage_from_string(uri: str, **options: Any) -> Any:

@@ -11,9 +11,11 @@ LiteLLM asks nobody before a synchronous one.
 from __future__ import annotations
 
 import asyncio
+import json
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
@@ -43,38 +45,80 @@ class _Arguments(dict[str, Any]):
 class _Open:
     """A call under way."""
 
-    def __init__(self, reserved: Reservation) -> None:
+    def __init__(self, reserved: Reservation, data: Mapping[str, Any], unwatched: bool) -> None:
         self.reserved = reserved
+        self.data = data  # what was asked
+        self.unwatched = unwatched  # it streams, and nothing says when its stream begins
         self.loop = asyncio.get_running_loop()
         self.forget: Callable[[], None] = lambda: None  # no longer watches the caller's task
         self.answered = False  # LiteLLM is about to log it
         self.finished = False  # so is its stream
         self.chunks: list[list[Any]] = []  # of its streams: a router has one around another
-        self.messages: Any = None
 
-    def delivered(self) -> int:
-        """Returns the tokens of a stream up to here, with the prompt's; 0 if nothing came."""
+    def delivered(self) -> int | None:
+        """Returns the tokens of a stream up to here, with the prompt's; 0 if nothing came, None if they can't be counted."""
         chunks = max(self.chunks, key=len, default=[])
         if not chunks:
             return 0
         try:
-            whole = litellm.stream_chunk_builder(chunks=list(chunks), messages=self.messages)
-            return int(getattr(getattr(whole, "usage", None), "total_tokens", 0) or 0)
+            if not hasattr(chunks[0], "choices"):
+                text = "".join(map(_text_of, chunks))
+                return _prompt_tokens(self.data) + litellm.token_counter(model=self.data.get("model", ""), text=text) if text else None
+            messages = self.data.get("messages")
+            usage = getattr(litellm.stream_chunk_builder(chunks=list(chunks), messages=messages), "usage", None)
+            return int(getattr(usage, "total_tokens", 0) or 0) + (0 if messages else _prompt_tokens(self.data))
         except Exception as e:  # chunks of any provider
             LOGGER.info("the tokens of a stream that was closed can't be counted: %s", e)
-            return 0
+            return None
+
+
+def _text_of(chunk: Any) -> str:
+    """Returns the text that an event of a stream brings: of OpenAI's responses, or of Anthropic's messages."""
+    if isinstance(chunk, (bytes, str)):
+        lines = (chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk).splitlines()
+        events = [line.removeprefix("data:") for line in lines if line.startswith("data:") and '"delta"' in line]
+        return "".join(_text_of(json.loads(event)) for event in events)
+    delta = chunk.get("delta") if isinstance(chunk, dict) else getattr(chunk, "delta", None)
+    if isinstance(delta, dict):
+        return "".join(str(delta.get(name) or "") for name in ("text", "thinking", "partial_json"))
+    return delta if isinstance(delta, str) else ""
+
+
+def _name_of(call_type: Any) -> str:
+    return str(getattr(call_type, "value", call_type))
+
+
+def _prompt_tokens(data: Mapping[str, Any]) -> int:
+    asked = data.get("prompt") or data.get("input") or ""
+    try:
+        if data.get("messages"):
+            return int(litellm.token_counter(model=data.get("model", ""), messages=data["messages"], tools=data.get("tools")))
+        return int(litellm.token_counter(model=data.get("model", ""), text=asked if isinstance(asked, str) else str(asked)))
+    except Exception as e:  # what strangers send
+        LOGGER.info("a prompt's tokens can't be counted: %s", e)
+        return len(str(data.get("messages") or asked))
 
 
 CALLBACKS: weakref.WeakSet[RlnodeCallback] = weakref.WeakSet()
 
+# The call of the proxy that is served here. A call within it, in which LiteLLM translates one API into another, has no mark.
+SERVED: ContextVar[str] = ContextVar("rlnode_served", default="")
+
 
 def _watch_streams() -> None:
     """Has LiteLLM's streams say when they begin and end: it tells no callback that one was closed or cancelled."""
-    from litellm.litellm_core_utils.streaming_handler import CustomStreamWrapper as Stream
+    from litellm.litellm_core_utils.streaming_handler import CustomStreamWrapper
+    from litellm.responses.streaming_iterator import ResponsesAPIStreamingIterator
 
-    if getattr(Stream, "rlnode_watches", False):
-        return
-    begin, go_on, close = Stream.__init__, Stream.__anext__, Stream.aclose
+    for kind in (CustomStreamWrapper, ResponsesAPIStreamingIterator):
+        if not getattr(kind, "rlnode_watches", False):
+            _watch(kind)
+            kind.rlnode_watches = True
+
+
+def _watch(kind: Any) -> None:
+    begin, go_on = kind.__init__, kind.__anext__
+    close: Any = getattr(kind, "aclose", None)
 
     def call_of(stream: Any) -> tuple[RlnodeCallback, str] | None:
         details = getattr(getattr(stream, "logging_obj", None), "model_call_details", None) or {}
@@ -88,11 +132,14 @@ def _watch_streams() -> None:
         begin(self, *args, **more)
         call = call_of(self)
         if call is not None:
-            call[0]._begin_stream(call[1], self)
+            self.rlnode_chunks = getattr(self, "chunks", None)
+            if self.rlnode_chunks is None:  # it does not keep them
+                self.rlnode_chunks = []
+            call[0]._begin_stream(call[1], self, self.rlnode_chunks)
 
     async def __anext__(self: Any) -> Any:
         try:
-            return await go_on(self)
+            chunk = await go_on(self)
         except StopAsyncIteration:
             call = call_of(self)
             if call is not None:
@@ -104,6 +151,9 @@ def _watch_streams() -> None:
             if call is not None and not (in_router and isinstance(e, Exception)):  # a router may try another model
                 call[0]._end_stream(call[1])
             raise
+        if close is None and hasattr(self, "rlnode_chunks"):
+            self.rlnode_chunks.append(chunk)
+        return chunk
 
     async def aclose(self: Any) -> None:
         try:
@@ -113,8 +163,9 @@ def _watch_streams() -> None:
             if call is not None:
                 call[0]._end_stream(call[1])
 
-    Stream.__init__, Stream.__anext__, Stream.aclose = __init__, __anext__, aclose
-    Stream.rlnode_watches = True
+    kind.__init__, kind.__anext__ = __init__, __anext__
+    if close is not None:
+        kind.aclose = aclose
 
 
 class RlnodeCallback(CustomLogger):  # type: ignore[misc]
@@ -171,7 +222,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         self.client = client or AsyncClient(nodes, token=token, on_error=on_error, local_limits=own_limits(on_error, limits))
         self.rule, self.key, self.attributes, self.limits, self.namespace = rule, key, attributes, limits, namespace
         self.unit, self.ttl, self.default_max_tokens = unit, ttl, default_max_tokens
-        self.estimate = estimate or self._estimate
+        self.estimate = estimate
         self.used, self.on_expiry = used, on_expiry
         self._open: OrderedDict[str, _Open] = OrderedDict()  # by mark, at most MAX_OPEN
         self._tasks: set[asyncio.Task[None]] = set()
@@ -195,21 +246,21 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
             "end_user": getattr(user_api_key_dict, "end_user_id", None),
             "model": data.get("model"),
         }
-        reserved = await self._reserve(data, who)
+        reserved = await self._reserve(data, who, call_type)
         if not reserved.allowed:
             from fastapi import HTTPException
 
             status = 403 if reserved.denied else 503 if reserved.decided_by == "error" and not reserved.limit else 429
             headers = {name.lower(): value for name, value in reserved.headers.items()}
             raise HTTPException(status, {"error": {"message": reserved.reason, "type": "rate_limit_error"}}, headers)
-        self._mark(data, reserved)
+        SERVED.set(self._mark(data, reserved))
         return data
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
         """Reserves for a call of the SDK, or refuses it. One of the proxy has its reservation already."""
         if self._mark_of(kwargs) is not None:
             return None
-        reserved = await self._reserve(kwargs, {"user": kwargs.get("user"), "model": kwargs.get("model")})
+        reserved = await self._reserve(kwargs, {"user": kwargs.get("user"), "model": kwargs.get("model")}, call_type)
         if not reserved.allowed:
             response = None
             if 0 < reserved.retry_after < NEVER:
@@ -218,14 +269,15 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
                 asked = httpx.Request("POST", "https://litellm.ai")
                 response = httpx.Response(429, headers=dict(reserved.headers), request=asked)
             raise litellm.RateLimitError(reserved.reason, llm_provider="rlnode", model=str(kwargs.get("model", "")), response=response)
-        mark = self._mark(kwargs, reserved)
+        mark = self._mark(kwargs, reserved, _name_of(call_type))
         held = _Arguments(kwargs)
         weakref.finalize(held, self._on_loop, mark, self._check_ended).atexit = False
         return held
 
-    async def _reserve(self, data: Mapping[str, Any], who: Mapping[str, Any]) -> Reservation:
+    async def _reserve(self, data: Mapping[str, Any], who: Mapping[str, Any], call_type: Any) -> Reservation:
         known = {name: str(value) for name, value in who.items() if value}
-        costs = {self.unit: max(0, int(self.estimate(data)))}
+        estimate = self.estimate(data) if self.estimate is not None else self._estimate(data, _name_of(call_type))
+        costs = {self.unit: max(0, int(estimate))}
         more: dict[str, Any] = {"costs": costs, "ttl": self.ttl, "headers": True, "request_id": uuid4().hex}
         if self.on_expiry is not None:
             more["on_expiry"] = self.on_expiry
@@ -242,26 +294,20 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
             LOGGER.error("a call is refused, since its check can't be decided: %s", e)
             return Reservation(allowed=False, decided_by="error", reason="The rate limiter can't decide this.", error=e)
 
-    def _estimate(self, data: Mapping[str, Any]) -> int:
-        prompt = 0
-        try:
-            if data.get("messages"):
-                prompt = litellm.token_counter(model=data.get("model", ""), messages=data["messages"], tools=data.get("tools"))
-            else:
-                text = data.get("prompt") or data.get("input") or ""
-                prompt = litellm.token_counter(model=data.get("model", ""), text=text if isinstance(text, str) else str(text))
-        except Exception as e:  # what strangers send
-            LOGGER.info("a prompt's tokens can't be counted: %s", e)
-            prompt = len(str(data.get("messages") or data.get("prompt") or data.get("input") or ""))
-        if data.get("input") is not None and not data.get("messages"):
+    def _estimate(self, data: Mapping[str, Any], call_type: str) -> int:
+        prompt = _prompt_tokens(data)
+        if data.get("input") is not None and "responses" not in call_type:
             return prompt  # an embedding gives no tokens
-        most = data.get("max_completion_tokens") or data.get("max_tokens") or self.default_max_tokens
+        most = data.get("max_completion_tokens") or data.get("max_tokens") or data.get("max_output_tokens") or self.default_max_tokens
         return prompt + _whole(most, self.default_max_tokens) * max(1, _whole(data.get("n"), 1))
 
-    def _mark(self, data: dict[str, Any], reserved: Reservation) -> str:
+    def _mark(self, data: dict[str, Any], reserved: Reservation, call_type: str = "acompletion") -> str:
         mark = uuid4().hex
-        data["metadata"] = {**(data.get("metadata") or {}), MARK: mark}
-        call = self._open[mark] = _Open(reserved)
+        # Of some calls LiteLLM sends metadata to the provider.
+        own = "litellm_metadata" if "litellm_metadata" in data or call_type in ("aresponses", "anthropic_messages") else "metadata"
+        data[own] = {**(data.get(own) or {}), MARK: mark}
+        unwatched = bool(data.get("stream")) and call_type not in ("acompletion", "atext_completion", "aresponses")
+        call = self._open[mark] = _Open(reserved, data, unwatched)
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
         task = asyncio.current_task()
@@ -281,7 +327,8 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
             mark = (data.get(name) or {}).get(MARK)
             if isinstance(mark, str) and mark in self._open:
                 return mark
-        return None
+        served = SERVED.get()
+        return served if served in self._open else None
 
     # After a call
 
@@ -294,22 +341,24 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
     def _check_ended(self, mark: str) -> None:
         """Releases a call whose function has ended, unless it has answered or streams: it failed or was cancelled."""
         call = self._open.get(mark)
-        if call is not None and not call.answered and not call.chunks:
+        if call is not None and not call.answered and not call.chunks and not call.unwatched:
             self._end_stream(mark)
 
-    def _begin_stream(self, mark: str, stream: Any) -> None:
-        call = self._open[mark]
-        call.chunks.append(stream.chunks)
-        call.messages = getattr(stream, "messages", None)
+    def _begin_stream(self, mark: str, stream: Any, chunks: list[Any]) -> None:
+        self._open[mark].chunks.append(chunks)
         weakref.finalize(stream, self._on_loop, mark, self._end_stream).atexit = False
 
     def _end_stream(self, mark: str) -> None:
         """Settles a call that has ended by what it has delivered, unless LiteLLM is about to log it."""
         call = self._open.get(mark)
-        if call is None or call.finished or call.answered:
+        if call is not None and not call.finished and not call.answered:
+            self._settle_by_stream(mark)
+
+    def _settle_by_stream(self, mark: str) -> None:
+        call = self._open.get(mark)
+        if call is None:
             return
-        used = call.delivered()
-        settling: Coroutine[Any, Any, None] = self._settle(mark, {self.unit: used} if used else {})
+        settling: Coroutine[Any, Any, None] = self._settle(mark, self._costs(call.delivered()))
         task = call.loop.create_task(settling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -325,14 +374,22 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
     ) -> AsyncIterator[Any]:
         """Passes on a stream of the proxy, and settles it if its caller hangs up."""
+        mark = self._mark_of(request_data)
+        call = self._open.get(mark or "")
+        seen: list[Any] = []
+        if call is not None and not call.chunks:
+            call.chunks.append(seen)
         try:
             async for chunk in response:
+                if call is not None and call.chunks[0] is seen:
+                    seen.append(chunk)
                 yield chunk
         except (GeneratorExit, asyncio.CancelledError):
-            mark = self._mark_of(request_data)
             if mark is not None:
                 self._end_stream(mark)
             raise
+        if call is not None and mark is not None:  # LiteLLM does not log each one that it has translated
+            call.loop.call_later(1, self._settle_by_stream, mark)
 
     async def async_log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles what a call has used; of a stream this is its end."""
@@ -340,10 +397,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         if mark is None:
             return
         used = self._used(kwargs, response_obj)
-        if used is None:
-            self._open.pop(mark).forget()  # it stays as reserved
-            return
-        await self._settle(mark, {self.unit: used})
+        await self._settle(mark, None if used is None else {self.unit: used})
 
     async def async_log_failure_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a call of the SDK that failed. The proxy may try one again, and says itself when it gives up."""
@@ -351,8 +405,7 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         mark = self._mark_of(params)
         if mark is None or params.get("proxy_server_request"):
             return
-        used = self._used(kwargs, response_obj) or self._open[mark].delivered()
-        await self._settle(mark, {self.unit: used} if used else {})
+        await self._settle(mark, self._costs(self._used(kwargs, response_obj) or self._open[mark].delivered()))
 
     async def async_post_call_failure_hook(
         self, request_data: dict[str, Any], original_exception: Exception, user_api_key_dict: Any, traceback_str: str | None = None
@@ -360,21 +413,36 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         """Gives back what a call of the proxy reserved that failed."""
         mark = self._mark_of(request_data)
         if mark is not None:
-            used = self._open[mark].delivered()
-            await self._settle(mark, {self.unit: used} if used else {})
+            await self._settle(mark, self._costs(self._open[mark].delivered()))
 
     async def async_post_call_response_headers_hook(self, data: dict[str, Any], *_: Any, **__: Any) -> dict[str, str] | None:
         """Returns the rate headers of a call of the proxy."""
         mark = self._mark_of(data)
         return dict(self._open[mark].reserved.headers) if mark is not None else None
 
-    async def _settle(self, mark: str, costs: Mapping[str, int]) -> None:
+    def _costs(self, used: int | None) -> dict[str, int] | None:
+        """Returns what a call that ended early is settled by: none if it has used nothing, which gives its request back, too."""
+        if used is None:
+            return None
+        return {self.unit: used} if used else {}
+
+    async def _settle(self, mark: str, costs: Mapping[str, int] | None) -> None:
+        """Settles a call. Where what it has used is not known, it stays as reserved."""
         call = self._open.pop(mark, None)
         if call is None:
             return
         call.forget()
+        if costs is None:
+            return
+        sending = self._send(call.reserved.id, costs)
+        if call.loop is asyncio.get_running_loop():
+            await sending
+        else:  # of a thread for which the client's loop may wait
+            asyncio.run_coroutine_threadsafe(sending, call.loop)
+
+    async def _send(self, reservation: str, costs: Mapping[str, int]) -> None:
         try:
-            await self.client.settle(call.reserved.id, costs)
+            await self.client.settle(reservation, costs)
         except RlnodeError as e:
             LOGGER.warning("a reservation stays charged, since it can't be settled: %s", e)
 
