@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/history"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
@@ -50,7 +52,9 @@ const (
 // the keeper and the limiter what was committed. The part that is made first then gets a function, which it calls only
 // after its Start.
 func build(c *settings) (*Node, error) {
-	n := &Node{config: c, log: c.Logger, env: c.env.complete(c), opened: make(chan struct{})}
+	events := &history.Events{}
+	c.Logger = slog.New(events.Handler(c.Logger.Handler()))
+	n := &Node{config: c, log: c.Logger, events: events, env: c.env.complete(c), opened: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	for _, part := range []func() error{
 		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
@@ -312,7 +316,7 @@ func (n *Node) listen() (err error) {
 	}
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: n.config.Region, Subjects: n.limiter, Rules: self, Entries: n.cluster, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report, CatchUp: n.cluster.CatchUp,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report, Events: n.history.Events, CatchUp: n.cluster.CatchUp,
 	}
 	desk := httpd.NewDesk(n.doors)
 	config.Decide = desk.Answer

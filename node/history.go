@@ -19,7 +19,7 @@ const historyDir = "history"
 func (n *Node) openHistory() error {
 	config := history.Config{
 		Self: n.id, Now: func() int64 { return n.clock.Now().Wall }, Read: n.readCounts,
-		Peers: n.peers, Others: n.reachableNodes, Logger: n.log,
+		Events: n.events, Peers: n.peers, Others: n.reachableNodes, Logger: n.log,
 	}
 	if n.dir != "" {
 		dir := filepath.Join(n.dir, historyDir)

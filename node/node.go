@@ -62,6 +62,7 @@ type Node struct {
 	limiter    *limiter.Limiter
 	usage      *usage.Totals // nil if turned off
 	history    *history.History
+	events     *history.Events // what the node logs
 	// doorLatencies has the open doors. It does not change once all are open.
 	doorLatencies []doorLatency
 	files         counterFiles

@@ -99,6 +99,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/load", api.ScopeRead, s.getLoad},
 		{"GET /v1/activity", api.ScopeRead, s.getActivity},
 		{"GET /v1/history", api.ScopeRead, s.getHistory},
+		{"GET /v1/events", api.ScopeRead, s.getEvents},
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /v1/whoami", anyScope, s.getCaller},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},

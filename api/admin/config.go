@@ -105,8 +105,10 @@ type Config struct {
 	Activity   func() []limiter.NodeActivity
 	// History returns what the nodes decided in the past, this one first.
 	History func(history.Query) []*history.NodeReport
-	Loads   Loads  // the loads that adaptive rules follow
-	Months  Months // nil: usage is not counted by month
+	// Events returns what the nodes logged in the last day, this one first.
+	Events func() []*history.NodeEvents
+	Loads  Loads  // the loads that adaptive rules follow
+	Months Months // nil: usage is not counted by month
 	// Decide answers a check, usage, an adjustment or a reset as the data plane does.
 	Decide func(w http.ResponseWriter, r *http.Request) error
 	// Metrics are the sources of metrics, except for package api and the admin plane, which add their own.
@@ -129,6 +131,7 @@ func (c *Config) Validate() error {
 		api.Require(c.Regions != nil, "admin: Regions"),
 		api.Require(c.Activity != nil, "admin: Activity"),
 		api.Require(c.History != nil, "admin: History"),
+		api.Require(c.Events != nil, "admin: Events"),
 		api.Require(c.Loads != nil, "admin: Loads"),
 		api.Require(c.Decide != nil, "admin: Decide"),
 		api.Require(c.CatchUp != nil, "admin: CatchUp"),

@@ -146,6 +146,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	l := limiter.New(table, clock)
 	n := &Node{T: t, Clock: clock, Rules: &MemoryRules{Limiter: l}, Table: table}
 	n.UseRules(Rules)
+	past := history.Open(history.Config{Self: ring.NodeID{1}, Now: func() int64 { return clock.Now().Wall }, Events: &history.Events{}})
 	n.Config = Config{
 		shared: api.Config{
 			Node: "n1", Version: "test", Decider: l, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -159,7 +160,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 			Decide: func(http.ResponseWriter, *http.Request) error {
 				return api.Errorf(api.NotFound, "there is no desk here")
 			},
-			Activity: l.Activity, History: history.Open(history.Config{Self: ring.NodeID{1}, Now: func() int64 { return clock.Now().Wall }}).Report, Metrics: []metrics.Source{l.Metrics, table.Metrics},
+			Activity: l.Activity, History: past.Report, Events: past.Events, Metrics: []metrics.Source{l.Metrics, table.Metrics},
 		},
 	}
 	if change != nil {

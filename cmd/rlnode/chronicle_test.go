@@ -71,6 +71,24 @@ func lacking(lines, texts []string) []string {
 	return texts
 }
 
+// expectEvents waits until the admin plane has some lines of the logs, each once for all nodes that logged it at a time.
+func (c *chronicleTest) expectEvents(texts ...string) {
+	c.t.Helper()
+	var answer string
+	process.Eventually(c.t, "the events have what the log says", func() bool {
+		_, answer, _ = c.other.call("GET", c.other.admin+"/v1/events?n=1000", "", "")
+		for _, text := range texts {
+			if !strings.Contains(answer, strings.ReplaceAll(text, "GONE", c.gone.name)) {
+				return false
+			}
+		}
+		return true
+	})
+	if strings.Count(answer, `"text":"rules are in force"`) != 1 {
+		c.t.Errorf("an event is given once for each node: got %s", answer)
+	}
+}
+
 // section returns what a section of the file expects of each node's log.
 func (c *chronicleTest) section(name string) map[*fleetNode][]string {
 	_, text, found := strings.Cut(expectedLog, "\n"+name+"\n")
@@ -124,6 +142,7 @@ func TestTheLogTellsWhatHappened(t *testing.T) {
 
 	c.leader.apply(exactRules(1000))
 	c.expect("rules")
+	c.expectEvents("GONE has failed", "GONE is back", `"nodes":["n1","n2","n3"]`)
 
 	c.gone.kill()
 	c.other.kill()

@@ -20,6 +20,8 @@ type Config struct {
 	Now func() int64
 	// Read returns what this node has counted since its process began. The result must not change afterwards.
 	Read func() *Reading
+	// Events keeps what the node logs.
+	Events *Events
 	// File returns the file of a name; nil if the history is only in memory.
 	File func(name string) File
 	// HasRoom reports whether the disk has room for files that the node can do without.
@@ -54,7 +56,9 @@ type History struct {
 	before  *Reading // at the beginning of the current minute
 	atHour  *Reading // at the beginning of the current hour, or when the process began
 	busiest []string // the rules with most checks in the hour before, which get counts of their own
-	round   round
+
+	reports round[Query, NodeReport]
+	lines   round[struct{}, NodeEvents]
 
 	saving  sync.Mutex // held while files are written; guards failing
 	failing bool       // the last attempt to write them failed
@@ -84,6 +88,9 @@ func Open(config Config) *History {
 		}
 	}
 	h.restoreHours()
+	if b, err := config.File(eventsFile).Read(); err == nil {
+		config.Events.restore(b)
+	}
 	return h
 }
 
@@ -109,10 +116,15 @@ func (h *History) sumHour(hour int64) {
 	h.hours.put(hour, g.sum(), false)
 }
 
+// eventSeconds is how often new events are written, in seconds.
+const eventSeconds = 10
+
 // Follow ends each minute, until stop is closed. Then it stores the part of the minute that has passed.
 func (h *History) Follow(stop <-chan struct{}) {
+	seconds := 0
 	for range tick.Every(stop, time.Second) {
-		if h.Tick() {
+		seconds++
+		if h.Tick() || seconds%eventSeconds == 0 {
 			h.save()
 		}
 	}
@@ -203,6 +215,9 @@ func (h *History) save() {
 			break
 		}
 	}
+	if err == nil {
+		err = h.saveEvents()
+	}
 	switch {
 	case err != nil && !h.failing:
 		h.config.Logger.Warn("the history is kept in memory only", "error", err)
@@ -210,6 +225,22 @@ func (h *History) save() {
 		h.config.Logger.Info("the history is written to disk again")
 	}
 	h.failing = err != nil
+}
+
+func (h *History) saveEvents() error {
+	content := h.config.Events.unsaved()
+	if content == nil {
+		return nil
+	}
+	if !h.config.HasRoom() {
+		h.config.Events.saveFailed()
+		return errNoRoom
+	}
+	err := h.config.File(eventsFile).Write(content)
+	if err != nil {
+		h.config.Events.saveFailed()
+	}
+	return err
 }
 
 // errNoRoom means that the disk is nearly full. What the node can't do without gets the rest.

@@ -33,7 +33,7 @@ func newNode(id byte) *node {
 	n.config = Config{
 		Self: ring.NodeID{id}, Now: func() int64 { return n.wall.UnixNano() }, Read: func() *Reading { return n.copyReading() },
 		File: func(name string) File { return memoryFile{n, name} }, HasRoom: func() bool { return !n.full },
-		Peers: n, Others: func() []ring.NodeID { return slices.Collect(maps.Keys(n.others)) },
+		Events: &Events{}, Peers: n, Others: func() []ring.NodeID { return slices.Collect(maps.Keys(n.others)) },
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	n.History = Open(n.config)
@@ -97,7 +97,11 @@ func (f memoryFile) Write(content []byte) error {
 }
 
 // Go answers as a node that is called does.
-func (n *node) Go(to ring.NodeID, _ peer.Method, body []byte, _ time.Duration, done func([]byte, error)) {
+func (n *node) Go(to ring.NodeID, m peer.Method, body []byte, _ time.Duration, done func([]byte, error)) {
+	if other := n.others[to]; other != nil && m == MethodEvents {
+		done(wire.Encode(nil, other.eventsHere()), nil)
+		return
+	}
 	var q Query
 	err := wire.Decode(body, &q, "query")
 	if other := n.others[to]; err == nil && other != nil {

@@ -11,8 +11,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// MethodHistory asks a node for its history, with a reply.
-const MethodHistory peer.Method = 144
+// The messages between nodes. Each has a reply.
+const (
+	MethodHistory peer.Method = 144 + iota // asks a node for its history
+	MethodEvents                           // and for its events
+)
 
 // CodeMessage is the code of a call that can't be answered.
 const CodeMessage peer.Code = 144
@@ -143,7 +146,7 @@ func (r *NodeReport) addSegment(g *segment, rule string, from, last int64, sums 
 	}
 }
 
-// Handle registers the answer to other nodes' questions.
+// Handle registers the answers to other nodes' questions.
 func (h *History) Handle(p *peer.Peers) {
 	p.Handle(MethodHistory, peer.Near, func(c *peer.Call) {
 		var q Query
@@ -151,10 +154,18 @@ func (h *History) Handle(p *peer.Peers) {
 			c.Fail(CodeMessage, err.Error())
 			return
 		}
-		if !h.spawn(func() { c.Reply(wire.Encode(nil, h.here(q))) }) {
-			c.Fail(CodeMessage, "too many ask for the history, or this node stops")
-		}
+		h.serve(c, func() wire.Message { return h.here(q) })
 	})
+	p.Handle(MethodEvents, peer.Near, func(c *peer.Call) {
+		h.serve(c, func() wire.Message { return h.eventsHere() })
+	})
+}
+
+// serve answers a call in a goroutine of its own.
+func (h *History) serve(c *peer.Call, answer func() wire.Message) {
+	if !h.spawn(func() { c.Reply(wire.Encode(nil, answer())) }) {
+		c.Fail(CodeMessage, "too many ask for the history, or this node stops")
+	}
 }
 
 // spawn runs work in a goroutine of its own. It returns false if too many are running or h is closed.
@@ -186,47 +197,79 @@ func (h *History) Close() error {
 }
 
 // round caches the answers to the last question, so that many callers cost no more than one.
-type round struct {
+type round[Q comparable, R any] struct {
 	mu    sync.Mutex // held while nodes are asked; guards the rest
-	query Query
+	query Q
 	at    time.Time
-	nodes []*NodeReport
+	nodes []*R
+}
+
+// latest returns the answers to the last question if it was the same and recent, and otherwise asks.
+func (r *round[Q, R]) latest(q Q, ask func() []*R) []*R {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes == nil || r.query != q || time.Since(r.at) > roundAge {
+		r.nodes = ask()
+		r.query = q
+		r.at = time.Now()
+	}
+	return r.nodes
 }
 
 // Report returns the history of each node: of this one, and of every other one that answers within half a second. The caller must
 // not modify it.
 func (h *History) Report(q Query) []*NodeReport {
-	h.round.mu.Lock()
-	defer h.round.mu.Unlock()
-	if h.round.nodes == nil || h.round.query != q || time.Since(h.round.at) > roundAge {
-		h.round.nodes = append([]*NodeReport{h.here(q)}, h.ask(q)...)
-		h.round.query = q
-		h.round.at = time.Now()
-	}
-	return h.round.nodes
+	return h.reports.latest(q, func() []*NodeReport {
+		return append([]*NodeReport{h.here(q)}, ask(h, MethodHistory, wire.Encode(nil, &q), func(r *NodeReport, from ring.NodeID) { r.Node = from })...)
+	})
 }
 
-// ask returns the histories of the other nodes that answer in time.
-func (h *History) ask(q Query) (list []*NodeReport) {
+// NodeEvents is what one node logged in the last day.
+type NodeEvents struct {
+	Node   ring.NodeID
+	Events []Event // the oldest first
+}
+
+// Code implements wire.Message.
+func (n *NodeEvents) Code(c *wire.Coder) { (*eventList)(&n.Events).Code(c) }
+
+func (h *History) eventsHere() *NodeEvents {
+	from := (h.config.Now() - int64(eventAge)) / int64(time.Millisecond)
+	return &NodeEvents{h.config.Self, h.config.Events.since(from)}
+}
+
+// Events returns what each node logged in the last day: this one, and every other one that answers within half a second. The caller
+// must not modify it.
+func (h *History) Events() []*NodeEvents {
+	return h.lines.latest(struct{}{}, func() []*NodeEvents {
+		return append([]*NodeEvents{h.eventsHere()}, ask(h, MethodEvents, nil, func(n *NodeEvents, from ring.NodeID) { n.Node = from })...)
+	})
+}
+
+// ask returns the replies of the other nodes that answer in time. name notes in a reply which node it is from.
+func ask[R any, M interface {
+	*R
+	wire.Message
+}](h *History, method peer.Method, body []byte, name func(reply *R, from ring.NodeID)) (list []*R) {
 	if h.config.Peers == nil {
 		return nil
 	}
 	others := h.config.Others()
-	answers := make(chan *NodeReport, len(others))
+	answers := make(chan *R, len(others))
 	for _, id := range others {
-		h.config.Peers.Go(id, MethodHistory, wire.Encode(nil, &q), gatherTimeout, func(reply []byte, err error) {
-			r := &NodeReport{}
-			if err != nil || wire.Decode(reply, r, "history") != nil {
-				r = nil
-			} else {
-				r.Node = id
+		h.config.Peers.Go(id, method, body, gatherTimeout, func(b []byte, err error) {
+			reply := new(R)
+			if err != nil || wire.Decode(b, M(reply), "reply") != nil {
+				answers <- nil
+				return
 			}
-			answers <- r
+			name(reply, id)
+			answers <- reply
 		})
 	}
 	for range others {
-		if r := <-answers; r != nil {
-			list = append(list, r)
+		if reply := <-answers; reply != nil {
+			list = append(list, reply)
 		}
 	}
 	return list

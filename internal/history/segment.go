@@ -155,28 +155,36 @@ func (g *segment) forgetHalf() {
 // pack returns g compressed, in at most maxPacked bytes. Where that is too little, rules lose their own counts.
 func (g *segment) pack() []byte {
 	for {
-		var b bytes.Buffer
-		w, _ := flate.NewWriter(&b, flate.BestSpeed) // the level is valid
-		_, _ = w.Write(wire.Encode(nil, g))          // a bytes.Buffer takes everything
-		_ = w.Close()
-		if b.Len() <= maxPacked || len(g.names) == 0 {
-			return b.Bytes()
+		b := deflate(wire.Encode(nil, g))
+		if len(b) <= maxPacked || len(g.names) == 0 {
+			return b
 		}
 		g.forgetHalf()
 	}
 }
 
-// unpack is the inverse of pack. It returns nil if b is damaged.
-func unpack(b []byte) *segment {
-	if len(b) == 0 {
-		return nil
-	}
+func deflate(content []byte) []byte {
+	var b bytes.Buffer
+	w, _ := flate.NewWriter(&b, flate.BestSpeed) // the level is valid
+	_, _ = w.Write(content)                      // a bytes.Buffer takes everything
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// inflate is the inverse of deflate. It returns nil if b is damaged.
+func inflate(b []byte) []byte {
 	content, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxUnpacked))
 	if err != nil {
 		return nil
 	}
+	return content
+}
+
+// unpack is the inverse of pack. It returns nil if b is damaged.
+func unpack(b []byte) *segment {
+	content := inflate(b)
 	g := &segment{}
-	if wire.Decode(content, g, "segment of the history") != nil {
+	if content == nil || wire.Decode(content, g, "segment of the history") != nil {
 		return nil
 	}
 	return g

@@ -1,0 +1,204 @@
+package history
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+const (
+	// eventsFile is the name of the file of events.
+	eventsFile = "events"
+	// maxEvents bounds the events of a node, and eventAge how long they are kept.
+	maxEvents = 256
+	eventAge  = 24 * time.Hour
+	// maxText bounds a line's text and each of its values, in bytes, and maxFields the values.
+	maxText, maxFields = 256, 8
+	// repeatedAmong is how many of the latest events a line is compared with, so that one that repeats does not push out the rest.
+	repeatedAmong = 8
+)
+
+// Event is a line of the log.
+type Event struct {
+	At     int64 // Unix milliseconds
+	Level  slog.Level
+	Text   string
+	Fields []Field
+	Count  int64 // how often it was logged; At is the last time
+}
+
+// Field is a value of an event.
+type Field struct{ Name, Value string }
+
+// isLike reports whether e says the same as other.
+func (e *Event) isLike(other *Event) bool {
+	return e.Text == other.Text && e.Level == other.Level && slices.Equal(e.Fields, other.Fields)
+}
+
+// eventList is a list of events, the oldest first.
+type eventList []Event
+
+// Code implements wire.Message.
+func (l *eventList) Code(c *wire.Coder) {
+	wire.List(c, (*[]Event)(l), maxEvents, 5, func(e *Event) {
+		wire.Number(c, &e.At, maxCount)
+		level := int64(e.Level)
+		wire.Varint(c, &level)
+		e.Level = slog.Level(level)
+		c.Text(&e.Text, maxText)
+		wire.List(c, &e.Fields, maxFields, 2, func(f *Field) {
+			c.Text(&f.Name, maxText)
+			c.Text(&f.Value, maxText)
+		})
+		wire.Number(c, &e.Count, maxCount)
+		c.Require(e.Count > 0)
+	})
+}
+
+// Events keeps what a node logged in the last day, at INFO and above. Lines about single subjects are left out.
+type Events struct {
+	mu      sync.Mutex // guards the fields below
+	list    eventList
+	changed bool // since it was last written
+}
+
+// Handler returns a log handler that passes lines on to next, and keeps them.
+func (e *Events) Handler(next slog.Handler) slog.Handler { return &eventHandler{events: e, next: next} }
+
+// add adds a line.
+func (e *Events) add(one Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.changed = true
+	for i := len(e.list) - 1; i >= max(0, len(e.list)-repeatedAmong); i-- {
+		if have := e.list[i]; have.isLike(&one) {
+			one.Count += have.Count
+			e.list = slices.Delete(e.list, i, i+1)
+			break
+		}
+	}
+	e.list = append(e.list, one)
+	e.list = e.list[max(0, len(e.list)-maxEvents):]
+}
+
+// since returns the events from a time on, in Unix milliseconds.
+func (e *Events) since(from int64) eventList {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.list), func(one Event) bool { return one.At < from })
+}
+
+// restore puts events of an earlier process before those of this one.
+func (e *Events) restore(b []byte) {
+	var list eventList
+	content := inflate(b)
+	if content == nil || wire.Decode(content, &list, "events") != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(list, e.list...)
+	e.list = e.list[max(0, len(e.list)-maxEvents):]
+}
+
+// unsaved returns what to write to the file; nil if it has everything.
+func (e *Events) unsaved() []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.changed {
+		return nil
+	}
+	e.changed = false
+	for {
+		b := deflate(wire.Encode(nil, &e.list))
+		if len(b) <= maxPacked {
+			return b
+		}
+		e.list = e.list[len(e.list)/2:]
+	}
+}
+
+// saveFailed has the file written again later.
+func (e *Events) saveFailed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.changed = true
+}
+
+// eventHandler is a slog.Handler that keeps lines in Events.
+type eventHandler struct {
+	events *Events
+	next   slog.Handler
+	attrs  []slog.Attr // added by With, with their groups in their names
+	group  string      // prefix of further names
+}
+
+// Enabled implements slog.Handler.
+func (h *eventHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || h.next.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *eventHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelInfo {
+		h.keep(&r)
+	}
+	if !h.next.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+func (h *eventHandler) keep(r *slog.Record) {
+	e := Event{At: r.Time.UnixMilli(), Level: r.Level, Text: cut(r.Message), Count: 1}
+	isAboutSubject := false
+	add := func(name string, v slog.Value) {
+		isAboutSubject = isAboutSubject || name == "subject"
+		if len(e.Fields) < maxFields {
+			e.Fields = append(e.Fields, Field{cut(name), cut(v.Resolve().String())})
+		}
+	}
+	for _, a := range h.attrs {
+		add(a.Key, a.Value)
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		add(h.group+a.Key, a.Value)
+		return true
+	})
+	if !isAboutSubject {
+		h.events.add(e)
+	}
+}
+
+// cut bounds a text.
+func cut(s string) string {
+	if len(s) <= maxText {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	const more = "…"
+	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
+}
+
+// WithAttrs implements slog.Handler.
+func (h *eventHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	next := *h
+	next.attrs = slices.Clone(h.attrs)
+	for _, a := range attrs {
+		next.attrs = append(next.attrs, slog.Attr{Key: h.group + a.Key, Value: a.Value})
+	}
+	next.next = h.next.WithAttrs(attrs)
+	return &next
+}
+
+// WithGroup implements slog.Handler.
+func (h *eventHandler) WithGroup(name string) slog.Handler {
+	next := *h
+	next.group += name + "."
+	next.next = h.next.WithGroup(name)
+	return &next
+}
