@@ -24,7 +24,7 @@ ENV RLNODE_DATA_DIR=/data RLNODE_BIND=0.0.0.0
 VOLUME ["/data"]
 # Checks; Envoy's rate limit service; gossip (TCP and UDP); calls between nodes and Raft; gossip between regions. The admin plane, 8081, listens on loopback
 # unless told otherwise.
-EXPOSE 8080 8082 7946 7946/udp 7947 7948 7948/udp
+EXPOSE 8080 8082 6379 7946 7946/udp 7947 7948 7948/udp
 HEALTHCHECK --interval=5s --timeout=3s --start-period=15s CMD ["/rlnode", "health"]
 ENTRYPOINT ["/rlnode"]
 CMD ["serve"]

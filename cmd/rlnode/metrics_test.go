@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestDocsNameMetrics(t *testing.T) {
 	if len(names) < 50 {
 		t.Fatalf("the page names %d metrics", len(names))
 	}
-	s := start(t, t.TempDir())
+	s := start(t, t.TempDir(), "--redis-port", strconv.Itoa(process.FreePort(t))) // off by default
 	lacks := ""
 	t.Cleanup(func() {
 		if t.Failed() {

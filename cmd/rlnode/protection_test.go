@@ -83,7 +83,7 @@ func TestProtection(t *testing.T) {
 // TestListensOnLoopback asks the kernel where a node listens that has no flags, or only opens its data plane.
 func TestListensOnLoopback(t *testing.T) {
 	t.Parallel()
-	port, grpc := strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t))
+	port, grpc, redis := strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t))
 	for _, test := range []struct {
 		name string
 		args []string
@@ -91,6 +91,10 @@ func TestListensOnLoopback(t *testing.T) {
 	}{
 		{name: "serve", args: []string{"--http-port", "0"}},
 		{name: "serve --bind 0.0.0.0", args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc}, open: port + " " + grpc},
+		{
+			name: "serve --bind 0.0.0.0 --redis-port", open: port + " " + grpc + " " + redis,
+			args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc, "--redis-port", redis},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
@@ -98,9 +102,13 @@ func TestListensOnLoopback(t *testing.T) {
 			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when
 			// the node becomes a voter.
 			var sockets []netip.AddrPort
-			process.Eventually(t, "eight sockets listen", func() bool {
+			want := 8
+			if strings.HasSuffix(test.name, "--redis-port") {
+				want = 9
+			}
+			process.Eventually(t, "all sockets listen", func() bool {
 				sockets = listening(t, s.cmd.Process.Pid)
-				return len(sockets) >= 8
+				return len(sockets) >= want
 			})
 			opened := 0
 			for _, at := range sockets {

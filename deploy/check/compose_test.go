@@ -66,7 +66,7 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	slices.Sort(ports)
-	if have, want := strings.Join(ports, " "), "8080 8081 8082 8090 8091 8092 8100 8101 8102"; have != want {
+	if have, want := strings.Join(ports, " "), "8080 8081 8082 8083 8090 8091 8092 8093 8100 8101 8102 8103"; have != want {
 		t.Errorf("published ports: have %s, want %s", have, want)
 	}
 

@@ -23,11 +23,11 @@ type doorOf struct {
 func TestDoorsOfTheChart(t *testing.T) {
 	t.Parallel()
 	doors := map[string]doorOf{
-		"http": {18080, "--http-port"}, "grpc": {18082, "--grpc-port"}, "admin": {18081, "--admin-port"},
+		"http": {18080, "--http-port"}, "grpc": {18082, "--grpc-port"}, "redis": {16379, "--redis-port"}, "admin": {18081, "--admin-port"},
 		"gossip": {17946, "--gossip-port"}, "gossip-udp": {17946, "--gossip-port"}, "peer": {17947, "--peer-port"},
 		"wan": {17948, "--wan-port"}, "wan-udp": {17948, "--wan-port"},
 	}
-	r := release{values: `{networkPolicy: {enabled: true}, ports: {http: 18080, grpc: 18082, admin: 18081, gossip: 17946, peer: 17947, wan: 17948}}`}
+	r := release{values: `{networkPolicy: {enabled: true}, ports: {http: 18080, grpc: 18082, redis: 16379, admin: 18081, gossip: 17946, peer: 17947, wan: 17948}}`}
 	served, allowed := map[string]int32{}, map[string]bool{}
 	var set *apps.StatefulSet
 	for _, o := range r.render(t) {
