@@ -92,7 +92,7 @@ func (c *session) execute(args [][]byte) error {
 		return c.tire()
 	}
 	if one.asks != nil {
-		if w.pending >= maxRun {
+		if w.pending == maxRun || !w.hasRoom(&c.server.Budget) {
 			c.decide()
 		}
 		ask := w.next()
@@ -106,7 +106,7 @@ func (c *session) execute(args [][]byte) error {
 // admit returns why a command is not executed: it is unknown, has too few or too many words, or needs another token.
 func (c *session) admit(one *spec, args [][]byte) failure {
 	if c.isStranger() && (one == nil || one.need != api.Anyone) {
-		return "NOAUTH Authentication required."
+		return noAuth
 	}
 	if one == nil {
 		return failure(fmt.Sprintf("ERR unknown command '%s', rlnode limits rates: see docs/redis.md", printable(args[0])))
@@ -117,7 +117,7 @@ func (c *session) admit(one *spec, args [][]byte) failure {
 		}
 		return wrongArity(one.name)
 	}
-	if _, f := c.permit(one.need); f != "" {
+	if f := c.permit(one.need); f != "" {
 		return f
 	}
 	if one.need&anyToken != anyToken && one.need != api.Anyone {
@@ -133,26 +133,25 @@ func wrongArity(name string) failure {
 	return failure("ERR wrong number of arguments for '" + name + "' command")
 }
 
-// permit returns the caller's token, which must permit one of the scopes in need; nil if none is required.
-func (c *session) permit(need api.Scope) (*api.Token, failure) {
+// permit finds the caller's token, which must permit one of the scopes in need.
+func (c *session) permit(need api.Scope) failure {
 	token, e := c.server.Permit(c.authorization, 1, need, &c.cache)
+	c.token = token
 	switch {
 	case e == nil:
-		return token, ""
+		return ""
 	case e.Code == api.Unauthorized: // it was valid, and is no more
 		c.authorization = ""
-		return nil, "NOAUTH Authentication required."
+		return noAuth
 	}
-	return nil, failureOf(e)
+	return failureOf(e)
 }
+
+const noAuth failure = "NOAUTH Authentication required."
 
 // confine returns a failure if the caller's token is confined to namespaces and q asks about anything else.
 func (c *session) confine(q *limiter.Query) failure {
-	token, f := c.permit(anyToken)
-	if f != "" {
-		return f
-	}
-	e := token.NamespaceError(q)
+	e := c.token.NamespaceError(q)
 	switch {
 	case e == nil:
 		return ""

@@ -189,11 +189,11 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 	if end < 0 {
 		line = b
 	}
-	if isHTTP(line) {
-		return args, 0, errHTTP
-	}
 	if r.hadArray {
 		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
+	}
+	if isHTTP(line) {
+		return args, 0, errHTTP
 	}
 	if len(line) > maxInline {
 		return args, 0, protocolError("Protocol error: too big inline request")

@@ -87,7 +87,8 @@ type session struct {
 	name          string // as the client calls it
 	authorization string // as a header: Bearer and the token; empty: no valid token was shown
 	cache         api.TokenCache
-	strangers     int // commands without a valid token, if one is needed
+	token         *api.Token // of the command in progress; nil: none is required
+	strangers     int        // commands without a valid token, if one is needed
 
 	worker *worker // while commands are executed
 }
@@ -123,9 +124,14 @@ func (c *session) serve() {
 			c.lender.Put(b) // it has lost its place: nothing is decided that can't be answered
 			return
 		}
-		over := c.handle(b)
-		if over || c.server.closing.Load() || c.server.ClosesConnections() {
-			c.Linger() // or what the caller has sent since would take the last replies away
+		err = c.handle(b)
+		if err == nil && (c.server.closing.Load() || c.server.ClosesConnections()) {
+			err = errOver
+		}
+		if err != nil {
+			if errors.Is(err, errOver) {
+				c.Linger() // or what the caller has sent since would take the last replies away
+			}
 			return
 		}
 		c.Await(time.Now())
@@ -212,8 +218,9 @@ func (c *session) interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(
 // isStranger reports whether the caller must show a valid token, and has not.
 func (c *session) isStranger() bool { return c.authorization == "" && c.server.RequiresToken() }
 
-// handle executes the commands that are complete with the input b, and sends the replies. It reports whether the connection is over.
-func (c *session) handle(b []byte) (over bool) {
+// handle executes the commands that are complete with the input b, and sends the replies. An error ends the connection: after errOver,
+// the caller should get the last replies.
+func (c *session) handle(b []byte) error {
 	w := c.server.worker()
 	c.worker = w
 	w.out.resp3 = c.resp3
@@ -223,57 +230,67 @@ func (c *session) handle(b []byte) (over bool) {
 		c.server.putBack(w)
 	}()
 
-	work, ok := c.join(b)
-	if !ok {
-		return true
+	work, err := c.join(b)
+	if err != nil {
+		return err
 	}
 	rest, err := c.executeAll(work)
-	if err != nil && !errors.Is(err, errOver) {
-		if err == errHTTP {
-			c.server.Logger.Debug("Redis protocol: a request of HTTP", "from", c.RemoteAddr().String())
-			return true
-		}
-		w.out.fail("ERR " + failure(err.Error()))
+	var bad protocolError
+	switch {
+	case err == errHTTP: // it gets no answer
+		c.server.Logger.Debug("Redis protocol: a request of HTTP", "from", c.RemoteAddr().String())
+		err = errOver
+	case errors.As(err, &bad):
+		w.out.fail("ERR " + failure(bad))
+		err = errOver
+	case err != nil && !errors.Is(err, errOver):
+		return err
 	}
-	if c.flush() != nil || err != nil {
-		return true
+	if err := c.flush(); err != nil {
+		return err
 	}
-	return !c.keep(work, rest)
+	if err != nil {
+		return err
+	}
+	return c.keep(work, rest)
 }
 
-// join returns what arrived before of the command that b continues, and b. It reports false if there is no room for it.
-func (c *session) join(b []byte) ([]byte, bool) {
+// errNoRoom means that the budget has no room for what a connection holds.
+var errNoRoom = errors.New("the memory for incomplete commands is used up")
+
+// join returns what arrived before of the command that b continues, and b. It fails if there is no room for it.
+func (c *session) join(b []byte) ([]byte, error) {
 	n := len(c.pending)
 	switch {
 	case n == 0:
-		return b, true
+		return b, nil
 	case n <= headroom && c.lender.lent != nil:
 		space := c.lender.lent
 		copy(space[headroom-n:headroom], c.pending)
-		return space[headroom-n : headroom+len(b)], true
+		return space[headroom-n : headroom+len(b)], nil
 	}
-	if !c.reserve(n + len(b)) {
-		return nil, false
+	if err := c.reserve(n + len(b)); err != nil {
+		return nil, err
 	}
-	return append(c.pending, b...), true
+	return append(c.pending, b...), nil
 }
 
-// reserve makes pending have a capacity of n bytes, and charges it. It reports false if the budget has no room.
-func (c *session) reserve(n int) bool {
+// reserve makes pending have a capacity of n bytes, and charges it. It fails if the budget has no room.
+func (c *session) reserve(n int) error {
 	if n <= cap(c.pending) {
-		return true
+		return nil
 	}
 	size := max(n, 2*cap(c.pending), keptPending)
 	c.uncharge()
 	if size > headroom {
 		memory := placesFactor * int64(size)
 		if !c.server.Budget.Hold(&c.held, memory, c.Connection) {
-			return false
+			return errNoRoom
 		}
 		c.charged = memory
 	}
 	c.pending = append(make([]byte, 0, size), c.pending...)
-	return true
+	return nil
 }
 
 // uncharge ends what is charged for pending.
@@ -284,8 +301,8 @@ func (c *session) uncharge() {
 	}
 }
 
-// keep keeps the rest of work, the beginning of a command. It reports false if the budget has no room.
-func (c *session) keep(work, rest []byte) bool {
+// keep keeps the rest of work, the beginning of a command. It fails if the budget has no room.
+func (c *session) keep(work, rest []byte) error {
 	if len(rest) == 0 {
 		c.uncharge()
 		c.incompleteSince = time.Time{}
@@ -293,16 +310,16 @@ func (c *session) keep(work, rest []byte) bool {
 		if cap(c.pending) > keptPending {
 			c.pending = nil
 		}
-		return true
+		return nil
 	}
 	if len(rest) < len(work) || c.incompleteSince.IsZero() {
 		c.incompleteSince = time.Now()
 	}
-	if !c.reserve(len(rest)) {
-		return false
+	if err := c.reserve(len(rest)); err != nil {
+		return err
 	}
 	c.pending = append(c.pending[:0], rest...) // work may be pending: then rest moves to its front
-	return true
+	return nil
 }
 
 // executeAll executes the commands that work has, and returns what follows them. The error, if any, ends the connection.
@@ -313,13 +330,13 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		if v := recover(); v != nil {
 			c.server.Panics.Add(1)
 			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
-			w.pending = 0
+			w.pending, w.checks = 0, nil // what they hold is not known
 			w.out.fail(failureOf(api.InternalError()))
 			err = errOver
 		}
 	}()
 	if c.ProbesOnly {
-		return nil, errors.New("max number of clients reached")
+		return nil, protocolError("max number of clients reached")
 	}
 	for rest = work; len(rest) > 0; {
 		c.reader.stranger = c.isStranger()
@@ -329,6 +346,7 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 			break
 		}
 		rest = rest[length:]
+		w.more = len(rest) > 0
 		if len(w.args) == 0 {
 			continue
 		}

@@ -8,8 +8,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxRun bounds the checks that are decided together.
-const maxRun = 256
+const (
+	// maxRun bounds the checks that are decided together.
+	maxRun = 256
+	// checkMemory is roughly what a check of a run takes in bytes, and freeChecks how many of them are not charged to the budget.
+	checkMemory = 2 << 10
+	freeChecks  = api.UnchargedBytes / checkMemory
+)
 
 // worker is what it takes to execute the commands that arrived together. It is reused.
 type worker struct {
@@ -19,6 +24,8 @@ type worker struct {
 	// checks are those of a run that is not decided yet; the first pending of them are used.
 	checks  []*check
 	pending int
+	charged int64     // bytes charged for them
+	more    bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
 	queries []*limiter.Query
@@ -49,12 +56,29 @@ func (s *Server) worker() *worker {
 
 // putBack returns w to the pool. What refers to input is cleared already.
 func (s *Server) putBack(w *worker) {
+	if w.charged > 0 {
+		s.Budget.Give(w.charged)
+		w.charged = 0
+	}
 	w.out.b = api.Reuse(w.out.b)
 	if cap(w.args) > maxStrangerArguments {
 		w.args = nil
 	}
 	clear(w.args[:cap(w.args)])
 	s.workers.Put(w)
+}
+
+// hasRoom reports whether the run may have another check. The budget is charged for long ones.
+func (w *worker) hasRoom(b *api.Budget) bool {
+	taken := freeChecks + int(w.charged/checkMemory)
+	if w.pending < taken {
+		return true
+	}
+	if !b.Take(int64(taken) * checkMemory) {
+		return false
+	}
+	w.charged += int64(taken) * checkMemory
+	return true
 }
 
 // next returns an empty check at the end of the run.
@@ -106,7 +130,7 @@ func (c *session) decide() {
 	switch len(w.queries) {
 	case 0:
 	case 1:
-		w.queries[0].AwaitsLoan = len(run) == 1
+		w.queries[0].AwaitsLoan = len(run) == 1 && !w.more
 		w.errs[0] = s.Decider.Check(w.queries[0], w.answers[0])
 	default:
 		s.Decider.CheckAll(w.queries, w.answers, w.errs)
