@@ -1,9 +1,6 @@
 package resp
 
-import (
-	"slices"
-	"strconv"
-)
+import "strconv"
 
 // writer composes replies.
 type writer struct {
@@ -130,8 +127,12 @@ func (f *fields) boolean(name string, v bool) {
 // end ends the map: it inserts how many fields there are.
 func (f *fields) end() {
 	w := f.w
-	var buffer [24]byte
-	head := writer{b: buffer[:0], resp3: w.resp3}
-	head.mapOf(f.n)
-	w.b = slices.Insert(w.b, f.start, head.b...)
+	end := len(w.b)
+	w.mapOf(f.n)
+
+	// The head was appended; it belongs in front.
+	var head [24]byte
+	n := copy(head[:], w.b[end:])
+	copy(w.b[f.start+n:], w.b[f.start:end])
+	copy(w.b[f.start:], head[:n])
 }
