@@ -55,8 +55,8 @@ func TestFilesAreServed(t *testing.T) {
 			total += len(f.body)
 		}
 	}
-	if total += len(s.files[""].body); total > 100_000 {
-		t.Errorf("the page has %d bytes, want 100,000 at most", total)
+	if total += len(s.files[""].body); total > 200_000 {
+		t.Errorf("the page has %d bytes, want 200,000 at most", total)
 	}
 	for _, name := range []string{"nothing", "static/app.js", "../site.go", "/app.js", "app.js/", "APP.JS"} {
 		if _, found := serve(s, "GET", name, nil); found {

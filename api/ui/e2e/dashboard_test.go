@@ -91,6 +91,14 @@ func needBrowser(t *testing.T) {
 	}
 }
 
+// visit goes to a page by its address, and waits until it is there.
+func (s *site) visit(address string) {
+	s.t.Helper()
+	s.eval(fmt.Sprintf(`location.hash = %q; new Promise(done => setTimeout(done))`, address))
+	page, _, _ := strings.Cut(strings.TrimPrefix(address, "#/"), "/")
+	s.until(address+" is there", fmt.Sprintf(`document.querySelector('#pages a[aria-current]')?.hash === '#/%s' && location.hash === %q`, page, address))
+}
+
 // calm fails if the page has logged an error.
 func (s *site) calm(t *testing.T, expected ...string) {
 	t.Helper()
@@ -114,15 +122,17 @@ func showsStarting(t *testing.T, s *site) {
 	s.until("it is not called cut off", `!/cut.off/.test(document.body.innerText) && /view starting/.test(document.getElementById('facts').innerText)`)
 	s.until("the page is live", live)
 	s.cluster.start(1)
-	s.until("another node is found", `/waiting for [^ ,]+ \(2 of 3 found\)[^]*Found so far: n2/.test(document.getElementById('notices').innerText) && /2 found so far/.test(document.getElementById('members-note').innerText)`)
-	s.inspect("starting")
+	s.until("another node is found", `/waiting for [^ ,]+ \(2 of 3 found\)[^]*Found so far: n2/.test(document.getElementById('notices').innerText)`)
+	s.visit("#/nodes")
+	s.until("the page of the nodes says so", `/2 found so far/.test(document.getElementById('members-note').innerText)`)
+	s.inspectPages("starting")
 	s.cluster.start(2)
 	for i := range s.cluster.nodes {
 		s.cluster.awaitReady(i)
 	}
 	s.until("nothing is wrong any more", `document.getElementById('notices').innerText === ''`)
 	s.load(func() { s.click("#token-forget") }) // it loads the page anew
-	s.calm(t, "status of 401")
+	s.calm(t, "status of 401", "status of 503", "/v1/rules/login") // it has no rules yet
 }
 
 // longerThanAPace waits long enough for the page to ask at least once, if it asks at all: it does so each second.
@@ -138,11 +148,13 @@ func showsAlone(t *testing.T, s *site) {
 	alone := `/^n1 is alone: n2 and n3 do not answer. If they are dead, nobody decides for them.*Meanwhile n1 decides.*a third of each limit/.test(document.getElementById('notices').innerText)`
 	s.until("it says who is missing, and what it does meanwhile", alone)
 	s.until("it says whose counts these are", `document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3' && /without n2 and n3/.test(document.getElementById('top-note').innerText)`)
-	s.until("both have failed", `[...document.querySelectorAll('#members .dot.bad')].length === 2`)
 	s.until("nobody is said to decide for them", `!/others decide/.test(document.body.innerText)`)
 	s.until("the node still decides", checksRate+` > 5`)
 	s.until("the page is live", live)
-	s.inspect("alone")
+	s.inspectPages("alone")
+	s.visit("#/nodes")
+	s.until("both have failed", `[...document.querySelectorAll('#members .dot.bad')].length === 2`)
+	s.visit("#/overview")
 	s.eval(`window.ids = 0; window.watch = setInterval(() => { if (/[0-9a-f]{32}/.test(document.body.innerText)) window.ids++; }, 20)`)
 	s.cluster.kill(0)
 	s.until("what is shown is called old", `document.getElementById('pulse').className === 'pulse bad' &&
@@ -165,9 +177,9 @@ func showsAlone(t *testing.T, s *site) {
 
 func showsNothing(t *testing.T, s *site) {
 	s.until("nothing happens", `document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
-	s.until("the rules are there", `document.querySelectorAll('#rules tr').length === 7 && document.querySelectorAll('#members tr').length === 3`)
 	s.until("nobody was refused by any node", `document.getElementById('top-note').innerText === 'Nobody has been refused since the nodes began: the whole cluster, 3 nodes.'`)
-	s.inspect("empty")
+	s.until("all is well", `/^All is well: all 3 nodes answer and n\d leads/.test(document.getElementById('health').innerText.trim())`)
+	s.inspectPages("empty")
 	s.calm(t)
 }
 
@@ -178,32 +190,36 @@ func showsRates(t *testing.T, s *site) {
 	s.until("somebody is refused", `document.getElementById('refused-rate').classList.contains('refusing')`)
 	s.until("there are ways to decide", `['owner', 'lease', 'forward', 'list'].every(way =>
 		[...document.querySelectorAll('#ways li:not(.zero)')].some(li => li.innerText.includes(way)))`)
-	s.until("rules have rates", `[...document.querySelectorAll('#rules tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
-	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes' &&
-		[...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
+	s.until("lines are drawn", `document.querySelector('#checks-chart path:last-child').getAttribute('d').split('L').length > 2`)
+	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.visit("#/rules")
+	s.until("rules have rates", `[...document.querySelectorAll('#rules-list tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
+	s.visit("#/nodes")
+	s.until("each node has its own", `document.querySelectorAll('#members tr').length === 3 && [...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
 	if have := s.text("#facts"); !strings.Contains(have, "n1") || !strings.Contains(have, "connected") {
 		t.Errorf("have %q", have)
 	}
 	if have := s.text("#members"); strings.Count(have, "leader") != 1 || strings.Count(have, "voter") != 2 {
 		t.Errorf("have %q", have)
 	}
-	s.until("lines are drawn", `document.querySelector('#checks-chart path:last-child').getAttribute('d').split('L').length > 2`)
+	s.visit("#/overview")
 	s.calm(t)
 }
 
 func showsHostileKeys(t *testing.T, s *site) {
+	s.visit("#/overview")
 	for range 400 {
 		s.cluster.check(1, fmt.Sprintf(`{"rule":"login","key":%q}`, hostile))
 	}
-	s.until("the key is among those refused most", fmt.Sprintf(`[...document.querySelectorAll('#top button')].some(b => b.textContent === %q)`, hostile))
-	s.eval(fmt.Sprintf(`[...document.querySelectorAll('#top button')].find(b => b.textContent === %q).id = 'hostile'`, hostile))
-	s.click("#hostile")
-	s.until("its usage is shown", fmt.Sprintf(`document.getElementById('subject-result').innerText.includes(%q)`, hostile))
+	s.until("the key is among those refused most", fmt.Sprintf(`[...document.querySelectorAll('#top a')].some(a => a.textContent === %q)`, hostile))
+	s.click(`#top a[href*="onerror"]`)
+	s.until("its usage is shown", fmt.Sprintf(`document.getElementById('subject-result')?.innerText.includes(%q)`, hostile))
 	long := "\u202e" + strings.Repeat("long", 200)
 	for range 200 {
 		s.cluster.check(0, fmt.Sprintf(`{"rule":"login","key":%q}`, long))
 	}
-	s.until("a long one is cut, and what turns it around is not kept", `[...document.querySelectorAll('#top button')].some(b => /^\uFFFDlong.{74}…$/.test(b.textContent))`)
+	s.visit("#/overview")
+	s.until("a long one is cut, and what turns it around is not kept", `[...document.querySelectorAll('#top a')].some(a => /^\uFFFDlong.{74}…$/.test(a.textContent))`)
 	s.look(390, 844, "light")
 	if have := s.eval(`document.documentElement.scrollWidth`); have != 390.0 {
 		t.Errorf("they make the page %v pixels wide", have)
@@ -216,12 +232,13 @@ func showsHostileKeys(t *testing.T, s *site) {
 }
 
 func filtersRules(t *testing.T, s *site) {
+	s.visit("#/rules")
 	s.fill("#rules-filter", "LOG")
-	s.until("only what fits is listed", `document.querySelectorAll('#rules tr').length === 1 && document.querySelector('#rules button').textContent === 'login'`)
+	s.until("only what fits is listed", `document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'login'`)
 	s.fill("#rules-filter", "no such rule")
-	s.until("nothing is listed", `document.querySelectorAll('#rules tr').length === 0`)
+	s.until("nothing is listed", `document.querySelectorAll('#rules-list tr').length === 0`)
 	s.fill("#rules-filter", "")
-	s.until("all are listed", `document.querySelectorAll('#rules tr').length === 7`)
+	s.until("all are listed", `document.querySelectorAll('#rules-list tr').length === 7`)
 	s.calm(t)
 }
 
@@ -229,12 +246,15 @@ func looksUpUsage(t *testing.T, s *site) {
 	for range 3 {
 		s.cluster.check(2, `{"rule":"login","key":"198.18.0.1"}`)
 	}
+	s.visit("#/subjects")
+	s.until("there are rules", `document.querySelectorAll('#subject-rule option').length === 7`)
 	s.choose("#subject-rule", "login")
 	s.fill("#subject-keys input", "198.18.0.1")
 	s.click("#subject button")
-	s.until("the count is shown", `/3 of 5 requests/.test(document.getElementById('subject-result').innerText)`)
+	s.until("it has an address", `location.hash === '#/subjects/login/198.18.0.1'`)
+	s.until("the count is shown", `/3 of 5 requests/.test(document.getElementById('subject-result')?.innerText)`)
 	s.cluster.check(0, `{"rule":"login","key":"198.18.0.1"}`)
-	s.until("it goes on", `/4 of 5 requests/.test(document.getElementById('subject-result').innerText)`)
+	s.until("it goes on", `/4 of 5 requests/.test(document.getElementById('subject-result')?.innerText)`)
 	if have := s.text("#subject-result"); !strings.Contains(have, "owned by n") || !strings.Contains(have, "sliding-window-log") {
 		t.Errorf("have %q", have)
 	}
@@ -245,7 +265,8 @@ func looksUpUsage(t *testing.T, s *site) {
 	s.fill("#subject-keys input[name=tenant]", "acme")
 	s.fill("#subject-keys input[name=endpoint]", "/chat/completions")
 	s.click("#subject button")
-	s.until("a key of two values is found", `/acme · .chat/.test(document.getElementById('subject-result').innerText)`)
+	s.until("it has an address", `location.hash === '#/subjects/chat/acme/%2Fchat%2Fcompletions'`)
+	s.until("a key of two values is found", `/acme · .chat/.test(document.getElementById('subject-result')?.innerText)`)
 	s.calm(t)
 }
 
@@ -254,6 +275,8 @@ func triesChecks(t *testing.T, s *site) {
 		t.Helper()
 		s.until(what, fmt.Sprintf(`new RegExp(%q, 's').test(document.getElementById('try-result').innerText)`, pattern))
 	}
+	s.visit("#/document")
+	s.until("there are rules", `document.querySelectorAll('#try-rule option').length === 7`)
 	s.fill("#try-attributes", "ip=198.18.0.2\nendpoint=/login")
 	s.click("#try button")
 	result("allowed", "^Allowed.*would get 200.*Nothing was taken.*login.*4 of 5")
@@ -295,6 +318,7 @@ func triesChecks(t *testing.T, s *site) {
 }
 
 func pauses(t *testing.T, s *site) {
+	s.visit("#/overview")
 	hide := func(hidden bool) {
 		s.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', {value: %v, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
 	}
@@ -330,14 +354,15 @@ func keepsTheHour(t *testing.T, s *site) {
 
 func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.kill(2)
-	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText) &&
-		/n3[^]*(failed|suspect)/.test(document.getElementById('members').innerText)`)
-	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)
+	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText) && /n3 does not answer/.test(document.getElementById('health').innerText)`)
 	s.until("the others go on", `document.getElementById('checks-note').innerText === '2 of 3 nodes, without n3' && `+checksRate+` > 30`)
-	s.until("and take over", `/n3[^]*–$/.test(document.querySelector('#members tr:last-child').innerText.trim())`)
-	s.inspect("down")
+	s.visit("#/nodes")
+	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)
+	s.until("the others take over", `document.querySelector('#members tr:last-child').cells[2].innerText === '–'`)
+	s.inspectPages("down")
 	s.cluster.start(2)
 	s.cluster.awaitReady(2)
+	s.visit("#/overview")
 	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.calm(t, "/v1/usage") // of a subject that n3 owned
 }
@@ -350,9 +375,10 @@ func boundsRows(t *testing.T, s *site) {
 	}
 	s.cluster.awaitReady(0)
 	s.cluster.put(doc.String())
-	s.until("a few of them are listed", `document.querySelectorAll('#rules tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
+	s.visit("#/rules")
+	s.until("a few of them are listed", `document.querySelectorAll('#rules-list tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
 	s.fill("#rules-filter", "<b>777<")
-	s.until("the others can be found", `document.querySelectorAll('#rules tr').length === 1 && document.querySelector('#rules button').textContent === 'rule <b>777</b>'`)
+	s.until("the others can be found", `document.querySelectorAll('#rules-list tr').length === 1 && document.querySelector('#rules-list a').textContent === 'rule <b>777</b>'`)
 	if have := s.eval(`document.querySelectorAll('main tbody b').length`); have != 0.0 {
 		t.Errorf("%v elements were made of names", have)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -16,7 +17,7 @@ var pictures = flag.String("pictures", "", "write the pictures of the docs into 
 
 // ofTheDocs are the pictures that the docs have, by state and view.
 var ofTheDocs = map[string]string{
-	"load-wide-light": "dashboard", "load-narrow-light": "dashboard-narrow", "alone-wide-dark": "dashboard-alone",
+	"load-overview-wide-light": "dashboard", "load-overview-narrow-light": "dashboard-narrow", "alone-overview-wide-dark": "dashboard-alone",
 }
 
 // views are the ways in which people view the page.
@@ -59,20 +60,46 @@ func (b *browser) inspect(state string) {
 	b.look(1440, 900, "light")
 }
 
+// pages are the addresses of all pages.
+var pages = []string{"overview", "rules", "rules/login", "subjects", "subjects/login/203.0.113.1", "document", "lists", "bills", "nodes", "regions"}
+
+// inspectPages inspects each page in the state in which the cluster is, and returns to the first one.
+func (s *site) inspectPages(state string) {
+	s.t.Helper()
+	for _, page := range pages {
+		s.visit("#/" + page)
+		s.until("it has heard something", `document.getElementById('facts').innerText !== '' || document.getElementById('notices').innerText !== ''`)
+		s.eval(`new Promise(done => setTimeout(done, 300))`)
+		s.inspect(state + "-" + strings.NewReplacer("/", "-", ".", "-").Replace(page))
+	}
+	s.visit("#/overview")
+}
+
 func fitsAllViews(t *testing.T, s *site) {
+	for _, page := range pages {
+		s.visit("#/" + page)
+		s.fits(t)
+	}
+	s.visit("#/overview")
+	if *pictures != "" { // pictures are worth the minutes that fill the charts
+		for range 8 {
+			s.eval(`new Promise(done => setTimeout(done, 18000))`)
+		}
+	}
+	s.inspectPages("load")
+	s.calm(t)
+}
+
+// fits looks at the page in many widths.
+func (s *site) fits(t *testing.T) {
+	t.Helper()
 	for _, width := range []int{320, 390, 619, 620, 768, 1079, 1080, 1920} {
 		s.look(width, 900, "light")
 		if have := s.eval(`document.documentElement.scrollWidth`); have != float64(width) {
 			t.Errorf("%d pixels wide: the page has %v; beyond are %v", width, have, s.eval(fmt.Sprintf(beyond, width)))
 		}
 	}
-	if *pictures != "" { // pictures are worth the minutes that fill the charts
-		for range 8 {
-			s.eval(`new Promise(done => setTimeout(done, 18000))`)
-		}
-	}
-	s.inspect("load")
-	s.calm(t)
+	s.look(1440, 900, "light")
 }
 
 // The docs show the pictures that the tests take, and they are small.

@@ -1,5 +1,6 @@
 // The choice of a rule and of the values of its key attributes, which two forms have.
 import { byId, make } from './dom.js';
+import { keyName } from './rules.js';
 
 export class Choice {
   constructor(prefix) {
@@ -23,7 +24,7 @@ export class Choice {
   ask() {
     const names = this.rules.get(this.select.value)?.key ?? [];
     const typed = new Map([...this.keys.querySelectorAll('input')].map((i) => [i.name, i.value]));
-    this.keys.replaceChildren(...names.map((name) => {
+    this.keys.replaceChildren(...names.map(keyName).map((name) => {
       const input = make('input', { name, autocomplete: 'off', spellcheck: 'false', autocapitalize: 'none' });
       input.value = typed.get(name) ?? '';
       return make('label', {}, name, input);

@@ -77,9 +77,9 @@ const longest = 80; // characters of a name as it is shown
 const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu; // what would not be seen, or turn the text around
 
 // shown is a name as a person can read it: not for asking with.
-export function shown(name) {
-  const all = [...name.slice(0, 4 * longest).replace(unseen, '\uFFFD')];
-  return all.length > longest ? `${all.slice(0, longest - 1).join('')}…` : all.join('');
+export function shown(name, most = longest) {
+  const all = [...String(name).slice(0, 4 * most).replace(unseen, '\uFFFD')];
+  return all.length > most ? `${all.slice(0, most - 1).join('')}…` : all.join('');
 }
 
 // keyText writes a key for people: one value as it is, several with a separator.

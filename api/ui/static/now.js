@@ -14,7 +14,7 @@ const meanings = {
   none: 'no rule applied',
 };
 
-const twoMinutes = ['−2 min', '−1 min', 'now'];
+export const twoMinutes = ['−2 min', '−1 min', 'now'];
 
 export function showNow(meter, report) {
   const r = meter.rates;
@@ -27,7 +27,7 @@ export function showNow(meter, report) {
   plot(byId('refused-chart'), meter.history, ['refused'], kept, twoMinutes);
   showUnmatched(r, report);
   stack(byId('ways-bar'), r?.ways);
-  keyed(byId('ways'), ways, (way) => way, createWay, (e, way) => {
+  keyed(byId('ways'), ways, (way) => way, wayItem, (e, way) => {
     const n = r?.ways[way] ?? 0;
     setClass(e, n ? '' : 'zero');
     setText(e.children[2], rate(r ? n : null));
@@ -49,5 +49,6 @@ function showUnmatched(r, report) {
   setText(byId('unmatched-note'), all ? `checks a second; ${number(all)} since the nodes began. The default decides them: is a rule missing, or an attribute?` : 'checks a second, and none since the nodes began');
 }
 
-const createWay = (way) =>
+// wayItem is a way to decide, its value and its part of all.
+export const wayItem = (way) =>
   make('li', { title: meanings[way] }, make('i', { class: `way-${way}` }), make('span', {}, way), make('span', { class: 'value' }), make('span', { class: 'part' }));

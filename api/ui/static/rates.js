@@ -96,6 +96,6 @@ export class Meter {
 }
 
 function note(history, rate) {
-  history.push(rate && { checks: rate.checks, refused: rate.refused });
+  history.push(rate && { checks: rate.checks, refused: rate.refused, shadow: rate.shadow });
   if (history.length > kept) history.shift();
 }

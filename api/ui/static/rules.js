@@ -3,27 +3,47 @@
 import { byId, keyed, make, number, rate, setClass, setText, shown } from './dom.js';
 import { line, stack } from './chart.js';
 import { kept } from './rates.js';
+import { ruleAddress } from './address.js';
+import { store } from './store.js';
 
 const rows = 25;
 const settle = 5000; // milliseconds that an order stays, so that rows can be read and hit
+
+export const rules = {
+  open() {
+    orderedFor = null;
+    byId('rules-filter').addEventListener('input', showRules);
+  },
+  show: showRules,
+};
 
 let order = []; // names
 let ordered = 0; // when
 let orderedFor = null;
 
+// limitText says what a limit is.
+function limitText(l) {
+  if (l.unlimited) return l.unit ? `${l.unit} without limit` : 'no limit';
+  return `${number(l.limit)} ${l.unit ?? (l.ttl ? 'at once' : 'requests')}${l.per ? ` / ${l.per}` : ''}`;
+}
+
 // limitsText says what a rule limits, shortly.
 export function limitsText(rule) {
-  if (!rule.limits) return rule.tiered ? 'limits by tier' : '';
-  return rule.limits.map((l) => `${number(l.limit)} ${l.unit ?? 'requests'} / ${l.per}`).join(', ');
+  if (rule.limits === 'unlimited') return 'no limit';
+  if (!Array.isArray(rule.limits)) return rule.tiered ? 'limits by tier' : '';
+  return rule.limits.map(limitText).join(', ');
 }
+
+// keyName is a part of a key: an attribute, or the first of several that is there.
+export const keyName = (part) => [part].flat().join(' or else ');
 
 function matchText(match) {
   const all = Object.entries(match ?? {}).map(([name, value]) => `${name}: ${[value].flat().join(', ')}`);
   return all.length ? `where ${all.join('; ')}` : '';
 }
 
-function describe(rule) {
-  const key = rule.key?.length ? `by ${rule.key.join(', ')}` : 'one for all';
+export function describe(rule) {
+  const key = rule.key?.length ? `by ${rule.key.map(keyName).join(', ')}` : 'one for all';
   const text = [limitsText(rule), key, matchText(rule.match)].filter(Boolean).join(' · ');
   return text.length > 160 ? `${text.slice(0, 159)}…` : text;
 }
@@ -32,7 +52,7 @@ function describe(rule) {
 export function badges(rule, factors) {
   const list = [];
   if (rule.shadow) list.push(['shadow', 'counts and reports, never refuses']);
-  if (rule.block) list.push([`block ${rule.block}`, `a subject that was refused stays refused for ${rule.block}`]);
+  if (rule.block) list.push([`block ${[rule.block].flat().join(', ')}`, `a subject that was refused stays refused for ${[rule.block].flat().join(', then ')}`]);
   if (rule.on_limit === 'delay') list.push(['delay', `what is over the limit is allowed after a delay, of ${rule.max_delay ?? '5s'} at most`]);
   if (rule.adaptive) {
     const factor = factors?.get(rule.name) ?? 1;
@@ -42,7 +62,8 @@ export function badges(rule, factors) {
   return list;
 }
 
-export function showRules(doc, meter, choose, factors) {
+function showRules() {
+  const { doc, meter, factors } = store;
   const filter = byId('rules-filter').value.trim().toLowerCase();
   const rules = new Map((doc?.rules ?? []).map((r) => [r.name, r]));
   reorder(rules, meter, filter, doc);
@@ -52,7 +73,7 @@ export function showRules(doc, meter, choose, factors) {
   if (filter) note += `, ${number(order.length)} with “${filter}”`;
   if (order.length > rows) note += `; the ${rows} busiest are shown`;
   setText(byId('rules-note'), doc ? note : 'Not known yet.');
-  keyed(byId('rules'), list, (r) => r.name, (r) => create(r.name, choose), update);
+  keyed(byId('rules-list'), list, (r) => r.name, (r) => create(r.name), update);
 }
 
 function reorder(rules, meter, filter, doc) {
@@ -68,10 +89,8 @@ function reorder(rules, meter, filter, doc) {
     .sort((a, b) => busy(b) - busy(a) || place.get(a) - place.get(b));
 }
 
-function create(name, choose) {
-  const button = make('button', { type: 'button', class: 'link', title: 'Use it in the forms' }, shown(name));
-  button.addEventListener('click', () => choose(name));
-  return make('tr', {}, make('td', {}, button, make('span', { class: 'tags' }), make('small')), make('td', { class: 'num' }), make('td', { class: 'num' }),
+function create(name) {
+  return make('tr', {}, make('td', {}, make('a', { href: ruleAddress(name) }, shown(name)), make('span', { class: 'tags' }), make('small')), make('td', { class: 'num' }), make('td', { class: 'num' }),
     make('td', { class: 'wide' }, make('div', { class: 'stack' })), make('td', { class: 'wide num' }, make('div'), make('small')));
 }
 

@@ -59,6 +59,13 @@ class Token {
     location.reload();
   }
 
+  // ask asks for another token than the one that is used.
+  ask() {
+    this.asked = true;
+    this.arrange();
+    byId('token-text').focus();
+  }
+
   complain(text) {
     setText(byId('token-error'), text);
     byId('token-text').setAttribute('aria-invalid', text ? 'true' : 'false');
@@ -68,6 +75,7 @@ class Token {
     byId('token').hidden = !this.asked;
     byId('main').hidden = this.asked;
     byId('token-forget').hidden = !this.text;
+    byId('pages').hidden = this.asked;
     byId('reads').hidden = this.asked || this.text !== ''; // a link sends no token
   }
 }

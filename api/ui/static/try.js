@@ -1,5 +1,5 @@
 // Trying a check: what would it be answered now?
-import { byId, make, number, span } from './dom.js';
+import { byId, make, number, shown, span } from './dom.js';
 import { Choice } from './choice.js';
 import { post } from './node.js';
 
@@ -21,12 +21,6 @@ export class Try {
 
   arrange() {
     for (const by of ['attributes', 'key', 'limits']) byId(`try-by-${by}`).hidden = this.by !== by;
-  }
-
-  set(rule) {
-    if (!this.choice.set(rule)) return;
-    this.form.elements.by.value = 'key';
-    this.arrange();
   }
 
   // check is what the form asks. The error says what is wrong with it.
@@ -58,13 +52,13 @@ export class Try {
     try {
       const check = this.check();
       const told = await post('v1/try', check);
-      if (asked === this.asked) this.tell(told, check);
+      if (asked === this.asked && this.result.isConnected) this.tell(told, check);
     } catch (e) {
       if (asked === this.asked) this.result.replaceChildren(make('p', { class: 'bad-text' }, e.message));
     }
   }
 
-  tell({ status, headers, answer }, check) {
+  tell({ status, headers, answer, rules }, check) {
     const facts = make('dl');
     const fact = (name, value) => facts.append(make('dt', {}, name), make('dd', {}, value));
     if (answer.used > answer.limit) fact('used', `${number(answer.used)} ${answer.unit}`);
@@ -76,7 +70,7 @@ export class Try {
       make('p', { class: `verdict ${answer.allowed ? 'good-text' : 'bad-text'}` }, answer.allowed ? 'Allowed' : 'Refused'),
       make('p', { class: 'muted' }, check.peek ? `A check would get ${status}. Nothing was taken.` : `The check got ${status}${answer.allowed ? ', and was taken.' : '. A refused check takes nothing.'}`),
       answer.detail ? make('p', {}, answer.detail) : '',
-      facts, limits(answer.limits ?? []), raw(status, headers));
+      facts, limits(answer.limits ?? []), reasons(rules ?? []), raw(status, headers));
   }
 }
 
@@ -117,6 +111,16 @@ function limits(list) {
   return make('table', {}, make('caption', { class: 'hidden' }, 'Limits that were looked at'),
     make('thead', {}, make('tr', {}, make('th', { scope: 'col' }, 'Limit'), make('th', { scope: 'col', class: 'num' }, 'Left'), make('th', { scope: 'col', class: 'num' }, 'Says'))),
     make('tbody', {}, ...rows));
+}
+
+// reasons say of each rule whether it applies, and which condition fails if not.
+function reasons(list) {
+  if (!list.length) return '';
+  const ordered = [...list].sort((a, b) => b.applies - a.applies).slice(0, 50);
+  const items = ordered.map((r) => make('li', {}, make('b', {}, shown(r.rule)), r.applies ? make('span', { class: 'good-text' }, ' applies') : ' does not apply',
+    ...(r.why ?? []).map((text) => make('small', {}, shown(text, 400)))));
+  if (list.length > ordered.length) items.push(make('li', {}, `and ${list.length - ordered.length} more`));
+  return make('div', {}, make('h4', {}, 'Rules'), make('ul', { class: 'list' }, ...items));
 }
 
 function raw(status, headers) {

@@ -1,55 +1,5 @@
-// Who is there: the members, and what is wrong with the cluster.
-import { byId, keyed, make, names, number, rate, setClass, setText, shown } from './dom.js';
-
-const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
-
-export function showMembers(cluster, report, meter) {
-  const answered = new Map((report?.nodes ?? []).map((n) => [n.id, n.answered]));
-  const members = [...cluster.members].sort((a, b) => (a.name < b.name ? -1 : 1));
-  const zones = new Set(members.map((m) => `${m.region}/${m.zone}`)).size > 1;
-  setText(byId('members-note'), noteOf(cluster));
-  keyed(byId('members'), members, (m) => m.id, create, (row, m) => {
-    const [node, role, partitions, checks] = row.cells;
-    const away = m.state === 'alive' && !m.reachable;
-    setClass(node.querySelector('.dot'), `dot ${away ? 'warn' : states[m.state] ?? ''}`);
-    setText(node.querySelector('.name'), m.name);
-    const state = node.querySelector('.word');
-    setText(state, away ? 'not reachable from here' : m.behind ? 'behind' : m.via ? `by way of ${m.via}` : m.state);
-    setClass(state, m.state === 'alive' && !away && !m.behind && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
-    setText(node.querySelector('small'), [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).join(' · '));
-    setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
-    setText(partitions, m.in_ring || m.partitions ? number(m.partitions) : '–');
-    setText(checks, answered.get(m.id) ? rate(meter.nodes.get(m.id)) : '–');
-  });
-}
-
-function noteOf(cluster) {
-  const all = cluster.members.length;
-  const there = cluster.members.filter((m) => m.state === 'alive').length;
-  if (cluster.starting) return `${there} found so far`;
-  if (cluster.view === 'cut-off') return `${there} of ${all} alive as far as can be seen from here; partitions as last agreed, epoch ${cluster.epoch}`;
-  return `${there} of ${all} alive, epoch ${cluster.epoch}${cluster.settled ? '' : ', partitions are moving'}`;
-}
-
-// showRegions lists the regions, where there is more than one.
-export function showRegions(cluster) {
-  const regions = [...(cluster.regions ?? [])].sort((a, b) => (a.name < b.name ? -1 : 1));
-  const list = byId('regions');
-  list.hidden = regions.length < 2;
-  keyed(list, list.hidden ? [] : regions, (r) => r.name, createRegion, (item, r) => {
-    setClass(item.querySelector('.dot'), `dot ${r.reachable ? 'good' : 'bad'}`);
-    setText(item.querySelector('.name'), shown(r.name));
-    const nodes = `${number(r.members)} ${r.members === 1 ? 'node' : 'nodes'}`;
-    setText(item.querySelector('small'), [nodes, r.primary ? 'primary' : '', r.reachable ? '' : 'not reachable from here'].filter(Boolean).join(' · '));
-  });
-}
-
-const createRegion = () => make('li', {}, make('span', { class: 'dot' }), make('span', { class: 'name' }), ' ', make('small'));
-
-const create = () =>
-  make('tr', {},
-    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small')),
-    make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }));
+// What is wrong with the cluster.
+import { names, rate } from './dom.js';
 
 // apart says of a node without authority whom it does not reach, and what it does meanwhile.
 function apart(cluster, node) {

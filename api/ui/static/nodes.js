@@ -1,0 +1,147 @@
+// The nodes: how they are, and what can be done about them.
+import { byId, keyed, make, number, percent, rate, setClass, setText, shown, span } from './dom.js';
+import { change } from './confirm.js';
+import { get, send } from './node.js';
+import { metrics } from './metrics.js';
+import { button, rows } from './parts.js';
+import { store } from './store.js';
+
+const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
+const slowPace = 5; // turns from question to question
+const figures = [
+  ['rlnode_counters', 'rlnode_counters_max'], ['process_resident_memory_bytes'], ['go_gc_gomemlimit_bytes'], ['rlnode_checkpoint_file_bytes'], ['rlnode_raft_log_bytes'],
+  ['rlnode_checkpoint_age_seconds'], ['rlnode_clock_offset_seconds'], ['rlnode_certificate_expiry_seconds'], ['process_start_time_seconds'], ['rlnode_connections', 'rlnode_connections_max'],
+].flat();
+
+let level = null; // the last of /v1/level
+let turns = 0;
+
+export const nodes = {
+  open() {
+    [level, turns] = [null, 0];
+    byId('level-raise').addEventListener('click', raise);
+    byId('join-copy').addEventListener('click', copy);
+  },
+
+  questions() {
+    return turns++ % slowPace === 0 ? [get('v1/level').then(showLevel), metrics(...figures).then(showFigures)] : [];
+  },
+
+  show() {
+    const { cluster, report, meter } = store;
+    const activity = new Map((report?.nodes ?? []).map((n) => [n.id, n]));
+    const all = cluster.members.reduce((n, m) => n + m.partitions, 0);
+    const members = [...cluster.members].sort((a, b) => (a.name < b.name ? -1 : 1));
+    const zones = new Set(members.map((m) => `${m.region}/${m.zone}`)).size > 1;
+    setText(byId('members-note'), noteOf(cluster));
+    keyed(byId('members'), members, (m) => m.id, create, (row, m) => {
+      const [node, role, partitions, checks] = row.cells;
+      const away = m.state === 'alive' && !m.reachable;
+      const there = activity.get(m.id);
+      setClass(node.querySelector('.dot'), `dot ${away ? 'warn' : states[m.state] ?? ''}`);
+      setText(node.querySelector('.name'), shown(m.name));
+      const state = node.querySelector('.word');
+      setText(state, away ? 'not reachable from here' : m.behind ? 'behind' : m.via ? `by way of ${shown(m.via)}` : m.state);
+      setClass(state, m.state === 'alive' && !away && !m.behind && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
+      const [where, what] = node.querySelectorAll('small');
+      setText(where, [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).map((t) => shown(t)).join(' · '));
+      setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
+      setText(partitions, m.in_ring || m.partitions ? `${number(m.partitions)} (${percent(m.partitions, all)})` : '–');
+      setText(checks, there?.answered ? rate(meter.nodes.get(m.id)) : '–');
+      const known = level?.members?.find((l) => l.id === m.id);
+      setText(what, [known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : ''].filter(Boolean).join(' · '));
+      row.querySelector('button').hidden = m.state === 'alive' || m.name === report.node;
+    });
+    const seeds = members.filter((m) => m.state === 'alive').slice(0, 3).map((m) => m.address);
+    const field = byId('join');
+    const command = `rlnode serve --name NAME --data-dir DIR --join ${seeds.join(',')}${members[0]?.region && members[0].region !== 'default' ? ` --region ${members[0].region}` : ''}`;
+    if (field.value !== command) field.value = command;
+  },
+};
+
+function noteOf(cluster) {
+  const all = cluster.members.length;
+  const there = cluster.members.filter((m) => m.state === 'alive').length;
+  if (cluster.starting) return `${there} found so far`;
+  if (cluster.view === 'cut-off') return `${there} of ${all} alive as far as can be seen from here; partitions as last agreed, epoch ${cluster.epoch}`;
+  return `${there} of ${all} alive, epoch ${cluster.epoch}${cluster.settled ? '' : ', partitions are moving'}`;
+}
+
+const create = (m) =>
+  make('tr', {},
+    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small'), make('small')),
+    make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }),
+    make('td', {}, button('Remove', () => remove(m.id), { class: 'plain small', 'aria-label': `Remove ${shown(m.name)}` })));
+
+function remove(id) {
+  const m = store.cluster.members.find((one) => one.id === id);
+  if (!m) return;
+  change({
+    title: `Remove ${shown(m.name)}`, button: 'Remove it', scope: 'admin',
+    rehearse: async () => {
+      const now = (await get('v1/cluster')).members.find((one) => one.id === id);
+      if (!now) throw new Error('It is no member any more.');
+      if (now.state === 'alive') throw new Error(`${now.name} is alive. Only a node that is gone for good is removed here; one that is to go runs rlnode leave.`);
+      return [`${shown(now.name)} at ${shown(now.address)} is ${now.state}. It owned ${number(now.partitions)} partitions${now.voter ? ' and is a voter' : ''}. It is forgotten, and may come back only under a new identity.`,
+        'Remove it only if it is gone for good: what only it knew stays with it.'];
+    },
+    make: async () => {
+      const told = await send('DELETE', `v1/members/${encodeURIComponent(m.name)}`);
+      return `${shown(told.removed)} was removed`;
+    },
+  });
+}
+
+function showLevel(l) {
+  level = l;
+  if (!byId('level-note')) return;
+  const low = (l.members ?? []).filter((m) => m.knows <= l.level).map((m) => shown(m.name));
+  setText(byId('level-note'), l.highest > l.level ? `Level ${l.level} is agreed on, and all nodes know ${l.highest}.` : `Level ${l.level} is agreed on, and ${low.length ? `${low.join(', ')} ${low.length === 1 ? 'knows' : 'know'} no higher one` : 'no higher one is known'}.`);
+  byId('level-raise').disabled = l.highest <= l.level;
+}
+
+function raise() {
+  let to = 0;
+  change({
+    title: 'Raise the feature level', button: 'Raise it', scope: 'admin',
+    rehearse: async () => {
+      const l = await get('v1/level');
+      to = l.highest;
+      return [`From ${l.level} to ${l.highest}. It can’t be lowered again: releases that do not know level ${l.highest} can’t join any more.`];
+    },
+    make: async () => `The feature level is ${(await send('POST', `v1/level?to=${to}`)).level}`,
+    done: () => { turns = 0; },
+  });
+}
+
+async function copy() {
+  const field = byId('join');
+  field.select();
+  try {
+    await navigator.clipboard.writeText(field.value);
+    setText(byId('join-copied'), 'Copied.');
+  } catch {
+    setText(byId('join-copied'), 'It is marked: copy it with the keyboard.');
+  }
+}
+
+const bytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : `${(n / 1024).toFixed(0)} KiB`);
+
+function showFigures(found) {
+  if (!byId('figures')) return;
+  const one = (name) => found[name][0]?.value;
+  const line = (what, value, write, bound = '–') => (value === undefined || Number.isNaN(value) ? null : { what, now: write(value), bound });
+  const limit = one('go_gc_gomemlimit_bytes');
+  const clock = one('rlnode_clock_offset_seconds');
+  const list = [
+    line('Counters', one('rlnode_counters'), number, number(one('rlnode_counters_max') ?? 0)),
+    line('Memory', one('process_resident_memory_bytes'), bytes, limit && limit < 2 ** 60 ? bytes(limit) : '–'),
+    line('Counters on disk', one('rlnode_checkpoint_file_bytes'), bytes),
+    line('Log of the cluster on disk', one('rlnode_raft_log_bytes'), bytes),
+    line('Written to disk', one('rlnode_checkpoint_age_seconds'), (s) => `${span(s * 1000)} ago`),
+    line('Clock', clock, (s) => `${s < 0 ? '−' : '+'}${(1000 * Math.abs(s)).toFixed(0)} ms off`),
+    ...found.rlnode_certificate_expiry_seconds.map((c) => line(`Certificate${c.labels.plane ? ` of ${shown(c.labels.plane)}` : ''}`, c.value, (s) => `ends in ${span(s * 1000)}`)),
+    ...found.rlnode_connections.map((c) => line(`Connections, ${shown(c.labels.plane ?? c.labels.door ?? '')}`, c.value, number, number(found.rlnode_connections_max.find((m) => JSON.stringify(m.labels) === JSON.stringify(c.labels))?.value ?? 0))),
+  ].filter(Boolean);
+  rows(byId('figures'), list, (l) => l.what, (l) => [l.what, l.now, l.bound], { numbers: [1, 2], empty: 'Its metrics can’t be read.' });
+}

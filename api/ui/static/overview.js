@@ -1,0 +1,92 @@
+// The overview: how it goes, and what to look at first.
+import { byId, make, names, number, percent, setClass, setText, shown } from './dom.js';
+import { ruleAddress } from './address.js';
+import { eventsOf } from './events.js';
+import { get } from './node.js';
+import { latencies } from './latency.js';
+import { showHour } from './hour.js';
+import { showNow, whose } from './now.js';
+import { rows, subjectLink, time } from './parts.js';
+import { limitsText } from './rules.js';
+import { ruleNamed, store } from './store.js';
+
+const hourPace = 15000; // milliseconds until the last hour is asked for again
+const slowPace = 10; // turns from question to question about what changes slowly
+const topShown = 8;
+
+let hourAt = 0; // when the last hour was asked for
+let ofHour = ''; // of which nodes it was
+
+export const overview = {
+  open() {
+    hourAt = 0;
+    this.turns = 0;
+  },
+
+  questions(turn) {
+    const slow = this.turns++ % slowPace === 0;
+    const list = [];
+    if (turn % 2 || slow) list.push(get(`v1/top?by=recent&n=${topShown}`).then(showTop), get('v1/top?by=near&n=100').then(showTight));
+    if (slow) list.push(eventsOf().then(showEvents), latencies().then(showLatency));
+    const nodes = store.report ? whose(store.report.nodes) : '';
+    if (Date.now() - hourAt > hourPace || nodes !== ofHour) {
+      hourAt = Date.now();
+      ofHour = nodes;
+      list.push(get('v1/history').then((h) => byId('hour-chart') && showHour(h)));
+    }
+    return list;
+  },
+
+  show() {
+    const [worst] = store.troubles;
+    const [dot, text] = byId('health').children;
+    setClass(dot, `dot ${worst ? worst[0] : 'good'}`);
+    setText(text, worst ? worst[2] : wellText(store));
+    showNow(store.meter, store.report);
+  },
+};
+
+// wellText says in a sentence that all is well.
+function wellText({ cluster, report, meter }) {
+  const alive = cluster.members.filter((m) => m.state === 'alive');
+  const nodes = alive.length === 1 ? `${names(alive)} is the only node` : `all ${alive.length} nodes answer`;
+  const moving = cluster.settled ? '' : ', and partitions are moving';
+  const refused = meter.rates ? `; ${percent(meter.rates.refused, meter.rates.checks)} of checks are refused` : '';
+  return `All is well: ${nodes}${cluster.leader ? ` and ${shown(cluster.leader)} leads` : ''}${moving}${refused}. What you see is of ${whose(report.nodes)}.`;
+}
+
+// why says of a rule what its subjects are refused for.
+function why(name) {
+  const rule = ruleNamed(name);
+  return [make('a', { href: ruleAddress(name) }, shown(name)), make('small', {}, rule ? shown(limitsText(rule)) : '')];
+}
+
+function showTop(top) {
+  if (!byId('top')) return;
+  const list = top.subjects.slice(0, topShown);
+  setText(byId('top-note'), `${list.length ? 'Counted' : 'Nobody has been refused'} since the nodes began: ${whose(top.nodes)}.`);
+  rows(byId('top'), list, (s) => JSON.stringify([s.rule, s.key]), (s) => [subjectLink(s.rule, s.key, false), why(s.rule), number(s.recent), number(s.refused), number(s.checks)], { numbers: [2, 3, 4], empty: 'Nobody.' });
+  for (const row of byId('top').rows) setClass(row.cells[4], 'wide num');
+}
+
+function showTight(near) {
+  if (!byId('tight')) return;
+  const tightest = new Map();
+  for (const s of near.subjects) {
+    const part = s.used / Math.max(1, s.limit);
+    if (part > (tightest.get(s.rule)?.part ?? 0)) tightest.set(s.rule, { ...s, part });
+  }
+  const list = [...tightest.values()].sort((a, b) => b.part - a.part).slice(0, topShown);
+  rows(byId('tight'), list, (s) => s.rule, (s) => [make('a', { href: ruleAddress(s.rule) }, shown(s.rule)), subjectLink(s.rule, s.key, false), [percent(s.used, s.limit), make('small', {}, `${number(s.used)} of ${number(s.limit)}`)]], { numbers: [2], empty: 'Nobody has used anything yet.' });
+}
+
+function showEvents(list) {
+  if (!byId('events')) return;
+  rows(byId('events'), list.slice(0, 15), (e) => e.key, (e) => [time(e.at), e.what], { empty: 'Nothing was changed, as far as this node knows.' });
+}
+
+function showLatency(list) {
+  if (!byId('latency')) return;
+  setText(byId('latency-note'), `Since ${shown(store.report?.node ?? 'the node')} began.`);
+  rows(byId('latency'), list, (l) => l.door, (l) => [l.door, l.half, l.most, number(l.answers)], { numbers: [1, 2, 3], empty: 'Nothing has been asked here yet.' });
+}

@@ -1,0 +1,188 @@
+// One rule: what it says, what it does, and how to change it.
+import { byId, keyed, make, number, percent, rate, setClass, setText, shown } from './dom.js';
+import { plot, stack } from './chart.js';
+import { change } from './confirm.js';
+import { differences } from './diff.js';
+import { get, getText, send, subject, target } from './node.js';
+import { button, mistakes, onSubmit, rows, subjectLink } from './parts.js';
+import { twoMinutes, wayItem, whose } from './now.js';
+import { kept, ways } from './rates.js';
+import { badges, describe } from './rules.js';
+import { ruleNamed, store } from './store.js';
+
+const topShown = 12;
+
+let name = ''; // of the rule
+let inForce = null; // its text and version
+let shownVersion = 0; // the version whose text is in the form
+
+const path = () => `v1/rules/${encodeURIComponent(name)}`;
+
+export const rule = {
+  open([wanted]) {
+    [name, inForce, shownVersion] = [wanted, null, 0];
+    setText(byId('rule-name'), shown(name));
+    byId('rule-by').addEventListener('change', () => askTop());
+    byId('rule-undo').addEventListener('click', () => fill(true));
+    byId('rule-shadow-switch').addEventListener('click', switchShadow);
+    onSubmit(byId('rule-edit'), edit);
+    fill(true);
+  },
+
+  questions(turn) {
+    return turn % 2 ? [askTop(), askNearest()] : [];
+  },
+
+  heardRules() {
+    fill(false);
+  },
+
+  show() {
+    const spec = ruleNamed(name);
+    const live = store.meter.rules.get(name);
+    const known = spec ? describe(spec) : store.doc ? 'There is no such rule in force.' : 'Not known yet.';
+    setText(byId('rule-note'), known);
+    keyed(byId('rule-tags'), spec ? badges(spec, store.factors) : [], (b) => b[0], ([text, meaning]) => make('span', { class: 'tag', title: shown(meaning) }, shown(text)), () => {});
+    setText(byId('rule-shadow-switch'), spec?.shadow ? 'Let it refuse: no shadow rule' : 'Make it a shadow rule');
+    showNow(spec, live);
+    showShadow(spec);
+  },
+};
+
+function showNow(spec, live) {
+  const r = live?.rate;
+  const refused = r && r.refused + r.shadow;
+  setText(byId('rule-checks'), rate(live ? r?.checks : 0));
+  setText(byId('rule-checks-note'), whose(store.report.nodes));
+  setText(byId('rule-refused-title'), spec?.shadow ? 'Would be refused a second' : 'Refused a second');
+  setText(byId('rule-refused'), rate(live ? refused : 0));
+  setClass(byId('rule-refused'), refused > 0 ? `big ${spec?.shadow ? 'warn-text' : 'refusing'}` : 'big');
+  setText(byId('rule-refused-note'), r ? `${percent(refused, r.checks)} of its checks` : 'of its checks');
+  plot(byId('rule-checks-chart'), live?.history ?? [], ['checks'], kept, twoMinutes);
+  plot(byId('rule-refused-chart'), (live?.history ?? []).map((h) => h && { refused: h.refused + h.shadow }), ['refused'], kept, twoMinutes);
+  stack(byId('rule-ways-bar'), r?.ways);
+  keyed(byId('rule-ways'), ways, (way) => way, wayItem, (e, way) => {
+    const n = r?.ways[way] ?? 0;
+    setClass(e, n ? '' : 'zero');
+    setText(e.children[2], rate(r ? n : null));
+    setText(e.children[3], r ? percent(n, r.checks) : '');
+  });
+}
+
+// showShadow says what a shadow rule would have done.
+function showShadow(spec) {
+  const counts = store.report.rules.find((r) => r.rule === name)?.checks ?? {};
+  const sum = (byWay) => Object.values(byWay ?? {}).reduce((n, v) => n + v, 0);
+  const all = Object.values(counts).reduce((n, byWay) => n + sum(byWay), 0);
+  const would = sum(counts['shadow-refused']);
+  byId('rule-shadow').hidden = !spec?.shadow;
+  setText(byId('rule-shadow'), `It refuses nothing, because it is a shadow rule. Since the nodes began it would have refused ${number(would)} of ${number(all)} checks: choose “would be refused” below to see whose.`);
+}
+
+// kinds are the lists of subjects: what the numbers are.
+const kinds = {
+  recent: ['5 minutes', 'recent', 'In all', 'refused'],
+  refused: ['Refused', 'refused', 'of checks', 'checks'],
+  shadow: ['Would be refused', 'shadow', 'of checks', 'checks'],
+  near: ['Used', 'used', 'of', 'limit'],
+  used: ['Used', 'used', 'checks', 'checks'],
+  delayed: ['Delayed', 'delayed', 'of checks', 'checks'],
+};
+
+async function askTop() {
+  const by = byId('rule-by').value;
+  const top = await get(`v1/top?${new URLSearchParams({ by, rule: name, n: topShown })}`);
+  if (!byId('rule-top') || byId('rule-by').value !== by) return;
+  const [head, count, of, all] = kinds[by];
+  setText(byId('rule-by-count'), head);
+  setText(byId('rule-by-of'), of);
+  rows(byId('rule-top'), top.subjects, (s) => JSON.stringify(s.key), (s) => [subjectLink(name, s.key, false), number(s[count] ?? 0), number(s[all] ?? 0), null], { numbers: [1, 2], empty: `Nobody, as far as is known: ${whose(top.nodes)}.` });
+  const wrong = by === 'recent' || by === 'refused';
+  top.subjects.forEach((s, i) => {
+    const cell = byId('rule-top').rows[i].cells[3];
+    if (wrong && !cell.firstElementChild) cell.append(button('False positive', () => report(s), { class: 'plain small' }));
+    if (!wrong) cell.replaceChildren();
+  });
+}
+
+async function askNearest() {
+  const near = await get(`v1/top?${new URLSearchParams({ by: 'near', rule: name, n: 1 })}`);
+  if (!byId('rule-headroom')) return;
+  const [s] = near.subjects;
+  const left = s ? Math.max(0, s.limit - s.used) : 0;
+  setText(byId('rule-headroom'), s ? percent(left, s.limit) : '–');
+  setClass(byId('rule-headroom'), s && !left ? 'big refusing' : 'big');
+  setText(byId('rule-headroom-note'), s ? `is left for the subject that is nearest to a limit: it has used ${number(s.used)} of ${number(s.limit)}` : 'nobody has used anything of it');
+}
+
+// fill puts the rule that is in force into the form. What a person has typed stays, unless they want it gone.
+async function fill(anew) {
+  const version = store.doc?.rules_version ?? 0;
+  const field = byId('rule-text');
+  const typed = inForce && field.value !== inForce.text;
+  if (!anew && (typed || version === shownVersion)) return;
+  shownVersion = version;
+  try {
+    const next = await getText(path());
+    if (byId('rule-text') !== field) return;
+    inForce = next;
+    field.value = next.text;
+    field.rows = Math.min(30, next.text.split('\n').length + 1);
+  } catch (e) {
+    if (byId('rule-text') === field && e.status === 404) field.value = '';
+  }
+}
+
+const rehearsal = async (body) => {
+  const d = await send('POST', `v1/rules/diff?rule=${encodeURIComponent(name)}`, body);
+  return { version: `"${d.from}"`, content: differences(d) };
+};
+
+// write asks whether the rule shall be another one, and makes it so.
+function write(title, body) {
+  let version = '';
+  change({
+    title, button: 'Apply', scope: 'admin', reason: true,
+    rehearse: async () => {
+      const r = await rehearsal(body);
+      version = r.version;
+      return r.content;
+    },
+    make: async (message) => {
+      const written = await send('PUT', `${path()}?${new URLSearchParams({ via: 'dashboard', message })}`, body, version);
+      inForce = null;
+      return `Version ${written.version} is in force: ${[title, ...(written.notes ?? [])].join('; ')}`;
+    },
+    done: () => fill(true),
+  });
+}
+
+const edit = () => write(`Change the rule ${shown(name)}`, byId('rule-text').value);
+
+async function switchShadow() {
+  const title = ruleNamed(name)?.shadow ? `Let the rule ${shown(name)} refuse` : `Make ${shown(name)} a shadow rule`;
+  try {
+    const spec = await get(path());
+    const { shadow, ...rest } = spec;
+    write(title, shadow ? rest : { ...rest, shadow: true });
+  } catch (e) {
+    byId('rule-note').replaceChildren(...mistakes(e));
+  }
+}
+
+// report says that a subject should not have been refused.
+export function report(s, rule = name) {
+  const key = [s.key].flat();
+  change({
+    title: 'Report a false positive', button: 'Report it', scope: 'adjust',
+    rehearse: async () => {
+      const usage = await get(`v1/usage?${subject(rule, key)}`);
+      const counts = usage.limits.map((l) => `${shown(l.name)}: ${number(l.used)} of ${number(l.limit)} ${shown(l.unit)}`);
+      return [`The rule ${shown(rule)} should not have refused this subject. It is counted in rlnode_false_positives_total, and changes nothing that the subject has used:`, ...counts];
+    },
+    make: async () => {
+      const told = await send('POST', 'v1/feedback', { ...target(rule, key), verdict: 'false-positive' });
+      return `A false positive of ${shown(rule)} is counted, the ${number(told.false_positives)}. at this node since it began`;
+    },
+  });
+}
