@@ -357,12 +357,15 @@ func (b *browser) fill(selector, text string) {
 	}
 }
 
+// keyCodes are the numbers that Windows gave to keys.
+var keyCodes = map[string]int{"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, " ": 32}
+
 // press presses a key.
 func (b *browser) press(key string) {
 	b.t.Helper()
-	text := map[string]string{"Enter": "\r"}[key]
-	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": 13, "text": text}, nil)
-	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": 13}, nil)
+	text := map[string]string{"Enter": "\r", " ": " "}[key]
+	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": keyCodes[key], "text": text}, nil)
+	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": keyCodes[key]}, nil)
 }
 
 // choose selects an option of a select element.

@@ -17,6 +17,7 @@ const hostile = `<img src=x onerror=alert(1)>`
 type site struct {
 	*browser
 	cluster *cluster
+	met     map[string]bool // the states that inspectOnce has inspected
 }
 
 // part is a part of a story about the page.
@@ -27,7 +28,7 @@ type part struct {
 
 // newSite opens a browser. No node runs yet.
 func newSite(t *testing.T) *site {
-	s := &site{cluster: newCluster(t)}
+	s := &site{cluster: newCluster(t), met: map[string]bool{}}
 	s.browser = openBrowser(t)
 	s.look(1440, 900, "light")
 	return s
@@ -131,7 +132,7 @@ func showsStarting(t *testing.T, s *site) {
 		s.cluster.awaitReady(i)
 	}
 	s.until("nothing is wrong any more", `document.getElementById('notices').innerText === ''`)
-	s.load(func() { s.click("#token-forget") }) // it loads the page anew
+	s.load(func() { s.click("#token-forget") })                    // it loads the page anew
 	s.calm(t, "status of 401", "status of 503", "/v1/rules/login") // it has no rules yet
 }
 

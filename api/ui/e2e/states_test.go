@@ -54,7 +54,7 @@ func (s *stage) show(cluster object, nodes int, silent ...string) {
 	cluster["epoch"], cluster["settled"], cluster["rules_version"] = 7, true, 3
 	s.answers = map[string]any{
 		"/v1/cluster": cluster,
-		"/v1/history": object{"node": "n1", "step_ms": 60000, "end_ms": 3600000, "nodes": parts, "steps": history},
+		"/v1/history": object{"node": "n1", "step_ms": 60000, "end_ms": 3600000, "nodes": parts, "steps": history, "doors": []object{{"door": "data", "checks": 9, "p50_ms": 0.2, "p99_ms": 3.1}}},
 		"/v1/top": object{"nodes": parts, "subjects": []object{
 			{"rule": "login", "key": "192.0.2.7", "recent": 30, "refused": 500, "checks": 900},
 			{"rule": "login", "key": "192.0.2.8", "recent": 0, "refused": 9000, "checks": 9500},

@@ -75,6 +75,15 @@ func (s *site) inspectPages(state string) {
 	s.visit("#/overview")
 }
 
+// inspectOnce inspects a state that a test meets often only when it meets it first.
+func (s *site) inspectOnce(state string) {
+	s.t.Helper()
+	if !s.met[state] {
+		s.met[state] = true
+		s.inspect(state)
+	}
+}
+
 func fitsAllViews(t *testing.T, s *site) {
 	for _, page := range pages {
 		s.visit("#/" + page)

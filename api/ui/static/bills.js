@@ -1,5 +1,5 @@
 // Bills: what was admitted, by month and subject.
-import { byId, make, number, setText, shown } from './dom.js';
+import { byId, make, number, percent, setText, shown } from './dom.js';
 import { getFile, getLarge } from './node.js';
 import { onSubmit, rows, subjectLink } from './parts.js';
 import { ruleNamed, store } from './store.js';
@@ -63,8 +63,15 @@ function draw() {
   byId('bills-missing').hidden = !missing();
   rows(byId('bills-rows'), list.slice(0, most), (r) => JSON.stringify([r.rule, r.key, r.unit, r.other]), (r) => [
     r.other ? ['all others', make('small', {}, shown(r.rule))] : ruleNamed(r.rule) ? subjectLink(r.rule, r.key) : [shown([r.key].flat().join(' · ')), make('small', {}, shown(r.rule))],
-    shown(r.unit), number(r.cost), number(r.checks),
-  ], { numbers: [2, 3], empty: 'Nothing was billed. A rule is billed if it has usage: monthly.' });
+    shown(r.unit), number(r.cost), ofMonth(r), number(r.checks),
+  ], { numbers: [2, 3, 4], empty: 'Nothing was billed. A rule is billed if it has usage: monthly.' });
+}
+
+// ofMonth says how much of a month's limit a row is, if its rule has one.
+function ofMonth(row) {
+  const limits = ruleNamed(row.rule)?.limits;
+  const limit = Array.isArray(limits) && limits.find((l) => l.per === 'month' && (l.unit ?? 'requests') === row.unit);
+  return limit ? [percent(row.cost, limit.limit), make('small', {}, `of ${number(limit.limit)}`)] : '–';
 }
 
 const revised = () => (bill.revised_at ? ` It changed after it was exported, last at ${shown(bill.revised_at)}.` : '');

@@ -3,36 +3,35 @@ import { byId, make, names, number, percent, setClass, setText, shown } from './
 import { ruleAddress } from './address.js';
 import { eventsOf } from './events.js';
 import { get } from './node.js';
-import { latencies } from './latency.js';
-import { showHour } from './hour.js';
+import * as history from './history.js';
 import { showNow, whose } from './now.js';
 import { rows, subjectLink, time } from './parts.js';
 import { limitsText } from './rules.js';
 import { ruleNamed, store } from './store.js';
 
-const hourPace = 15000; // milliseconds until the last hour is asked for again
+const historyPace = 15000; // milliseconds until the history is asked for again
 const slowPace = 10; // turns from question to question about what changes slowly
 const topShown = 8;
 
-let hourAt = 0; // when the last hour was asked for
-let ofHour = ''; // of which nodes it was
+let historyAt = 0; // when the history was asked for
+let ofNodes = ''; // and of which nodes
 
 export const overview = {
   open() {
-    hourAt = 0;
+    historyAt = 0;
     this.turns = 0;
+    history.choice('span', askHistory);
   },
 
   questions(turn) {
     const slow = this.turns++ % slowPace === 0;
     const list = [];
     if (turn % 2 || slow) list.push(get(`v1/top?by=recent&n=${topShown}`).then(showTop), get('v1/top?by=near&n=100').then(showTight));
-    if (slow) list.push(eventsOf().then(showEvents), latencies().then(showLatency));
+    if (slow) list.push(eventsOf().then(showEvents));
     const nodes = store.report ? whose(store.report.nodes) : '';
-    if (Date.now() - hourAt > hourPace || nodes !== ofHour) {
-      hourAt = Date.now();
-      ofHour = nodes;
-      list.push(get('v1/history').then((h) => byId('hour-chart') && showHour(h)));
+    if (Date.now() - historyAt > historyPace || nodes !== ofNodes) {
+      ofNodes = nodes;
+      list.push(askHistory());
     }
     return list;
   },
@@ -45,6 +44,15 @@ export const overview = {
     showNow(store.meter, store.report);
   },
 };
+
+async function askHistory() {
+  historyAt = Date.now();
+  const name = byId('span').value;
+  const report = await history.ask(name);
+  if (byId('span')?.value !== name) return;
+  history.draw('hour', report, name);
+  history.drawLatency(report);
+}
 
 // wellText says in a sentence that all is well.
 function wellText({ cluster, report, meter }) {
@@ -83,10 +91,4 @@ function showTight(near) {
 function showEvents(list) {
   if (!byId('events')) return;
   rows(byId('events'), list.slice(0, 15), (e) => e.key, (e) => [time(e.at), e.what], { empty: 'Nothing was changed, as far as this node knows.' });
-}
-
-function showLatency(list) {
-  if (!byId('latency')) return;
-  setText(byId('latency-note'), `Since ${shown(store.report?.node ?? 'the node')} began.`);
-  rows(byId('latency'), list, (l) => l.door, (l) => [l.door, l.half, l.most, number(l.answers)], { numbers: [1, 2, 3], empty: 'Nothing has been asked here yet.' });
 }

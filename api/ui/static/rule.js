@@ -3,6 +3,7 @@ import { byId, keyed, make, number, percent, rate, setClass, setText, shown } fr
 import { plot, stack } from './chart.js';
 import { change } from './confirm.js';
 import { differences } from './diff.js';
+import * as history from './history.js';
 import { get, getText, send, subject, target } from './node.js';
 import { button, mistakes, onSubmit, rows, subjectLink } from './parts.js';
 import { twoMinutes, wayItem, whose } from './now.js';
@@ -11,18 +12,29 @@ import { badges, describe } from './rules.js';
 import { ruleNamed, store } from './store.js';
 
 const topShown = 12;
+const historyPace = 15000; // milliseconds until the history is asked for again
 
 let name = ''; // of the rule
+let chosen = false; // a person has chosen a list of subjects
 let inForce = null; // its text and version
+let historyAt = 0; // when the history was asked for
 let shownVersion = 0; // the version whose text is in the form
 
 const path = () => `v1/rules/${encodeURIComponent(name)}`;
 
 export const rule = {
   open([wanted]) {
-    [name, inForce, shownVersion] = [wanted, null, 0];
+    name = wanted;
+    inForce = null;
+    chosen = false;
+    shownVersion = 0;
+    historyAt = 0;
+    history.choice('rule-span', askHistory);
     setText(byId('rule-name'), shown(name));
-    byId('rule-by').addEventListener('change', () => askTop());
+    byId('rule-by').addEventListener('change', () => {
+      chosen = true;
+      askTop();
+    });
     byId('rule-undo').addEventListener('click', () => fill(true));
     byId('rule-shadow-switch').addEventListener('click', switchShadow);
     onSubmit(byId('rule-edit'), edit);
@@ -30,11 +42,14 @@ export const rule = {
   },
 
   questions(turn) {
-    return turn % 2 ? [askTop(), askNearest()] : [];
+    const list = turn % 2 ? [askTop(), askNearest()] : [];
+    if (Date.now() - historyAt > historyPace) list.push(askHistory());
+    return list;
   },
 
   heardRules() {
     fill(false);
+    if (ruleNamed(name)?.shadow && !chosen) byId('rule-by').value = 'shadow'; // what a shadow rule is looked at for
   },
 
   show() {
@@ -69,6 +84,20 @@ function showNow(spec, live) {
   });
 }
 
+async function askHistory() {
+  historyAt = Date.now();
+  const [span, mine] = [byId('rule-span').value, name];
+  const report = await history.ask(span, mine);
+  if (byId('rule-span')?.value !== span || mine !== name) return;
+  const shadow = ruleNamed(name)?.shadow;
+  setText(byId('rule-hour-what'), shadow ? 'would be refused' : 'refused');
+  history.draw('rule-hour', report, span, shadow ? 'shadow' : 'refused');
+  const sum = (what) => report.steps.reduce((n, s) => n + s[what], 0);
+  const would = sum('shadow_refused') ? `, ${number(sum('shadow_refused'))} would have been` : '';
+  const latency = history.latencyText(report.doors[0]);
+  setText(byId('rule-hour-sum'), `${number(sum('checks'))} checks, ${number(sum('refused'))} refused${would}${latency ? `; ${latency}` : ''}.`);
+}
+
 // showShadow says what a shadow rule would have done.
 function showShadow(spec) {
   const counts = store.report.rules.find((r) => r.rule === name)?.checks ?? {};
@@ -76,7 +105,7 @@ function showShadow(spec) {
   const all = Object.values(counts).reduce((n, byWay) => n + sum(byWay), 0);
   const would = sum(counts['shadow-refused']);
   byId('rule-shadow').hidden = !spec?.shadow;
-  setText(byId('rule-shadow'), `It refuses nothing, because it is a shadow rule. Since the nodes began it would have refused ${number(would)} of ${number(all)} checks: choose “would be refused” below to see whose.`);
+  setText(byId('rule-shadow'), `It refuses nothing, because it is a shadow rule. Since the nodes began it would have refused ${number(would)} of ${number(all)} checks.`);
 }
 
 // kinds are the lists of subjects: what the numbers are.
