@@ -236,6 +236,10 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closeOnRelease(n.keeper)
+	if n.meter != nil {
+		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
+		n.closeOnRelease(n.usage) // after the limiter, which counts until its end
+	}
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
@@ -251,8 +255,6 @@ func (n *Node) openPartitions() (err error) {
 	n.recent.passSecond = n.limiter.PassSecond
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
-		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
-		n.closeOnRelease(n.usage)
 	}
 	n.closeOnRelease(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
 	return nil
@@ -323,7 +325,7 @@ func (n *Node) listen() (err error) {
 	sources = append(sources, desk.Metrics)
 	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
 	if n.usage != nil {
-		config.Months, sources = n.usage, append(sources, n.meter.Metrics)
+		config.Months, sources = n.usage, append(sources, n.meter.Metrics, n.usage.Metrics)
 	}
 	config.Metrics = sources
 	n.admin, err = admin.Open(n.doors, config)

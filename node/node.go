@@ -142,6 +142,9 @@ func (n *Node) start() error {
 		n.loops.Go(func() { n.followRefusals(refusals) })
 	}
 	n.loops.Go(n.followLoads)
+	if n.usage != nil {
+		n.usage.Start()
+	}
 	n.loops.Go(n.awaitReady)
 	return nil
 }

@@ -30,7 +30,9 @@ func (n *Node) openMeter() (err error) {
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, one := range n.cluster.View().Members {
 		if one.State != gossip.Left {
-			list = append(list, usage.Member{ID: one.ID, Name: one.Name})
+			list = append(list, usage.Member{
+				ID: one.ID, Name: one.Name, Zone: one.Zone, Alive: one.State == gossip.Alive, InRing: one.InRing,
+			})
 		}
 	}
 	return list
@@ -47,7 +49,7 @@ func (n *Node) handOverUsage(ctx context.Context) error {
 	if n.usage == nil || n.isLastMember() {
 		return nil
 	}
-	return n.usage.HandOver(ctx)
+	return n.usage.HandOver(ctx, false)
 }
 
 // handOverLateUsage hands over the usage counted since handOverUsage, when a node that has left for good stops.
@@ -55,7 +57,7 @@ func (n *Node) handOverLateUsage(ctx context.Context) error {
 	if n.usage == nil || !n.leftForGood.Load() || n.isLastMember() {
 		return nil
 	}
-	if err := n.usage.HandOver(ctx); err != nil {
+	if err := n.usage.HandOver(ctx, true); err != nil {
 		return fmt.Errorf("the cluster's usage lacks what this node counted since it left; keep the data directory: %w", err)
 	}
 	return nil

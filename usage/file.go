@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -15,26 +16,33 @@ import (
 // fileName is the name of the file in the data directory that holds the ledgers.
 const fileName = "usage.db"
 
-// copyID identifies a ledger in the file, where each ledger is a bucket.
-type copyID struct {
+// bucketID identifies a ledger in the file, where each is a bucket. There may be a bucket with the open ledger and one with the
+// closed ledger, while one replaces the other.
+type bucketID struct {
 	ledgerID
-	closed bool // nothing is counted in it any more
+	round uint64 // the last one of a closed ledger; 0 for an open one
 }
 
-const bucketSize = 4 + 16 + 8 + 1
+const bucketSize = 4 + 16 + 8 + 8
 
-func (c copyID) bucket() string {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, bucketSize), uint32(c.Month))
-	b = append(b, c.Source[:]...)
-	b = binary.BigEndian.AppendUint64(b, c.Number)
-	return string(wire.AppendBool(b, c.closed))
+func (id bucketID) name() string {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, bucketSize), uint32(id.Month))
+	b = append(b, id.Source[:]...)
+	b = binary.BigEndian.AppendUint64(b, id.Number)
+	return string(binary.BigEndian.AppendUint64(b, id.round))
 }
 
-func parseBucket(name string) (c copyID, ok bool) {
+func parseBucket(name string) (id bucketID, ok bool) {
 	d := wire.NewDecoder([]byte(name))
-	c.Month, c.Source, c.Number, c.closed = Month(d.BigUint32()), ring.DecodeNodeID(d), d.BigUint64(), d.Bool()
-	return c, d.Done("bucket") == nil
+	id.Month = Month(d.BigUint32())
+	id.Source = ring.DecodeNodeID(d)
+	id.Number = d.BigUint64()
+	id.round = d.BigUint64()
+	return id, d.Done("bucket") == nil
 }
+
+// notesBucket holds what this node knows beside the ledgers.
+const notesBucket = "notes"
 
 // errOlder means that the file is in the format of another version.
 var errOlder = errors.New(fileName + " was written by another version of rlnode: start that version, or move the file out of the data directory")
@@ -43,6 +51,9 @@ var errOlder = errors.New(fileName + " was written by another version of rlnode:
 type head struct {
 	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
+	Copy    bool   `json:"copy,omitempty"`    // another node sent it; otherwise the process that counted it wrote it here
+	Round   uint64 `json:"round"`             // the round up to which it has everything; 0 until it has all of any
+	Bytes   int    `json:"bytes,omitempty"`   // size of the names of an open copy
 	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed ledger
 }
 
@@ -50,44 +61,65 @@ var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead returns the head of a copy. If ok is false, there is none, and the copy is incomplete.
-func readHead(tx persist.Tx, c copyID) (h head, ok bool) {
-	b, err := tx.Get(c.bucket(), headKey)
+// readHead returns the head of a ledger. If ok is false, there is none, and what is there of the ledger is not whole.
+func readHead(tx persist.Tx, id bucketID) (h head, ok bool) {
+	b, err := tx.Get(id.name(), headKey)
 	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
 }
 
-func putHead(tx persist.Tx, c copyID, h head) error {
+func putHead(tx persist.Tx, id bucketID, h head) error {
 	b, _ := json.Marshal(h) // a name and numbers
-	return tx.Put(c.bucket(), headKey, b)
+	return tx.Put(id.name(), headKey, b)
 }
 
-// listCopies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
-func listCopies(tx persist.Tx) (list []copyID, err error) {
+// listBuckets lists the ledgers in the file, including those that are not whole. The error is errOlder if the file holds anything
+// that this version doesn't know.
+func listBuckets(tx persist.Tx) (list []bucketID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {
-		c, ok := parseBucket(name)
-		if !ok {
+		id, ok := parseBucket(name)
+		switch {
+		case ok:
+			list = append(list, id)
+		case name != notesBucket:
 			return nil, errOlder
 		}
-		list = append(list, c)
 	}
 	return list, err
+}
+
+// findWhole returns the bucket of a ledger with the highest round; ok is false if there is none.
+func findWhole(tx persist.Tx, id ledgerID) (best bucketID, h head, ok bool) {
+	list, _ := listBuckets(tx)
+	for _, one := range list {
+		if one.ledgerID != id {
+			continue
+		}
+		if found, whole := readHead(tx, one); whole && found.Round > h.Round {
+			best, h, ok = one, found, true
+		}
+	}
+	return best, h, ok
+}
+
+func dropBuckets(tx persist.Tx, list []bucketID) error {
+	for _, id := range list {
+		if err := tx.Drop(id.name()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // errNoLedger means that the requested ledger is not, or no longer, on this node.
 var errNoLedger = errors.New("this node does not hold that ledger")
 
 // readClosedPage puts rows of a closed ledger into p.
-func readClosedPage(tx persist.Tx, id ledgerID, p *pager) (err error) {
-	c := copyID{id, true}
-	h, ok := readHead(tx, c)
-	if !ok {
-		return errNoLedger
-	}
+func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error) {
 	visit := func(i int, visit func(row *Row) bool) {
 		if err == nil {
 			var page []byte
-			if page, err = tx.Get(c.bucket(), pageKey(i)); err == nil && page == nil {
+			if page, err = tx.Get(id.name(), pageKey(i)); err == nil && page == nil {
 				err = errRow
 			}
 			if err == nil {
@@ -99,14 +131,14 @@ func readClosedPage(tx persist.Tx, id ledgerID, p *pager) (err error) {
 		}
 	}
 	// The first wanted row may be on the page before the first one that begins with a wanted row.
-	first := sort.Search(h.Pages, func(i int) (wanted bool) {
+	first := sort.Search(pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
 			wanted = p.wants(row)
 			return false
 		})
 		return wanted
 	})
-	for i, enough := max(0, first-1), false; i < h.Pages && !enough && err == nil; i++ {
+	for i, enough := max(0, first-1), false; i < pages && !enough && err == nil; i++ {
 		visit(i, func(row *Row) bool {
 			enough = !p.add(row)
 			return !enough
@@ -116,19 +148,8 @@ func readClosedPage(tx persist.Tx, id ledgerID, p *pager) (err error) {
 }
 
 // putBlocks writes blocks of an open ledger.
-func (l *ledger) putBlocks(tx persist.Tx, blocks []block) error {
-	c := copyID{ledgerID: l.id}
-	if l.mustRewrite {
-		if err := tx.Drop(c.bucket()); err != nil {
-			return err
-		}
-	}
-	if l.headPending {
-		if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged}); err != nil {
-			return err
-		}
-	}
-	bucket := c.bucket()
+func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
+	bucket := id.name()
 	for i := range blocks {
 		b := &blocks[i]
 		if b.names != nil {
@@ -143,27 +164,28 @@ func (l *ledger) putBlocks(tx persist.Tx, blocks []block) error {
 	return nil
 }
 
-// loadOpenLedger loads an open ledger, to continue counting in it.
-func loadOpenLedger(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
-	c := copyID{ledgerID: id}
-	h, ok := readHead(tx, c)
-	l := newLedger(id, h.Node, maxRows)
-	whole, inPlace := ok && !h.Damaged, ok
-	err := tx.Scan(c.bucket(), []byte{namesPart}, func(key, names []byte) error {
-		b := block{names: names}
+// loadLedger loads an open ledger from the file. Nothing more can be counted in it.
+func loadLedger(tx persist.Tx, id ledgerID, h head) (*ledger, error) {
+	l := newLedger(id, h.Node, math.MaxInt32)
+	l.damaged = h.Damaged
+	bucket := bucketID{ledgerID: id}.name()
+	err := tx.Scan(bucket, []byte{namesPart}, func(key, names []byte) error {
 		if len(key) != len(blockKey(0, 0, 0)) || names == nil {
-			whole, inPlace = false, false
+			l.damaged = true
 			return nil
 		}
-		b.shard, b.number = int(key[1]), int(binary.BigEndian.Uint32(key[2:]))
-		b.counts, _ = tx.Get(c.bucket(), blockKey(countsPart, b.shard, b.number)) // nil if damaged
-		w, p := l.loadBlock(&b)
-		whole, inPlace = whole && w, inPlace && p
+		b := block{names: names}
+		b.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
+		whole := b.eachRow(func(hi, lo uint64, row *Row) {
+			if done, _ := l.enter(hi, lo, row); done == outcomeLost {
+				l.damaged = true
+			}
+		})
+		l.damaged = l.damaged || !whole
 		return nil
 	})
-	l.damaged = !whole
-	if l.markAllWritten(); !inPlace || !whole {
-		l.markAllDirty()
-	}
+	l.round.Store(h.Round + 1)
+	l.written = h.Round
+	l.close()
 	return l, err
 }

@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -83,11 +84,11 @@ func TestDamagedRows(t *testing.T) {
 	damage := func(m *Meter, part byte) {
 		t.Helper()
 		if err := m.file.Update(func(tx persist.Tx) error {
-			list, err := listCopies(tx)
+			list, err := listBuckets(tx)
 			if err != nil {
 				return err
 			}
-			return tx.Put(list[0].bucket(), blockKey(part, 7, 0), []byte{1, 2, 3})
+			return tx.Put(list[0].name(), blockKey(part, 7, 0), []byte{1, 2, 3})
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -103,18 +104,13 @@ func TestDamagedRows(t *testing.T) {
 			t.Errorf("have cost %d and %d checks in %d rows", cost, checks, len(have))
 		}
 		rows = len(have)
-		if !m.inMemory()[0].damaged {
-			t.Error("the ledger is not marked as damaged")
+		if list, err := m.sources(allMonths); err != nil || len(list) != 1 || !list[0].Damaged {
+			t.Errorf("the ledger is not marked as damaged: have %v, %v", list, err)
 		}
 		m.Close()
 	}
 	h.Totals = NewTotals(open(t, h.config), w, func() []Member { return w.names })
-	h.meter.writing.Lock()
-	if err := h.meter.closeLedger(h.meter.inMemory()[0]); err != nil {
-		t.Fatal(err)
-	}
-	h.meter.writing.Unlock()
-	if err := h.HandOver(t.Context()); err != nil {
+	if err := h.HandOver(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	w.names = w.names[1:] // it has left
@@ -164,15 +160,26 @@ func TestGoldenFile(t *testing.T) {
 		}
 		lines = append(lines, golden.Line{Name: what, Bytes: all})
 	}
-	var blocks []block
-	for shard := range shards {
-		blocks = l.takeChanged(blocks, shard)
-	}
-	write("counted", func(tx persist.Tx) error { return l.putBlocks(tx, blocks) })
+	open := bucketID{ledgerID: id}
+	write("counted", func(tx persist.Tx) error {
+		if err := l.eachChanged(0, writeBytes, func(group []block, _ bool) error { return putBlocks(tx, open, group) }); err != nil {
+			return err
+		}
+		return putHead(tx, open, head{Node: "n1", Round: l.endRound()})
+	})
 	p := pager{limit: pageBytes}
 	l.page(&p)
-	handed := pageHeader{source: source{Ledger: id, Node: "n1"}, Last: true}
+	handed := pageHeader{source: source{Ledger: id, Node: "n1", Round: 1, Copy: true}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
+	s := statement{Source: id.Source, Name: "n1", Boot: 5, Started: 6, Number: 7, AsOf: 8, Ledgers: []version{{id.Month, id.Number, 1}}}
+	records := []*processRecord{{statement: s, Ended: 9}}
+	write("records", func(tx persist.Tx) error { return putRecords(tx, records) })
+	_ = l.eachChanged(0, sendBytes, func(group []block, _ bool) error {
+		lines = append(lines, golden.Line{Name: "blocks", Bytes: appendBlocks(nil, group)})
+		return nil
+	})
+	message, _ := json.Marshal(copyHeader{Statement: &s, Sent: []step{{Ledger: id, Node: "n1", To: 1}}})
+	lines = append(lines, golden.Line{Name: "statement", Bytes: message})
 	golden.Check(t, "testdata/file.txt", lines...)
 }
 

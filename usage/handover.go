@@ -12,27 +12,21 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// pageHeader is the header of a MethodTake message. A page of a ledger follows it.
+// pageHeader is the header of a MethodTake message. A page of a closed ledger follows it.
 type pageHeader struct {
 	source
 	Page int  `json:"page"`
 	Last bool `json:"last"`
 }
 
-// HandOver sends all ledgers that this node holds to another member, which keeps them under the names of the nodes that counted
-// them. It closes the ledgers first. Later counts begin new ledgers; call HandOver again to hand them over. It returns nil once
-// the other member has everything on disk.
-func (t *Totals) HandOver(ctx context.Context) error {
-	sources, err := t.meter.closeAll()
-	if err != nil {
-		return fmt.Errorf("hand over usage: %w", err)
-	}
+// HandOver closes all ledgers of this node and sends them to another member, together with what it holds for nodes that are gone.
+// Later counts begin new ledgers; call HandOver again to hand them over. With final set, nothing may be counted any more. It returns
+// nil once the other member has everything on disk.
+func (t *Totals) HandOver(ctx context.Context, final bool) error {
+	t.meter.closeAll()
 	errs := []error{errors.New("hand over usage: there is no other member")}
-	for _, to := range t.members() {
-		if to.ID == t.meter.config.Self {
-			continue
-		}
-		err := t.handOverTo(ctx, to, sources)
+	for _, to := range t.candidates() {
+		err := t.handOverTo(ctx, to, final)
 		if err == nil {
 			return nil
 		}
@@ -44,8 +38,8 @@ func (t *Totals) HandOver(ctx context.Context) error {
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
-// closeAll closes all ledgers and returns them. A ledger that can't be written stays in memory and is handed over from there.
-func (m *Meter) closeAll() ([]source, error) {
+// closeAll closes all ledgers. One that can't be written stays in memory and is handed over from there.
+func (m *Meter) closeAll() {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	for _, l := range m.inMemory() {
@@ -53,24 +47,48 @@ func (m *Meter) closeAll() ([]source, error) {
 			m.config.Logger.Error("can't write usage to disk; handing it over from memory", "error", err)
 		}
 	}
-	return m.sources(allMonths)
 }
 
-// handOverTo sends ledgers to a member, except those that the member counted itself and so already has.
-func (t *Totals) handOverTo(ctx context.Context, to Member, sources []source) error {
-	for _, s := range sources {
-		if s.Ledger.Source == to.ID {
-			continue
+// handOverTo gives another node everything that this one has counted, and what it holds for nodes that are gone. It asks twice,
+// because the first reply says what is missing.
+func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
+	t.copier.mu.Lock()
+	defer t.copier.mu.Unlock()
+	for range 2 {
+		missing, err := t.sendChanges(ctx, to, false)
+		if err != nil {
+			return err
 		}
-		if err := t.handOverLedger(ctx, to, &pageHeader{source: s}); err != nil {
+		if err := t.sendLedgers(ctx, to, missing); err != nil {
+			return err
+		}
+	}
+	missing, err := t.sendChanges(ctx, to, final)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("it lacks %d ledgers", len(missing))
+	}
+	if err := t.sendEstates(ctx, to); err != nil {
+		return err
+	}
+	t.copier.ended = t.copier.ended || final
+	return t.exchangeNotes(ctx, to)
+}
+
+// sendLedgers sends ledgers page by page, also those in memory.
+func (t *Totals) sendLedgers(ctx context.Context, to Member, list []source) error {
+	for _, s := range list {
+		if err := t.sendLedger(ctx, to, &pageHeader{source: s}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// handOverLedger sends a ledger page by page. It stops if the other node already has the ledger.
-func (t *Totals) handOverLedger(ctx context.Context, to Member, p *pageHeader) error {
+// sendLedger sends a closed ledger page by page. It stops if the other node already has the ledger.
+func (t *Totals) sendLedger(ctx context.Context, to Member, p *pageHeader) error {
 	for page := (&pager{limit: pageBytes}); ; page = page.next() {
 		if err := t.meter.page(p.Ledger, page); err != nil {
 			return err
@@ -93,7 +111,7 @@ func (t *Totals) sendPage(ctx context.Context, to Member, p *pageHeader, page []
 // alreadyHeld is the reply to a page of a ledger that this node already has.
 var alreadyHeld = []byte{1}
 
-// takePage stores a page of a ledger that another node hands over.
+// takePage stores a page of a closed ledger that another node sends.
 func (t *Totals) takePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var p pageHeader
@@ -101,16 +119,19 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 		return nil, errRow
 	}
 	page, m := d.Rest(), t.meter
-	if p.Ledger.Source == m.config.Self || p.Ledger.Source.IsZero() || p.Page < 0 ||
-		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
+	if err := m.checkCopy(p.Ledger); err != nil {
+		return nil, err
+	}
+	if p.Page < 0 || p.Page > m.maxNameBytes()/pageBytes*2 || p.Round == 0 {
 		return nil, errors.New("invalid ledger")
 	}
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
 	}
+	p.Copy = true
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
-		if _, had := readHead(tx, copyID{p.Ledger, true}); had {
+		if _, h, whole := findWhole(tx, p.Ledger); whole && h.Round >= p.Round {
 			reply = alreadyHeld
 			return nil
 		}
@@ -118,24 +139,53 @@ func (t *Totals) takePage(body []byte) ([]byte, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if p.Last && len(reply) == 0 {
-		m.config.Logger.Info("took over a ledger of usage", "month", p.Ledger.Month, "node", p.Node)
-	}
 	return reply, nil
 }
 
-// put writes a page. The first page replaces the remains of any failed attempt.
+// checkCopy reports whether this node may hold a copy of a ledger.
+func (m *Meter) checkCopy(id ledgerID) error {
+	if id.Source == m.config.Self || id.Source.IsZero() || id.Month < firstYear*12 || id.Month > lastYear*12+11 {
+		return errors.New("invalid ledger")
+	}
+	return nil
+}
+
+// maxNameBytes bounds the size of the names in a copy of a ledger, in bytes. So a node that keeps fewer subjects than the one that
+// counts refuses a copy that is larger than any of its own ledgers.
+func (m *Meter) maxNameBytes() int { return (m.config.Rows + maxOthers) * rowBytes }
+
+// put writes a page. The first page replaces the remains of any failed attempt. The last one replaces what else there is of the
+// ledger.
 func (p *pageHeader) put(tx persist.Tx, page []byte) error {
-	c := copyID{p.Ledger, true}
+	id := bucketID{p.Ledger, p.Round}
 	if p.Page == 0 {
-		if err := tx.Drop(c.bucket()); err != nil {
+		if err := tx.Drop(id.name()); err != nil {
 			return err
 		}
-	} else if before, err := tx.Get(c.bucket(), pageKey(p.Page-1)); err != nil || before == nil {
+	} else if before, err := tx.Get(id.name(), pageKey(p.Page-1)); err != nil || before == nil {
 		return cmp.Or(err, errors.New("the previous page is missing"))
 	}
-	if err := tx.Put(c.bucket(), pageKey(p.Page), page); err != nil || !p.Last {
+	if err := tx.Put(id.name(), pageKey(p.Page), page); err != nil || !p.Last {
 		return err
 	}
-	return putHead(tx, c, head{Node: p.Node, Damaged: p.Damaged, Pages: p.Page + 1})
+
+	h := head{Node: p.Node, Damaged: p.Damaged, Copy: p.Copy, Round: p.Round, Pages: p.Page + 1}
+	list, err := listBuckets(tx)
+	if err != nil {
+		return err
+	}
+	var replaced []bucketID
+	for _, other := range list {
+		if other.ledgerID != p.Ledger || other == id {
+			continue
+		}
+		replaced = append(replaced, other)
+		if before, whole := readHead(tx, other); whole && !before.Copy {
+			h.Copy = false // it has at least what the process itself wrote
+		}
+	}
+	if err := dropBuckets(tx, replaced); err != nil {
+		return err
+	}
+	return putHead(tx, id, h)
 }

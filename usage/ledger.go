@@ -31,7 +31,9 @@ const (
 type ledgerID struct {
 	Month  Month       `json:"month"`
 	Source ring.NodeID `json:"source"` // the node that counted it
-	Number uint64      `json:"number"` // random: a node may have several ledgers of a month
+	// Number is random. Only the process that drew it counts in the ledger, so of two copies, the one with the higher round has
+	// everything that the other has.
+	Number uint64 `json:"number"`
 }
 
 // ledger counts one month on this node.
@@ -40,30 +42,38 @@ type ledger struct {
 	node       string // name of the node that counts
 	begin, end int64  // of the month, in Unix nanoseconds
 	maxRows    int64
+	damaged    bool // some written rows could not be read back; set before others can see the ledger
 
 	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
-	shards              [shards]shard
-	rowOrder            atomic.Pointer[rowOrder] // nil if no page was read recently
+	// round is the number of the current round; the first is 1. A row that changes gets its number. Whoever has written or sent
+	// everything up to some round needs only the rows of later ones.
+	round    atomic.Uint64
+	shards   [shards]shard
+	rowOrder atomic.Pointer[rowOrder] // nil if no page was read recently
 
 	// The rest belongs to the writer; Meter.writing guards it.
-	damaged     bool      // some written rows could not be read back
-	mustRewrite bool      // the file does not match memory: rewrite everything
-	headPending bool      // the head is not written yet
-	lastChange  time.Time // when the writer last saw a changed row
+	written    uint64    // the round up to which the file has everything
+	lastChange time.Time // when the writer last saw a changed row
 }
 
 // shard holds a part of a ledger's rows in a hash table with open addressing. The low 24 bits of a slot are a row's number plus
 // one; the upper eight bits come from the row's hash. An empty slot is zero.
 type shard struct {
-	mu       sync.Mutex // guards the fields below
-	closed   bool       // the shard accepts no more counts
-	dirty    bool       // some rows are dirty
-	slots    []uint32   // their number is a power of two; at most three quarters are used
-	rows     []record   // in order of creation; a record's hash and names never change
-	names    []byte     // of all rows, packed back to back
-	numNamed int        // number of leading rows whose names are in the file
+	mu      sync.Mutex // guards the fields below
+	closed  bool       // the shard accepts no more counts
+	slots   []uint32   // their number is a power of two; at most three quarters are used
+	rows    []record   // in order of creation; a record's hash and names never change
+	names   []byte     // of all rows, packed back to back
+	changed []changes  // by block
+	newest  uint64     // the round in which a row last changed
 
-	_ [128 - 96]byte // keeps shards on separate cache lines
+	_ [128 - 120]byte // keeps shards on separate cache lines
+}
+
+// changes holds the rounds in which a block last changed.
+type changes struct {
+	counts uint64
+	names  uint64 // when it last got another row
 }
 
 // record is a row's hash and counts.
@@ -71,11 +81,14 @@ type record struct {
 	hi, lo       uint64
 	cost, checks int64
 	nameOffset   uint32 // offset of its names in shard.names
-	dirty        bool   // the file does not have its current counts
 }
 
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
-	return &ledger{id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headPending: true, lastChange: time.Now()}
+	l := &ledger{
+		id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), lastChange: time.Now(),
+	}
+	l.round.Store(1)
+	return l
 }
 
 // contains reports whether wall is in the ledger's month.
@@ -110,11 +123,12 @@ func (s *shard) find(hi, lo uint64) int {
 	}
 }
 
-// add adds to a row's counts.
-func (s *shard) add(row int, cost, checks int64) {
+// add adds to a row's counts in a round.
+func (s *shard) add(row int, cost, checks int64, round uint64) {
 	r := &s.rows[row]
 	r.cost, r.checks = addClamped(r.cost, cost), addClamped(r.checks, checks)
-	r.dirty, s.dirty = true, true
+	s.changed[row/blockRows].counts = round
+	s.newest = round
 }
 
 // addToIndex adds the last row to slots, and enlarges slots if necessary.
@@ -154,7 +168,7 @@ func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	row := s.find(hi, lo)
 	found := row >= 0 && !s.closed
 	if found {
-		s.add(row, cost, checks)
+		s.add(row, cost, checks, l.round.Load())
 	}
 	s.mu.Unlock()
 	return found
@@ -207,8 +221,12 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 		s.rows = append(s.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(s.names))})
 		s.names = names
 		s.addToIndex(hi, lo, number)
+		if number%blockRows == 0 {
+			s.changed = append(s.changed, changes{})
+		}
+		s.changed[number/blockRows].names = l.round.Load()
 	}
-	s.add(number, row.Cost, row.Checks)
+	s.add(number, row.Cost, row.Checks, l.round.Load())
 	return done, number
 }
 
@@ -231,11 +249,28 @@ func (l *ledger) close() {
 	}
 }
 
-// block is a group of rows as written to the file: their hashes and names, which are written only once, and their counts.
+// endRound ends the current round if a row has changed in it. It returns the last round that has ended, or 0 if nothing was ever
+// counted. Every count made before the call is in that round or an earlier one.
+func (l *ledger) endRound() uint64 {
+	current := l.round.Load()
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		changed := s.newest == current
+		s.mu.Unlock()
+		if changed {
+			l.round.CompareAndSwap(current, current+1) // otherwise another call has ended it
+			break
+		}
+	}
+	return l.round.Load() - 1
+}
+
+// block is a group of rows as it is written to the file and sent to other nodes: their hashes and names, and their counts.
 type block struct {
 	shard, number int
-	rows          int // number of the shard's rows up to the end of the block
-	names, counts []byte
+	names         []byte // nil if the receiver has them
+	counts        []byte
 }
 
 // blockKey returns the key of one part of a block in the ledger's bucket.
@@ -248,31 +283,28 @@ const (
 	countsPart = 'c'
 )
 
-// takeChanged appends the blocks of a shard that have changed since they were last written, and marks them as written.
-func (l *ledger) takeChanged(blocks []block, shard int) []block {
+// changedSince appends the blocks of a shard that have changed after a round. Their counts may be of later rounds than the one
+// that has just ended: a block is a value, so reading it again does no harm.
+func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 	s := &l.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.dirty {
+	if s.newest <= round {
 		return blocks
 	}
-	s.dirty = false
-	for begin := 0; begin < len(s.rows); begin += blockRows {
-		rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
-		dirty := false
-		for i := range rows {
-			dirty = dirty || rows[i].dirty
-		}
-		if !dirty {
+
+	for number, changed := range s.changed {
+		if changed.counts <= round {
 			continue
 		}
-		b := block{shard: shard, number: begin / blockRows, rows: begin + len(rows)}
+		b := block{shard: shard, number: number}
+		begin := number * blockRows
+		rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
 		for i := range rows {
-			rows[i].dirty = false
 			b.counts = binary.AppendVarint(b.counts, rows[i].cost)
 			b.counts = binary.AppendVarint(b.counts, rows[i].checks)
 		}
-		if b.rows > s.numNamed {
+		if changed.names > round {
 			for i := range rows {
 				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].hi)
 				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].lo)
@@ -284,66 +316,42 @@ func (l *ledger) takeChanged(blocks []block, shard int) []block {
 	return blocks
 }
 
-// recordWritten records whether blocks returned by takeChanged were written.
-func (l *ledger) recordWritten(blocks []block, written bool) {
-	for i := range blocks {
-		b := &blocks[i]
-		s := &l.shards[b.shard]
-		s.mu.Lock()
-		switch {
-		case !written:
-			s.rows[b.number*blockRows].dirty, s.dirty = true, true
-		case b.names != nil:
-			s.numNamed = max(s.numNamed, b.rows)
+// eachChanged passes the blocks that have changed after a round to put, in groups of about size bytes. The last group may be
+// empty.
+func (l *ledger) eachChanged(round uint64, size int, put func(group []block, last bool) error) error {
+	var found, group []block
+	bytes := 0
+	for shard := range shards {
+		found = l.changedSince(round, shard, found[:0])
+		for _, b := range found {
+			group = append(group, b)
+			bytes += len(b.names) + len(b.counts)
+			if bytes < size {
+				continue
+			}
+			if err := put(group, false); err != nil {
+				return err
+			}
+			group, bytes = group[:0], 0
 		}
-		s.mu.Unlock()
 	}
+	return put(group, true)
 }
 
-// markAllDirty marks every row as not written.
-func (l *ledger) markAllDirty() {
-	l.headPending, l.mustRewrite = true, true
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		s.numNamed = 0
-		for row := range s.rows {
-			s.rows[row].dirty, s.dirty = true, true
-		}
-		s.mu.Unlock()
-	}
-}
-
-// loadBlock enters the rows of a block. whole reports whether all of them could be read and entered, inPlace whether they got
-// their old numbers.
-func (l *ledger) loadBlock(b *block) (whole, inPlace bool) {
+// eachRow visits the rows of a block. whole is false if some of them can't be read. The rows refer to the block's memory.
+func (b *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
 	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
-	whole, inPlace = true, true
-	for i := b.number * blockRows; names.More(); i++ {
+	whole = true
+	for names.More() {
 		hi, lo := names.Uint64(), names.Uint64()
 		var row Row
 		if row.decodeNames(names); names.Failed() {
-			return false, false
+			return false
 		}
 		if row.Cost, row.Checks = counts.Varint(), counts.Varint(); counts.Failed() {
-			whole = false
+			row.Cost, row.Checks, whole = 0, 0, false
 		}
-		done, number := l.enter(hi, lo, &row)
-		whole = whole && done != outcomeLost
-		inPlace = inPlace && number == i && int(lo%shards) == b.shard && (done == outcomeOther) == row.Other
+		visit(hi, lo, &row)
 	}
-	return whole, inPlace
-}
-
-// markAllWritten marks every row as written, once loadBlock has entered them all.
-func (l *ledger) markAllWritten() {
-	l.headPending = false
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.numNamed = len(s.rows)
-		s.dirty = false
-		for row := range s.rows {
-			s.rows[row].dirty = false
-		}
-	}
+	return whole
 }

@@ -49,6 +49,8 @@ func (c *Config) Validate() error {
 // Add and AddNamed also after Close.
 type Meter struct {
 	config  Config
+	boot    uint64 // random: identifies this process
+	started int64  // when it began, by config.Now
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
@@ -62,9 +64,18 @@ type Meter struct {
 	lastDropped Month      // month in which old months were last dropped
 	closed      bool
 
+	loadedCopy atomic.Pointer[loadedCopy] // the open copy that was read last; nil if none was read recently
+
 	mu      sync.Mutex // guards the fields below
 	live    map[Month]*ledger
 	ledgers []*ledger // all ledgers in memory: live ones, and those about to be closed
+}
+
+// loadedCopy is an open copy in memory, to read it.
+type loadedCopy struct {
+	*ledger
+	round uint64
+	at    time.Time
 }
 
 type tallies struct {
@@ -90,7 +101,7 @@ func Open(config Config) (*Meter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Meter{config: config, live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
+	m := &Meter{config: config, boot: rand.Uint64(), started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
 	var err error
 	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
 		m.writing.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Query selects the rows to read.
@@ -20,7 +21,9 @@ type Stream struct {
 	totals  *Totals
 	query   Query
 	readers []*ledgerReader
+	bill    *bill
 	missing []string
+	revised time.Time
 }
 
 // ledgerReader reads one ledger's rows.
@@ -44,12 +47,14 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 			}
 		}
 	}
-	var sources []source
-	sources, s.missing = t.gather(ctx, q.Month, members)
-	for _, one := range sources {
-		if q.Here && one.Ledger.Source != self.ID {
-			continue
-		}
+	if q.Here {
+		s.bill = t.billHere(q.Month)
+	} else {
+		s.bill = t.gather(ctx, q.Month, members)
+		s.revised = t.revisedAt(q.Month, s.bill.exported, s.bill.digest, len(s.bill.missing) == 0)
+	}
+	s.missing = s.bill.missing
+	for _, one := range s.bill.sources {
 		reader := &ledgerReader{source: one, more: true}
 		if s.readNextPage(reader); len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
@@ -60,6 +65,19 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 
 // Missing returns the names of the nodes whose counts are missing, in whole or in part, from the rows read so far.
 func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
+
+// Estimated returns the nodes that are gone and whose counts come from a copy that may lack the last of them.
+func (s *Stream) Estimated() []Estimate { return slices.Clone(s.bill.estimated) }
+
+// Revised returns when the month was found to differ from its last export; zero if it does not, or was never exported.
+func (s *Stream) Revised() time.Time { return s.revised }
+
+// Exported notes that all rows were exported. From now on, the month is revised when it changes.
+func (s *Stream) Exported() {
+	if !s.query.Here {
+		s.totals.noteExport(s.query.Month, s.bill.digest)
+	}
+}
 
 // Next returns the next row; ok is false at the end. The row stays valid after further calls.
 func (s *Stream) Next() (row Row, ok bool) {

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
@@ -17,9 +17,11 @@ import (
 
 // The messages between nodes. Each has a reply.
 const (
-	MethodSources peer.Method = 128 + iota // lists the ledgers that a node holds for a month
+	MethodSources peer.Method = 128 + iota // lists what a node holds for a month
 	MethodRows                             // reads a page of a ledger's rows
-	MethodTake                             // hands over a page of a ledger
+	MethodTake                             // hands over a page of a closed ledger
+	MethodCopy                             // streams changes of open ledgers, and states what the sender has
+	MethodNotes                            // exchanges notes
 )
 
 // CodeFailed is the code of a failed call. Callers treat it like any other failure.
@@ -35,22 +37,38 @@ const (
 
 // Member is a node of the cluster.
 type Member struct {
-	ID   ring.NodeID
-	Name string
+	ID    ring.NodeID
+	Name  string
+	Zone  string
+	Alive bool // gossip says so
+	// InRing means that the node may own partitions. Only such a node is missed if it goes without leaving a copy: others may
+	// never have answered a check.
+	InRing bool
 }
 
 // Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
+	// Ended reports whether no process listens at the node's address any more, for all that this node knows.
+	Ended(node ring.NodeID) bool
 }
 
-// Totals adds up what all nodes counted. The caller must Close it; that leaves the Meter open.
+// Totals adds up what all nodes counted, keeps a copy of what this node counts on another node, and holds such copies for
+// others. The caller must Close it; that leaves the Meter open.
 type Totals struct {
 	meter   *Meter
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
+	copier copier
+	holder holder
+	notes  notebook
+	review review
+
 	callSlots chan struct{} // holds an element for each call being answered
+	ctx       context.Context
+	cancel    context.CancelFunc
+	loop      sync.WaitGroup // the goroutine that Start starts
 	calls     sync.WaitGroup
 	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
 	closed    bool
@@ -59,22 +77,46 @@ type Totals struct {
 // NewTotals makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are
 // down.
 func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
-	return &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
+	t := &Totals{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.copier.sent = map[ledgerID]uint64{}
+	t.copier.givenUp = map[ring.NodeID]time.Time{}
+	t.copier.completeAt = time.Now()
+	t.notes.nodes = map[ring.NodeID]seenNode{}
+	t.notes.exports = map[Month]exported{}
+	return t
 }
 
-// Close refuses further calls and waits for those being answered.
+// Start begins to keep copies: of what this node counts on another node, and here of what others count.
+func (t *Totals) Start() {
+	t.loop.Go(t.run)
+}
+
+// Close ends the goroutine, sends the last changes to the node that holds the copy, refuses further calls and waits for those being
+// answered. Nothing may be counted any more.
 func (t *Totals) Close() error {
 	t.mu.Lock()
+	closed := t.closed
 	t.closed = true
 	t.mu.Unlock()
+	t.cancel()
+	t.loop.Wait()
+	if !closed {
+		t.sendLast()
+	}
 	t.calls.Wait()
 	return nil
 }
 
-// inventory lists what a node holds for a month.
-type inventory struct {
-	Sources []source `json:"sources"`
-	Damaged bool     `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
+// spawn runs f in a goroutine that Close waits for. It returns false if Close has begun.
+func (t *Totals) spawn(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.calls.Go(f)
+	return true
 }
 
 // source is a ledger that a node holds.
@@ -82,37 +124,35 @@ type source struct {
 	Ledger  ledgerID `json:"ledger"`
 	Node    string   `json:"node"` // name of the node that counted it
 	Damaged bool     `json:"damaged"`
+	Round   uint64   `json:"round"` // the round up to which it has everything
+	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
 	heldBy  Member   // the node that holds it
-}
-
-// inventoryHere lists what this node holds for a month, and sorts in all rows counted so far.
-func (t *Totals) inventoryHere(month Month) (h inventory) {
-	m := t.meter
-	h.Damaged = m.file.SetAside()
-	sources, err := m.sources(month)
-	if err != nil {
-		m.config.Logger.Error("can't read usage", "error", err)
-		h.Damaged = true
-	}
-	h.Sources = sources
-	return h
 }
 
 // sources returns the ledgers of a month, or of allMonths, both in memory and in the file.
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
-			l.refreshOrder()
-			list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged})
+			if round := l.endRound(); round > 0 {
+				list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
+			}
 		}
 	}
+	inMemory := len(list)
 	err = m.file.View(func(tx persist.Tx) error {
-		found, err := listCopies(tx)
-		for _, c := range found {
-			h, whole := readHead(tx, c)
-			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // still in memory, while it is being closed
-			if c.closed && whole && !known && (month == allMonths || c.Month == month) {
-				list = append(list, source{Ledger: c.ledgerID, Node: h.Node, Damaged: h.Damaged})
+		found, err := listBuckets(tx)
+		for _, id := range found {
+			h, whole := readHead(tx, id)
+			if !whole || h.Round == 0 || month != allMonths && id.Month != month {
+				continue
+			}
+			one := source{Ledger: id.ledgerID, Node: h.Node, Damaged: h.Damaged, Round: h.Round, Copy: h.Copy}
+			i := slices.IndexFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
+			switch {
+			case i < 0 && (id.round > 0 || h.Copy):
+				list = append(list, one)
+			case i >= inMemory && list[i].Round < one.Round:
+				list[i] = one
 			}
 		}
 		return err
@@ -150,13 +190,16 @@ func (t *Totals) page(q *pageQuery) ([]byte, error) {
 func (m *Meter) page(id ledgerID, p *pager) error {
 	for _, l := range m.inMemory() {
 		if l.id == id {
+			if p.after == nil {
+				l.refreshOrder()
+			}
 			l.page(p)
 			return nil
 		}
 	}
 	err := errNoLedger // stays if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
-		err = readClosedPage(tx, id, p)
+		err = m.readPage(tx, id, p)
 		return nil // a damaged page does not make the whole file damaged
 	}); failed != nil {
 		err = failed
@@ -164,9 +207,31 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 	return err
 }
 
+// readPage puts rows of a ledger in the file into p.
+func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
+	bucket, h, ok := findWhole(tx, id)
+	switch {
+	case !ok:
+		return errNoLedger
+	case bucket.round > 0:
+		return readClosedPage(tx, bucket, h.Pages, p)
+	}
+	c := m.loadedCopy.Load()
+	if c == nil || c.id != id || p.after == nil && c.round != h.Round {
+		l, err := loadLedger(tx, id, h)
+		if err != nil {
+			return err
+		}
+		c = &loadedCopy{ledger: l, round: h.Round, at: time.Now()}
+		m.loadedCopy.Store(c)
+	}
+	c.page(p)
+	return nil
+}
+
 // Handle registers handlers with p for the messages of other nodes.
 func (t *Totals) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake} {
+	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake, MethodCopy, MethodNotes} {
 		p.Handle(m, peer.Near, t.serve)
 	}
 }
@@ -174,19 +239,13 @@ func (t *Totals) Handle(p *peer.Peers) {
 // serve answers a message from another node. It does not block.
 func (t *Totals) serve(call *peer.Call) {
 	call.CopyBody()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		call.Fail(CodeFailed, "the node is stopping")
-		return
-	}
 	select {
 	case t.callSlots <- struct{}{}:
 	default:
 		call.Fail(CodeFailed, "too many calls about usage at once")
 		return
 	}
-	t.calls.Go(func() {
+	if !t.spawn(func() {
 		defer func() { <-t.callSlots }()
 		body, err := t.answer(call.Method, call.Body)
 		if err != nil {
@@ -194,7 +253,10 @@ func (t *Totals) serve(call *peer.Call) {
 			return
 		}
 		call.Reply(body)
-	})
+	}) {
+		<-t.callSlots
+		call.Fail(CodeFailed, "the node is stopping")
+	}
 }
 
 // answer returns the reply to a message.
@@ -214,24 +276,12 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 		return t.page(&q)
 	case MethodTake:
 		return t.takePage(body)
+	case MethodCopy:
+		return t.takeCopy(body)
+	case MethodNotes:
+		return t.takeNotes(body)
 	}
 	return nil, errors.New("unknown method")
-}
-
-// inventoryOf asks a node what it holds for a month.
-func (t *Totals) inventoryOf(ctx context.Context, m Member, month Month) (h inventory, err error) {
-	if m.ID == t.meter.config.Self {
-		h = t.inventoryHere(month)
-	} else {
-		body, _ := json.Marshal(month) // a number
-		if body, err = t.ask(ctx, m, MethodSources, body); err == nil {
-			err = json.Unmarshal(body, &h)
-		}
-	}
-	for i := range h.Sources {
-		h.Sources[i].heldBy = m
-	}
-	return h, err
 }
 
 // ask makes a call to another node.
@@ -241,39 +291,24 @@ func (t *Totals) ask(ctx context.Context, to Member, m peer.Method, body []byte)
 	return t.peers.Call(ctx, to.ID, m, body)
 }
 
-// gather returns each ledger once, preferably at the node that counted it, and the names of the nodes whose counts may be
-// missing.
-func (t *Totals) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
-	var mu sync.Mutex // guards best and missing
-	var group sync.WaitGroup
-	for _, m := range members {
-		group.Go(func() {
-			h, err := t.inventoryOf(ctx, m, month)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil || h.Damaged {
-				missing = append(missing, m.Name)
-			}
-			for _, s := range h.Sources {
-				i := slices.IndexFunc(best, func(b source) bool { return b.Ledger == s.Ledger })
-				switch {
-				case i < 0:
-					best = append(best, s)
-				case s.Ledger.Source == m.ID:
-					best[i] = s
-				}
-			}
-		})
-	}
-	group.Wait()
-	for i := range best {
-		if best[i].Damaged {
-			missing = append(missing, best[i].Node)
+// Metrics reports metrics of copies and bills.
+func (t *Totals) Metrics(s metrics.Sink) {
+	sources := map[ring.NodeID]bool{}
+	for _, r := range t.holder.list() {
+		if len(r.Ledgers) > 0 {
+			sources[r.Source] = true
 		}
 	}
-	slices.Sort(missing)
-	slices.SortFunc(best, func(a, b source) int {
-		return cmp.Or(a.Ledger.Source.Compare(b.Ledger.Source), cmp.Compare(a.Ledger.Number, b.Ledger.Number))
-	})
-	return best, slices.Compact(missing)
+	s.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
+	s.Gauge("usage_copy_age_seconds", "Time since another node last had a copy of all that this node counted for bills.",
+		time.Duration(t.copier.copyAge.Load()).Seconds())
+	s.Gauge("usage_estimated", "Nodes that are gone and whose bills of this month or the last one come from a copy that may lack a little. One node reports it.",
+		float64(t.copier.estimated.Load()))
+	s.Gauge("usage_incomplete", "Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",
+		float64(t.copier.lost.Load()))
+}
+
+// isMember reports whether a node is one of the members.
+func isMember(members []Member, id ring.NodeID) bool {
+	return slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
 }

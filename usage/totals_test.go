@@ -22,6 +22,7 @@ type testCluster struct {
 	nodes map[ring.NodeID]*testNode
 	names []Member
 	down  map[ring.NodeID]bool
+	ended map[ring.NodeID]bool
 	calls atomic.Int64
 	fail  func(m peer.Method, calls int64) bool
 }
@@ -33,10 +34,10 @@ type testNode struct {
 }
 
 func newTestCluster(t *testing.T, n int) *testCluster {
-	w := &testCluster{t: t, nodes: map[ring.NodeID]*testNode{}, down: map[ring.NodeID]bool{}}
+	w := &testCluster{t: t, nodes: map[ring.NodeID]*testNode{}, down: map[ring.NodeID]bool{}, ended: map[ring.NodeID]bool{}}
 	for i := range n {
 		id := ring.NodeID{byte(i + 1)}
-		w.names = append(w.names, Member{ID: id, Name: fmt.Sprintf("n%d", i+1)})
+		w.names = append(w.names, Member{ID: id, Name: fmt.Sprintf("n%d", i+1), Alive: true, InRing: true})
 		c, _ := config(t.TempDir())
 		c.Self, c.Name, c.Rows = id, w.names[i].Name, 200_000
 		h := &testNode{dir: c.Dir, config: c}
@@ -57,6 +58,9 @@ func (c *testCluster) Call(_ context.Context, to ring.NodeID, m peer.Method, bod
 	}
 	return c.nodes[to].answer(m, bytes.Clone(body))
 }
+
+// Ended implements Peers.
+func (c *testCluster) Ended(id ring.NodeID) bool { return c.ended[id] }
 
 // read reads a month at a node.
 func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {
@@ -152,7 +156,7 @@ func TestHandOver(t *testing.T) {
 	}
 	leave := func(node int) {
 		t.Helper()
-		if err := w.node(node).HandOver(t.Context()); err != nil {
+		if err := w.node(node).HandOver(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +216,7 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 			m.writing.Unlock()
 		}
 		if what == "handed over" {
-			if err := w.nodes[c.Self].HandOver(t.Context()); err != nil {
+			if err := w.nodes[c.Self].HandOver(t.Context(), false); err != nil {
 				t.Fatal(err)
 			}
 			w.names = w.names[:1]
@@ -228,7 +232,7 @@ func TestHandOverToTheSource(t *testing.T) {
 	w := newTestCluster(t, 2)
 	for i := range 2 {
 		w.node(i+1).meter.count(november, "r", []string{"k"}, "requests", 5)
-		if err := w.node(i + 1).HandOver(t.Context()); err != nil {
+		if err := w.node(i+1).HandOver(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,8 +247,14 @@ func TestHandOverFails(t *testing.T) {
 	for i := range 30_000 {
 		w.node(1).meter.count(november, "r", []string{fmt.Sprintf("a subject with a name that is long enough %d", i)}, "requests", 1)
 	}
-	w.fail = func(m peer.Method, calls int64) bool { return m == MethodTake && calls == 2 }
-	if err := w.node(1).HandOver(t.Context()); !errors.Is(err, peer.ErrUnreachable) {
+	pages := 0
+	w.fail = func(m peer.Method, _ int64) bool {
+		if m == MethodTake {
+			pages++
+		}
+		return m == MethodTake && pages == 2
+	}
+	if err := w.node(1).HandOver(t.Context(), false); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("have %v, want an error", err)
 	}
 	half, _ := w.read(w.node(2), thisMonth)
@@ -252,14 +262,14 @@ func TestHandOverFails(t *testing.T) {
 		t.Errorf("half handed over: have %d checks, want 30000", checks)
 	}
 	w.fail = nil
-	if err := w.node(1).HandOver(t.Context()); err != nil {
+	if err := w.node(1).HandOver(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if list := w.node(2).meter.inFile(t); len(list) != 1 {
 		t.Errorf("have %v, want one ledger", list)
 	}
 	alone := newTestCluster(t, 1)
-	if alone.node(1).HandOver(t.Context()) == nil {
+	if alone.node(1).HandOver(t.Context(), false) == nil {
 		t.Error("alone: want an error")
 	}
 }
@@ -275,11 +285,11 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	}
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	for what, p := range map[string]pageHeader{
-		"no rows":       {source: source{Ledger: ledger}, Last: true},
-		"a later page":  {source: source{Ledger: ledger}, Page: 1, Last: true},
-		"no page":       {source: source{Ledger: ledger}, Page: -1, Last: true},
-		"its own":       {source: source{Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}}, Last: true},
-		"another month": {source: source{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}}, Last: true},
+		"no rows":       {source: source{Ledger: ledger, Round: 1}, Last: true},
+		"a later page":  {source: source{Ledger: ledger, Round: 1}, Page: 1, Last: true},
+		"no page":       {source: source{Ledger: ledger, Round: 1}, Page: -1, Last: true},
+		"its own":       {source: source{Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}, Round: 1}, Last: true},
+		"another month": {source: source{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Round: 1}, Last: true},
 	} {
 		page := []byte(nil)
 		if what == "no rows" {
@@ -372,7 +382,7 @@ func TestHandOverWithoutADisk(t *testing.T) {
 	}
 	w.node(1).meter.count(november, "r", []string{"k"}, "requests", 5)
 	for range 2 {
-		if err := w.node(1).HandOver(t.Context()); err != nil {
+		if err := w.node(1).HandOver(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,9 +20,8 @@ const (
 	closeAfter = 2 * time.Hour
 	// orderLife is how long an order of a ledger's rows is kept for readers of pages.
 	orderLife = time.Minute
-	// maxBlocks is the number of blocks, of a few kilobytes each, from which on a transaction is committed. A rewrite ignores
-	// it.
-	maxBlocks = 4096
+	// writeBytes is the size of the blocks from which on a transaction is committed.
+	writeBytes = 8 << 20
 )
 
 // writeLoop writes changes once a second, and sleeps while there is nothing to do.
@@ -87,8 +86,8 @@ func (m *Meter) write() error {
 	var errs []error
 	now := m.config.Now()
 	for _, l := range m.inMemory() {
-		if lost != m.lastLost { // the file was replaced
-			l.markAllDirty()
+		if lost != m.lastLost {
+			l.written = 0 // the file was replaced: write everything
 		}
 		if err := m.writeLedger(l); err != nil {
 			errs = append(errs, err)
@@ -97,9 +96,13 @@ func (m *Meter) write() error {
 		if o := l.rowOrder.Load(); o != nil && time.Since(o.madeAt) > orderLife {
 			l.rowOrder.CompareAndSwap(o, nil)
 		}
-		if time.Since(l.lastChange) > closeAfter && (l.id.Month != MonthOf(now) || !m.isLive(l)) {
+		over := time.Since(l.lastChange) > closeAfter && l.id.Month != MonthOf(now)
+		if over || !m.isLive(l) { // an earlier process counted it, or closing it has failed
 			errs = append(errs, m.closeLedger(l))
 		}
+	}
+	if c := m.loadedCopy.Load(); c != nil && time.Since(c.at) > orderLife {
+		m.loadedCopy.CompareAndSwap(c, nil)
 	}
 	m.lastLost = lost
 	if month := MonthOf(now); len(errs) == 0 && month != m.lastDropped {
@@ -117,82 +120,80 @@ func (m *Meter) isLive(l *ledger) bool {
 	return m.live[l.id.Month] == l
 }
 
-// load reads the open ledgers into memory, once, and removes closed ones that a killed process left half-written. The caller
-// holds m.writing.
+// load reads the ledgers that earlier processes left open into memory, once, so that write closes them. It removes what a killed
+// process left half-written. The caller holds m.writing.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil
 	}
+
 	var found []*ledger
-	var incomplete []copyID
+	var partial []bucketID
 	err := m.file.View(func(tx persist.Tx) error {
-		list, err := listCopies(tx)
-		for _, c := range list {
-			if !c.closed {
-				l, err := loadOpenLedger(tx, c.ledgerID, m.config.Rows)
+		list, err := listBuckets(tx)
+		for _, id := range list {
+			h, whole := m.readHeadOrGuess(tx, id)
+			switch {
+			case !whole:
+				partial = append(partial, id)
+			case id.round == 0 && !h.Copy:
+				l, err := loadLedger(tx, id.ledgerID, h)
 				if err != nil {
 					return err
 				}
 				found = append(found, l)
-			} else if _, whole := readHead(tx, c); !whole {
-				incomplete = append(incomplete, c)
 			}
 		}
 		return err
 	})
-	if err == nil && len(incomplete) > 0 {
-		err = m.file.Update(func(tx persist.Tx) error { return dropCopies(tx, incomplete) })
+	if err == nil && len(partial) > 0 {
+		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
 	if err != nil {
 		return fmt.Errorf("read usage: %w", err)
 	}
+
 	m.loaded, m.lastLost = true, m.file.Lost()
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, l := range found {
 		if l.damaged {
 			m.config.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
 		}
-		m.ledgers = append(m.ledgers, l)
-		if l.id.Source != m.config.Self {
-			continue // the directory was another node's: keep its ledgers, which close after a while without counts
-		}
-		if m.live[l.id.Month] == nil {
-			m.live[l.id.Month] = l
-		}
-		if c := m.current.Load(); c == nil || c.id.Month < l.id.Month {
-			m.current.Store(m.live[l.id.Month])
-		}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ledgers = append(m.ledgers, found...)
 	return nil
 }
 
-func dropCopies(tx persist.Tx, list []copyID) error {
-	for _, c := range list {
-		if err := tx.Drop(c.bucket()); err != nil {
-			return err
-		}
+// readHeadOrGuess is readHead, but makes a head for an open ledger of this node whose own one is damaged.
+func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (h head, whole bool) {
+	if _, err := tx.Get(id.name(), headKey); err != nil && id.round == 0 && id.Source == m.config.Self {
+		return head{Node: m.config.Name, Damaged: true, Round: 1}, true
 	}
-	return nil
+	h, whole = readHead(tx, id)
+	return h, whole && (h.Round > 0 || h.Copy) // another node may still be sending a copy
 }
 
 // writeLedger writes the blocks of l that have changed.
 func (m *Meter) writeLedger(l *ledger) error {
-	var blocks []block
-	for shard := range shards {
-		blocks = l.takeChanged(blocks, shard)
-		// A rewrite needs a single transaction, because half of it would replace everything.
-		if len(blocks) == 0 || shard < shards-1 && (l.mustRewrite || len(blocks) < maxBlocks) {
-			continue
-		}
-		l.lastChange = time.Now()
-		err := m.file.Update(func(tx persist.Tx) error { return l.putBlocks(tx, blocks) })
-		l.recordWritten(blocks, err == nil)
-		if err != nil {
-			return fmt.Errorf("write usage: %w", err)
-		}
-		l.headPending, l.mustRewrite, blocks = false, false, blocks[:0]
+	round := l.endRound()
+	if round <= l.written {
+		return nil
 	}
+	l.lastChange = time.Now()
+	id := bucketID{ledgerID: l.id}
+	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
+		return m.file.Update(func(tx persist.Tx) error {
+			if err := putBlocks(tx, id, group); err != nil || !last {
+				return err
+			}
+			return putHead(tx, id, head{Node: l.node, Damaged: l.damaged, Round: round})
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("write usage: %w", err)
+	}
+	l.written = round
 	return nil
 }
 
@@ -204,25 +205,15 @@ func (m *Meter) closeLedger(l *ledger) error {
 		m.current.CompareAndSwap(l, nil)
 	}
 	m.mu.Unlock()
+
 	l.close() // no new call can find it
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}
-	l.refreshOrder()
-	h := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged}}
-	for p := (&pager{limit: pageBytes}); !h.Last; p = p.next() {
-		l.page(p)
-		h.Last = !p.more
-		err := m.file.Update(func(tx persist.Tx) error {
-			if err := h.put(tx, p.page); err != nil || !h.Last {
-				return err
-			}
-			return tx.Drop(copyID{ledgerID: l.id}.bucket())
-		})
-		if err != nil {
+	if l.written > 0 {
+		if err := m.writePages(l, false); err != nil {
 			return fmt.Errorf("close a ledger of usage: %w", err)
 		}
-		h.Page++
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,30 +221,49 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// dropOld removes closed ledgers of the oldest months beyond Config.Months. It counts the months that exist rather than back
-// from the current month: a clock that was wrong once must not make every month an old one.
+// writePages writes a ledger in which nothing more is counted as a closed one, which replaces the open one in the file.
+func (m *Meter) writePages(l *ledger, isCopy bool) error {
+	l.refreshOrder()
+	h := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: l.endRound(), Copy: isCopy}}
+	for p := (&pager{limit: pageBytes}); !h.Last; p = p.next() {
+		l.page(p)
+		h.Last = !p.more
+		if err := m.file.Update(func(tx persist.Tx) error { return h.put(tx, p.page) }); err != nil {
+			return err
+		}
+		h.Page++
+	}
+	return nil
+}
+
+// dropOld removes the oldest months beyond Config.Months, but for ledgers in memory. It counts the months that exist rather than
+// back from the current month: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {
-	var old []copyID
+	var old []bucketID
 	err := m.file.View(func(tx persist.Tx) error {
-		list, err := listCopies(tx)
+		list, err := listBuckets(tx)
 		kept, last := 0, Month(-1)
-		for _, c := range slices.Backward(list) { // latest month first
-			if c.Month != last {
-				kept, last = kept+1, c.Month
+		for _, id := range slices.Backward(list) { // latest month first
+			if id.Month != last {
+				kept, last = kept+1, id.Month
 			}
-			if kept > m.config.Months && c.closed {
-				old = append(old, c)
+			if kept > m.config.Months && !m.hasInMemory(id.ledgerID) {
+				old = append(old, id)
 			}
 		}
 		return err
 	})
 	if err == nil && len(old) > 0 {
-		err = m.file.Update(func(tx persist.Tx) error { return dropCopies(tx, old) })
+		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, old) })
 	}
 	if err != nil {
 		return fmt.Errorf("drop old months of usage: %w", err)
 	}
 	return nil
+}
+
+func (m *Meter) hasInMemory(id ledgerID) bool {
+	return slices.ContainsFunc(m.inMemory(), func(l *ledger) bool { return l.id == id })
 }
 
 // Close ends the goroutine, writes what has changed and closes the file. Counts made afterwards are lost.

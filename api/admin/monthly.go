@@ -34,6 +34,8 @@ const (
 	exportBytes = 64 << 10
 	// incompleteHeader lists the nodes whose counts are missing from an export, as far as that is known when it begins.
 	incompleteHeader = "Rlnode-Incomplete"
+	// estimatedHeader lists the nodes whose counts come from a copy that may lack the last of them.
+	estimatedHeader = "Rlnode-Estimated"
 	typeCSV          = "text/csv; charset=utf-8"
 )
 
@@ -101,10 +103,14 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		if !q.partial {
 			return api.Errorf(api.Incomplete, "usage is missing from %s; incomplete=allow returns the rest", api.Excerpt(strings.Join(missing, ", ")))
 		}
-		for i, name := range missing {
-			missing[i] = strconv.QuoteToASCII(name)
+		setNames(w.Header(), incompleteHeader, missing)
+	}
+	if estimated := stream.Estimated(); len(estimated) > 0 {
+		names := make([]string, len(estimated))
+		for i, one := range estimated {
+			names[i] = one.Node
 		}
-		w.Header().Set(incompleteHeader, strings.Join(missing, ", "))
+		setNames(w.Header(), estimatedHeader, names)
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodHead {
@@ -122,6 +128,15 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		panic(http.ErrAbortHandler)
 	}
 	return nil
+}
+
+// setNames sets a header to a list of quoted names.
+func setNames(h http.Header, header string, names []string) {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = strconv.QuoteToASCII(name)
+	}
+	h.Set(header, strings.Join(quoted, ", "))
 }
 
 // export writes the rows of a month.
@@ -166,10 +181,30 @@ func (e *export) json() error {
 			b = b[:0]
 		}
 	}
-	list, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings
-	b = append(append(b, `],"incomplete":`...), list...)
-	_, err := e.w.Write(append(b, '}', '\n'))
+	_, err := e.w.Write(e.appendQuality(b))
 	return err
+}
+
+// estimate is an element of `estimated`.
+type estimate struct {
+	Node       string `json:"node"`
+	AtMostLost int64  `json:"at_most_lost_ms"`
+}
+
+// appendQuality appends the end of the answer: how exact it is, and whether it has changed since the month was exported.
+func (e *export) appendQuality(b []byte) []byte {
+	estimated := []estimate{}
+	for _, one := range e.stream.Estimated() {
+		estimated = append(estimated, estimate{one.Node, one.AtMostLost.Milliseconds()})
+	}
+	missing, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings
+	copies, _ := json.Marshal(estimated)                                  // strings and numbers
+	b = append(append(b, `],"incomplete":`...), missing...)
+	b = append(append(b, `,"estimated":`...), copies...)
+	if at := e.stream.Revised(); !at.IsZero() {
+		b = codec.AppendString(append(b, `,"revised_at":`...), at.Format(time.RFC3339))
+	}
+	return append(b, '}', '\n')
 }
 
 func appendMonthlyRow(b []byte, row *usage.Row) []byte {
@@ -221,7 +256,11 @@ func (e *export) csv() error {
 		return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 	}
 	out.Flush()
-	return out.Error()
+	err := out.Error()
+	if err == nil {
+		e.stream.Exported()
+	}
+	return err
 }
 
 // escapeCell keeps spreadsheets from reading a caller's text as a formula. It prefixes such text with ', and also text that

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wake"
@@ -40,6 +41,7 @@ type link struct {
 	conn          atomic.Pointer[conn] // the direct connection; nil: none now
 	tunnel        atomic.Pointer[conn] // nil: none
 	failed        atomic.Int64         // when dialling last failed, by Config.Boottime
+	ended         atomic.Bool          // no process listens at the address, or another node's does
 	avoidDirect   atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
 	trustTime     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince   atomic.Int64         // when it was last used again, as Peers.now
@@ -114,6 +116,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 
+		l.ended.Store(!connected && provesEnd(err))
 		if !connected {
 			l.failed.Store(l.peers.boottime())
 			l.abandonDirect(nil)
@@ -181,6 +184,7 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	c.link = l
 	name := c.remote.Name
 	l.name.Store(&name)
+	l.ended.Store(false)
 
 	before := l.lastBoot.Swap(c.remote.Boot)
 
@@ -261,11 +265,20 @@ func (l *link) clearWake() {
 
 func (l *link) expected(remote Identity) error { return expectNode(l.node, remote) }
 
+// errOtherNode means that another node is at the address.
+var errOtherNode = fmt.Errorf("%w", ErrRefused)
+
 func expectNode(node ring.NodeID, remote Identity) error {
 	if remote.Node != node {
-		return fmt.Errorf("%w: node %s is at that address, not %s", ErrRefused, remote.Node, node)
+		return fmt.Errorf("%w: node %s is at that address, not %s", errOtherNode, remote.Node, node)
 	}
 	return nil
+}
+
+// provesEnd reports whether a failed dial shows that the node's process has ended: its machine answers that nobody listens at the
+// address, or another node does. A process listens there as long as it lives.
+func provesEnd(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }
 
 // onIncoming handles the news that a process of the node has connected to this one: the node is up.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/replay"
@@ -29,7 +31,9 @@ type usageCmd struct {
 // Help implements kong.HelpProvider.
 func (usageCmd) Help() string {
 	return `Prints what rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be
-asked, its part is missing; the exit code is then 1, and standard error names the node.
+asked, its part is missing; the exit code is then 1, and standard error names the node. For a node that is gone, its copy
+counts; standard error says how much of its counts the copy may lack, and the exit code stays 0. It also says if the month has
+changed since it was last exported as CSV.
 
 Examples:
 
@@ -61,31 +65,61 @@ func (c *usageCmd) Run(env *environment) error {
 	if c.Incomplete {
 		query.Set("incomplete", "allow")
 	}
-	body, missing, err := n.stream(env.ctx, request{path: "/v1/usage/monthly", query: query})
+	resp, err := n.stream(env.ctx, request{path: "/v1/usage/monthly", query: query})
 	if err != nil {
 		return err
 	}
-	defer body.Close()
+	defer resp.Body.Close()
 	if c.CSV {
-		_, err = io.Copy(env.stdout, body)
-		if err == nil && missing != "" {
-			err = fmt.Errorf("incomplete: no counts from %s", printable(missing))
-		}
-		return err
+		return c.copyCSV(env, resp)
 	}
 	var out io.Writer = env.stdout
-	var copied io.Reader = body
+	var copied io.Reader = resp.Body
 	if c.JSON {
-		copied, out = io.TeeReader(body, env.stdout), io.Discard
+		copied, out = io.TeeReader(resp.Body, env.stdout), io.Discard
 	}
-	nodes, err := printMonth(out, copied)
+	quality, err := printMonth(out, copied)
 	if err == nil {
 		_, err = io.Copy(io.Discard, copied)
 	}
-	if err == nil && len(nodes) > 0 {
-		err = fmt.Errorf("incomplete: no counts from %s, so the sums are too low", printable(strings.Join(nodes, ", ")))
+	if err != nil {
+		return err
 	}
-	return err
+	for _, one := range quality.Estimated {
+		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy lacks at most what it counted in %s\n",
+			printable(one.Node), time.Duration(one.AtMostLost)*time.Millisecond)
+	}
+	if quality.RevisedAt != "" {
+		fmt.Fprintf(env.stderr, "the month has changed since it was exported, last at %s\n", printable(quality.RevisedAt))
+	}
+	if len(quality.Incomplete) > 0 {
+		return fmt.Errorf("incomplete: no counts from %s, so the sums are too low", printable(strings.Join(quality.Incomplete, ", ")))
+	}
+	return nil
+}
+
+// copyCSV prints the rows. Headers say how exact they are.
+func (c *usageCmd) copyCSV(env *environment, resp *http.Response) error {
+	if _, err := io.Copy(env.stdout, resp.Body); err != nil {
+		return err
+	}
+	if estimated := resp.Header.Get("Rlnode-Estimated"); estimated != "" {
+		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy may lack the last counts\n", printable(estimated))
+	}
+	if missing := resp.Header.Get("Rlnode-Incomplete"); missing != "" {
+		return fmt.Errorf("incomplete: no counts from %s", printable(missing))
+	}
+	return nil
+}
+
+// monthQuality says how exact a month is.
+type monthQuality struct {
+	Incomplete []string // nodes
+	Estimated  []struct {
+		Node       string `json:"node"`
+		AtMostLost int64  `json:"at_most_lost_ms"`
+	}
+	RevisedAt string
 }
 
 // monthRow is a row of an answer.
@@ -98,42 +132,46 @@ type monthRow struct {
 	Checks int64            `json:"checks"`
 }
 
-// printMonth prints a month while reading it. It returns the nodes whose counts are missing.
-func printMonth(w io.Writer, r io.Reader) (missing []string, err error) {
+// printMonth prints a month while reading it. It returns how exact the month is.
+func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "COST\tCHECKS\tUNIT\t  RULE AND SUBJECT")
 	d := json.NewDecoder(r)
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
+		return q, fmt.Errorf("read the answer: %w", err)
 	}
 	rows := 0
 	for complete := false; d.More(); {
 		name, err := d.Token()
 		if err != nil {
-			return nil, fmt.Errorf("read the answer: %w", err)
+			return q, fmt.Errorf("read the answer: %w", err)
 		}
 		switch name {
 		case "rows":
 			if rows, err = printRows(table, d); err != nil {
-				return nil, err
+				return q, err
 			}
 		case "incomplete":
-			err, complete = d.Decode(&missing), true
+			err, complete = d.Decode(&q.Incomplete), true
+		case "estimated":
+			err = d.Decode(&q.Estimated)
+		case "revised_at":
+			err = d.Decode(&q.RevisedAt)
 		default:
 			var ignored json.RawMessage
 			err = d.Decode(&ignored)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the answer: %w", err)
+			return q, fmt.Errorf("read the answer: %w", err)
 		}
 		if !d.More() && !complete {
-			return nil, errors.New("read the answer: it is truncated")
+			return q, errors.New("read the answer: it is truncated")
 		}
 	}
 	if rows == 0 {
 		fmt.Fprintln(table, "0\t0\t\t  nothing was admitted")
 	}
-	return missing, table.Flush()
+	return q, table.Flush()
 }
 
 // printRows prints the array that d is positioned at.
@@ -161,19 +199,18 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 	return n, err
 }
 
-// stream makes a call whose answer may be long and slow: only its header has to arrive in time. missing names the nodes
-// whose counts the answer lacks, according to its header.
-func (rm *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
+// stream makes a call whose answer may be long and slow: only its header has to arrive in time.
+func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error) {
 	resp, err := rm.open(ctx, r)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	if resp.StatusCode >= 400 {
-		answer, err := rm.read(resp)
-		if err == nil {
-			err = rm.problem(answer)
-		}
-		return nil, "", err
+	if resp.StatusCode < 400 {
+		return resp, nil
 	}
-	return resp.Body, resp.Header.Get("Rlnode-Incomplete"), nil
+	answer, err := rm.read(resp)
+	if err == nil {
+		err = rm.problem(answer)
+	}
+	return nil, err
 }

@@ -1,0 +1,380 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// copyInterval is how often a node sends what it has counted to the node that holds the copy.
+	copyInterval = time.Second
+	// copyTimeout bounds one call of that.
+	copyTimeout = 2 * time.Second
+	// holderPatience is how long a node keeps trying to reach the holder before it chooses another.
+	holderPatience = 5 * time.Second
+	// copyGrace is how long this node's ledgers may be without a whole copy before it warns.
+	copyGrace = time.Minute
+	// sendBytes is the approximate size of a message with changes, in bytes.
+	sendBytes = 1 << 20
+	// lastTimeout bounds sendLast.
+	lastTimeout = 2 * time.Second
+)
+
+var (
+	errNoHolder = errors.New("there is no other node")
+	errAllDown  = errors.New("no other node is alive")
+)
+
+// copier sends what this node counts to another node, the holder of its copy.
+type copier struct {
+	completeAt time.Time    // when a node last had all ledgers; written by run only
+	copyAge    atomic.Int64 // time since then, for metrics; 0 while there is nothing to copy
+	sending    atomic.Bool  // a goroutine is sending closed ledgers
+	warned     bool         // used by run only
+	// estimated and lost are the numbers of nodes that reviewBills has found.
+	estimated, lost atomic.Int64
+
+	mu      sync.Mutex                // guards the fields below; held during calls
+	ended   bool                      // the last statement is sent: nothing is counted any more
+	holder  Member                    // zero: none
+	since   time.Time                 // when the holder last answered, or was chosen
+	givenUp map[ring.NodeID]time.Time // holders that did not answer, and until when they were tried; only the last half minute
+	sent    map[ledgerID]uint64       // the rounds up to which the holder has the ledgers in memory
+	closed  []source                  // the closed ledgers of this data directory, as they were last read
+	number  uint64                    // of the last statement
+}
+
+// version names a ledger and the round up to which a node has everything.
+type version struct {
+	Month  Month  `json:"month"`
+	Number uint64 `json:"number"`
+	Round  uint64 `json:"round"`
+}
+
+// statement is what a node says about itself: which ledgers it has, up to which round.
+type statement struct {
+	Source  ring.NodeID `json:"source"`
+	Name    string      `json:"name"`
+	Boot    uint64      `json:"boot"`    // of its process
+	Started int64       `json:"started"` // when the process began, by its own clock, in Unix nanoseconds
+	Number  uint64      `json:"number"`  // rises with each statement of the process
+	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node counted before is in the rounds.
+	AsOf    int64     `json:"as_of"`
+	Final   bool      `json:"final"` // the process counts nothing more
+	Ledgers []version `json:"ledgers"`
+}
+
+// has reports whether the node has a ledger up to a round.
+func (s *statement) has(v version) bool {
+	return slices.ContainsFunc(s.Ledgers, func(have version) bool {
+		return have.Month == v.Month && have.Number == v.Number && have.Round >= v.Round
+	})
+}
+
+// copyHeader is the header of a MethodCopy message. Blocks of the ledger follow it, if it names one. Without a statement and a
+// ledger it asks for the time.
+type copyHeader struct {
+	Ledger    ledgerID   `json:"ledger,omitzero"`
+	Statement *statement `json:"statement,omitempty"`
+	Sent      []step     `json:"sent,omitempty"`
+}
+
+// step says that a holder that had everything of an open ledger up to a round now has everything up to a later one.
+type step struct {
+	Ledger  ledgerID `json:"ledger"`
+	Node    string   `json:"node"`
+	Damaged bool     `json:"damaged,omitempty"`
+	From    uint64   `json:"from"` // 0: the messages had all rows
+	To      uint64   `json:"to"`
+}
+
+// copyReply is the reply to a MethodCopy message.
+type copyReply struct {
+	Now     int64     `json:"now"`               // the holder's clock, in Unix nanoseconds
+	Missing []version `json:"missing,omitempty"` // ledgers of the statement that it does not have up to their rounds
+}
+
+// run sends changes, watches the nodes whose copies are here, and exchanges notes, once a second.
+func (t *Totals) run() {
+	ticker := time.NewTicker(copyInterval)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		t.copyChanges()
+		t.watch()
+		if i%notesEvery == 0 {
+			t.shareNotes(i / notesEvery)
+			t.secureEstates()
+			t.reviewBills()
+		}
+	}
+}
+
+// copyChanges sends what has changed to the holder, and notes whether it has everything.
+func (t *Totals) copyChanges() {
+	c := &t.copier
+	c.mu.Lock()
+	to, missing, err := t.copyOnce()
+	c.mu.Unlock()
+
+	complete := err == nil && len(missing) == 0
+	if err == nil && len(missing) > 0 {
+		t.sendInBackground(to, missing)
+	}
+	if complete || errors.Is(err, errNoHolder) || !t.meter.hasOwn() {
+		c.completeAt = time.Now()
+	}
+	c.copyAge.Store(int64(time.Since(c.completeAt)))
+
+	log := t.meter.config.Logger
+	switch late := time.Since(c.completeAt) > copyGrace; {
+	case late && !c.warned:
+		c.warned = true
+		log.Warn("no other node has a copy of what this node counts for bills: if it is lost, they will be too low",
+			"since", c.completeAt, "error", err)
+	case complete && c.warned:
+		c.warned = false
+		log.Info("another node has a copy of what this node counts for bills again", "node", to.Name)
+	}
+}
+
+// hasOwn reports whether this node has counted anything.
+func (m *Meter) hasOwn() bool {
+	list, err := m.sources(allMonths)
+	return err != nil || slices.ContainsFunc(list, func(s source) bool { return !s.Copy })
+}
+
+// copyOnce chooses a holder and sends it what has changed. It returns the closed ledgers that the holder lacks. The caller holds
+// copier.mu.
+func (t *Totals) copyOnce() (to Member, missing []source, err error) {
+	c := &t.copier
+	if c.ended {
+		return c.holder, nil, nil
+	}
+	if to, err = t.chooseHolder(); err != nil {
+		return to, nil, err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, copyTimeout)
+	defer cancel()
+	if missing, err = t.sendChanges(ctx, to, false); err == nil {
+		c.since = time.Now()
+	}
+	return to, missing, err
+}
+
+// sendLast sends the last changes of a process that ends, if a holder has answered recently. Then a copy is as good as the
+// ledgers themselves.
+func (t *Totals) sendLast() {
+	c := &t.copier
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended || c.holder.ID.IsZero() || time.Since(c.since) > holderPatience {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastTimeout)
+	defer cancel()
+	for range 2 { // the first time, the holder may lack a ledger
+		if missing, err := t.sendChanges(ctx, c.holder, true); err != nil || len(missing) == 0 {
+			return
+		}
+	}
+}
+
+// chooseHolder returns the node to which copies go: the present one, unless it is gone or has not answered for a while. The caller
+// holds copier.mu.
+func (t *Totals) chooseHolder() (Member, error) {
+	c := &t.copier
+	list := t.candidates()
+	if len(list) == 0 {
+		return Member{}, errNoHolder
+	}
+	i := slices.IndexFunc(list, func(m Member) bool { return m.ID == c.holder.ID })
+	if i >= 0 && list[i].Alive && time.Since(c.since) < holderPatience {
+		return list[i], nil
+	}
+
+	// Take the best one that was not given up recently, or else the one that was given up first.
+	now := time.Now()
+	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > copyGrace/2 })
+	if i >= 0 {
+		c.givenUp[c.holder.ID] = now
+	}
+	alive := slices.DeleteFunc(list, func(m Member) bool { return !m.Alive })
+	if len(alive) == 0 {
+		return Member{}, errAllDown
+	}
+	next := slices.MinFunc(alive, func(a, b Member) int { return c.givenUp[a.ID].Compare(c.givenUp[b.ID]) })
+	c.use(next)
+	c.since = now
+	return next, nil
+}
+
+// use makes a node the holder, which then gets everything.
+func (c *copier) use(m Member) {
+	if c.holder.ID != m.ID {
+		clear(c.sent)
+	}
+	c.holder = m
+}
+
+// candidates returns the other members in the order in which this node prefers them as holders: those in other zones first, and then
+// by a hash, so that not all nodes choose the same one.
+func (t *Totals) candidates() []Member {
+	self, zone := t.meter.config.Self, ""
+	list := slices.Clone(t.members())
+	if i := slices.IndexFunc(list, func(m Member) bool { return m.ID == self }); i >= 0 {
+		zone = list[i].Zone
+		list = slices.Delete(list, i, i+1)
+	}
+	rank := func(m Member) uint64 { return xxh3.Hash(append(self[:], m.ID[:]...)) }
+	slices.SortFunc(list, func(a, b Member) int {
+		switch {
+		case a.Zone == zone && b.Zone != zone:
+			return 1
+		case b.Zone == zone && a.Zone != zone:
+			return -1
+		}
+		return cmp.Compare(rank(a), rank(b))
+	})
+	return list
+}
+
+// sendChanges sends what was counted since the last call, and then a statement. It returns the closed ledgers that the other node
+// lacks; for open ones, the next call begins anew. The caller holds copier.mu.
+func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []source, err error) {
+	c, m := &t.copier, t.meter
+	c.use(to)
+	clock, err := t.askCopy(ctx, to, &copyHeader{}, nil)
+	if err != nil {
+		return nil, err
+	}
+
+	var sent []step
+	for _, l := range m.inMemory() {
+		one := step{Ledger: l.id, Node: l.node, Damaged: l.damaged, From: c.sent[l.id], To: l.endRound()}
+		if one.To == 0 {
+			continue
+		}
+		if one.To > one.From {
+			err := l.eachChanged(one.From, sendBytes, func(group []block, last bool) error {
+				if len(group) == 0 {
+					return nil
+				}
+				_, err := t.askCopy(ctx, to, &copyHeader{Ledger: l.id}, group)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		sent = append(sent, one)
+	}
+
+	own := t.ownSources(sent)
+	c.number++
+	s := &statement{Source: m.config.Self, Name: m.config.Name, Boot: m.boot, Started: m.started, Number: c.number, AsOf: clock.Now, Final: final}
+	for _, one := range own {
+		if one.Ledger.Source == s.Source {
+			s.Ledgers = append(s.Ledgers, version{one.Ledger.Month, one.Ledger.Number, one.Round})
+		}
+	}
+	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: s, Sent: sent}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.take(sent, own, reply.Missing), nil
+}
+
+// ownSources returns the ledgers that were counted in this data directory: those in memory as they were sent, and the closed ones. If
+// the file can't be read now, it returns those that were last in it. The caller holds copier.mu.
+func (t *Totals) ownSources(sent []step) (own []source) {
+	c := &t.copier
+	if list, err := t.meter.sources(allMonths); err == nil {
+		inMemory := t.meter.inMemory()
+		c.closed = slices.DeleteFunc(list, func(s source) bool {
+			return s.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == s.Ledger })
+		})
+	}
+	for _, one := range sent {
+		own = append(own, source{Ledger: one.Ledger, Node: one.Node, Damaged: one.Damaged, Round: one.To})
+	}
+	for _, s := range c.closed {
+		if !slices.ContainsFunc(sent, func(one step) bool { return one.Ledger == s.Ledger }) {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+// take notes what the holder has now, and returns the closed ledgers that it lacks.
+func (c *copier) take(sent []step, own []source, missing []version) (closed []source) {
+	clear(c.sent)
+	for _, one := range sent {
+		c.sent[one.Ledger] = one.To
+	}
+	for _, s := range own {
+		if !slices.ContainsFunc(missing, func(v version) bool { return v.Month == s.Ledger.Month && v.Number == s.Ledger.Number }) {
+			continue
+		}
+		if _, open := c.sent[s.Ledger]; open {
+			delete(c.sent, s.Ledger)
+		} else {
+			closed = append(closed, s)
+		}
+	}
+	return closed
+}
+
+// askCopy sends a MethodCopy message.
+func (t *Totals) askCopy(ctx context.Context, to Member, h *copyHeader, blocks []block) (reply copyReply, err error) {
+	head, _ := json.Marshal(h) // names and numbers
+	body, err := t.ask(ctx, to, MethodCopy, appendBlocks(wire.AppendText(nil, head), blocks))
+	if err == nil {
+		err = json.Unmarshal(body, &reply)
+	}
+	return reply, err
+}
+
+func appendBlocks(b []byte, blocks []block) []byte {
+	for i := range blocks {
+		one := &blocks[i]
+		b = append(b, byte(one.shard))
+		b = binary.AppendUvarint(b, uint64(one.number))
+		b = wire.AppendText(b, one.names)
+		b = wire.AppendText(b, one.counts)
+	}
+	return b
+}
+
+// sendInBackground sends closed ledgers to the holder, unless that is being done already. It may take long, and must not hold up
+// what is being counted.
+func (t *Totals) sendInBackground(to Member, list []source) {
+	if t.copier.sending.Swap(true) {
+		return
+	}
+	if !t.spawn(func() {
+		defer t.copier.sending.Store(false)
+		if err := t.sendLedgers(t.ctx, to, list); err != nil {
+			t.meter.config.Logger.Debug("can't copy a ledger of usage", "node", to.Name, "error", err)
+		}
+	}) {
+		t.copier.sending.Store(false)
+	}
+}

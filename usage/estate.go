@@ -1,0 +1,138 @@
+package usage
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/persist"
+)
+
+// An estate is what a node that is gone has counted: copies of its ledgers, or its data directory under another identity. Nobody but
+// the nodes that hold it looks after it, so each of them sees to it that another one has it, too.
+
+// estates lists the ledgers here that were counted by nodes that are gone.
+func (t *Totals) estates() []source {
+	members := t.members()
+	list, _ := t.meter.sources(allMonths) // what can't be read now is looked at later
+	return slices.DeleteFunc(list, func(s source) bool {
+		return s.Ledger.Source == t.meter.config.Self || isMember(members, s.Ledger.Source)
+	})
+}
+
+// secureEstates gives estates that no other node has to one.
+func (t *Totals) secureEstates() {
+	list := t.estates()
+	if len(list) == 0 {
+		return
+	}
+	t.closeEstates(list)
+	alive := slices.DeleteFunc(t.candidates(), func(m Member) bool { return !m.Alive })
+	if len(alive) == 0 || t.copier.sending.Load() {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
+	defer cancel()
+	for _, m := range alive {
+		h := t.inventoryOf(ctx, m, allMonths)
+		list = slices.DeleteFunc(list, func(s source) bool {
+			return slices.ContainsFunc(h.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
+		})
+		if len(list) == 0 {
+			return
+		}
+	}
+	t.sendInBackground(alive[0], list)
+}
+
+// sendEstates gives all estates to another node.
+func (t *Totals) sendEstates(ctx context.Context, to Member) error {
+	list := slices.DeleteFunc(t.estates(), func(s source) bool { return s.Ledger.Source == to.ID })
+	return t.sendLedgers(ctx, to, list)
+}
+
+// closeEstates closes open copies whose processes have ended, so that reading them takes no memory. Should the process live after
+// all, it sends the ledger anew.
+func (t *Totals) closeEstates(list []source) {
+	m := t.meter
+	records := t.holder.list()
+	for _, s := range list {
+		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && (r.Ended != 0 || r.Final) })
+		if !s.Copy || !ended {
+			continue
+		}
+		var l *ledger
+		err := m.file.View(func(tx persist.Tx) (err error) {
+			if id, h, ok := findWhole(tx, s.Ledger); ok && id.round == 0 {
+				l, err = loadLedger(tx, s.Ledger, h)
+			}
+			return err
+		})
+		if err == nil && l != nil {
+			err = m.writePages(l, true)
+		}
+		if err != nil {
+			m.config.Logger.Debug("can't close a copy of a ledger of usage", "node", s.Node, "error", err)
+		}
+	}
+}
+
+// reviewEvery is how often the bills of this month and the last one are looked at.
+const reviewEvery = time.Minute
+
+// review is what was last found. It is used by run only.
+type review struct {
+	at    time.Time
+	found map[string]string // by month and node: what the log said
+}
+
+// reviewBills looks for nodes that are gone and whose counts are incomplete or estimated, and logs what has changed. Of all nodes,
+// the first one does so.
+func (t *Totals) reviewBills() {
+	if time.Since(t.review.at) < reviewEvery {
+		return
+	}
+	t.review.at = time.Now()
+	members := t.members()
+	alive := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return !m.Alive })
+	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}), func(a, b Member) int { return a.ID.Compare(b.ID) })
+	found, log := map[string]string{}, t.meter.config.Logger
+	estimated, lost := map[string]bool{}, map[string]bool{}
+	if first.ID == t.meter.config.Self {
+		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
+		defer cancel()
+		this := MonthOf(t.meter.config.Now())
+		for _, month := range []Month{this - 1, this} {
+			b := t.gather(ctx, month, members)
+			for _, e := range b.estimated {
+				estimated[e.Node] = true
+				if t.isNews(found, month, e.Node, "estimated") {
+					log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
+						"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
+				}
+			}
+			for _, name := range b.lost {
+				lost[name] = true
+				if t.isNews(found, month, name, "incomplete") {
+					log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
+				}
+			}
+		}
+		for key := range t.review.found {
+			if _, still := found[key]; !still {
+				log.Info("bills are exact again", "of", key)
+			}
+		}
+	}
+	t.review.found = found
+	t.copier.estimated.Store(int64(len(estimated)))
+	t.copier.lost.Store(int64(len(lost)))
+}
+
+// isNews notes what is wrong with a node's bill of a month, and reports whether that was not so before.
+func (t *Totals) isNews(found map[string]string, month Month, node, what string) bool {
+	key := month.String() + " " + node
+	found[key] = what
+	return t.review.found[key] != what
+}

@@ -1,0 +1,348 @@
+package usage
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/persist"
+)
+
+const (
+	// silentAfter is how long a node that is no longer a member must be silent until its process counts as ended: one that was
+	// removed while it was alive goes on counting, and sending.
+	silentAfter = 3 * time.Second
+	// minLoss is the least that a copy without a final statement may lack: small steps of the clock must not make it less.
+	minLoss = time.Second
+	// maxRecords bounds the records. A node has one for each process of another node that sent copies, until a later one covers it.
+	maxRecords = 4096
+	// maxVersions bounds the ledgers of a statement.
+	maxVersions = 1 << 16
+)
+
+// processRecord is the last statement of a process, as a holder of its ledgers keeps it.
+type processRecord struct {
+	statement
+	Ended int64 `json:"ended,omitempty"` // when it had ended for certain, by the holder's clock; 0 if it may live
+
+	whole bool      // everything in the statement was here when it arrived
+	heard time.Time // when the node was last heard of, or the record was loaded
+}
+
+// maxLoss returns how much time of counting the copy may lack, and in which months.
+func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Month) {
+	ended := r.Ended
+	if ended == 0 {
+		ended = now
+	}
+	// A reservation is settled within an hour, in the month in which it was made.
+	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
+}
+
+// holder keeps what this node knows about copies that it holds.
+type holder struct {
+	mu      sync.Mutex // guards the fields below; acquired before the file
+	loaded  bool       // records has what the file had
+	records []*processRecord
+}
+
+// recordsKey is the key of the records, as JSON, in notesBucket.
+var recordsKey = []byte("records")
+
+// loadRecords reads the records of earlier processes, once. The caller holds holder.mu.
+func (t *Totals) loadRecords() error {
+	h := &t.holder
+	if h.loaded {
+		return nil
+	}
+	var found []*processRecord
+	if err := t.meter.file.View(func(tx persist.Tx) error {
+		b, err := tx.Get(notesBucket, recordsKey)
+		if err == nil && b != nil {
+			err = json.Unmarshal(b, &found)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, r := range found {
+		r.whole, r.heard = true, time.Now()
+	}
+	h.records = append(found, h.records...)
+	h.loaded = true
+	return nil
+}
+
+func putRecords(tx persist.Tx, records []*processRecord) error {
+	b, err := json.Marshal(records)
+	if err != nil {
+		return err
+	}
+	return tx.Put(notesBucket, recordsKey, b)
+}
+
+// takeCopy stores changes of another node's open ledger, or its statement.
+func (t *Totals) takeCopy(body []byte) ([]byte, error) {
+	d := wire.NewDecoder(body)
+	var h copyHeader
+	if err := json.Unmarshal(d.View(len(body)), &h); err != nil {
+		return nil, errRow
+	}
+	reply := copyReply{Now: t.meter.config.Now()}
+	var err error
+	switch {
+	case h.Statement != nil:
+		reply.Missing, err = t.takeStatement(&h)
+	case !h.Ledger.Source.IsZero():
+		err = t.takeBlocks(h.Ledger, d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(reply)
+}
+
+// takeBlocks stores blocks of an open ledger. Only the statement that follows makes them count.
+func (t *Totals) takeBlocks(ledger ledgerID, d *wire.Decoder) error {
+	m := t.meter
+	if err := m.checkCopy(ledger); err != nil {
+		return err
+	}
+	var blocks []block
+	for d.More() {
+		b := block{shard: int(d.Byte())}
+		b.number = int(d.UpTo(int64(m.config.Rows+maxOthers) / blockRows))
+		b.names, b.counts = d.View(d.Len()), d.View(d.Len())
+		if len(b.names) == 0 {
+			b.names = nil
+		}
+		if d.Failed() || !b.eachRow(func(_, _ uint64, _ *Row) {}) {
+			return errRow
+		}
+		blocks = append(blocks, b)
+	}
+
+	id := bucketID{ledgerID: ledger}
+	return m.file.Update(func(tx persist.Tx) error {
+		h, _ := readHead(tx, id)
+		h.Copy = true
+		for _, b := range blocks {
+			if b.names == nil {
+				continue
+			}
+			before, _ := tx.Get(id.name(), blockKey(namesPart, b.shard, b.number)) // nil if damaged
+			h.Bytes += len(b.names) - len(before)
+		}
+		if h.Bytes > m.maxNameBytes() {
+			return errors.New("the copy has more subjects than this node keeps in a month")
+		}
+		if err := putBlocks(tx, id, blocks); err != nil {
+			return err
+		}
+		return putHead(tx, id, h)
+	})
+}
+
+// takeStatement notes what another node says that it has, and returns what is missing here. It writes only if something else than
+// the time has changed: an idle node causes no writes.
+func (t *Totals) takeStatement(header *copyHeader) (missing []version, err error) {
+	h, m, s := &t.holder, t.meter, header.Statement
+	if s.Source == m.config.Self || s.Source.IsZero() || len(s.Ledgers) > maxVersions {
+		return nil, errors.New("invalid statement")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := t.loadRecords(); err != nil {
+		return nil, err
+	}
+
+	steps := slices.DeleteFunc(slices.Clone(header.Sent), func(one step) bool {
+		return m.checkCopy(one.Ledger) != nil || one.From == one.To
+	})
+	if len(steps) > 0 {
+		if err := m.file.Update(func(tx persist.Tx) error { return putSteps(tx, steps) }); err != nil {
+			return nil, err
+		}
+	}
+	if missing, err = s.missing(m); err != nil {
+		return nil, err
+	}
+	records, changed := h.with(s, len(missing) == 0, m.config.Now())
+	if changed {
+		if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, records) }); err != nil {
+			return nil, err
+		}
+	}
+	h.records = records
+	return missing, nil
+}
+
+func putSteps(tx persist.Tx, steps []step) error {
+	for i := range steps {
+		if err := steps[i].put(tx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put notes that this node has everything of an open ledger up to a round, if it had everything before. Older copies go.
+func (one *step) put(tx persist.Tx) error {
+	id := bucketID{ledgerID: one.Ledger}
+	h, ok := readHead(tx, id)
+	if !ok || one.From != 0 && h.Round != one.From {
+		return nil // this node has lost it: it is missing
+	}
+	h.Node, h.Damaged, h.Round = one.Node, one.Damaged, one.To
+	if err := putHead(tx, id, h); err != nil {
+		return err
+	}
+	list, err := listBuckets(tx)
+	for _, other := range list {
+		if other.ledgerID == one.Ledger && other.round > 0 && other.round <= one.To && err == nil {
+			err = tx.Drop(other.name())
+		}
+	}
+	return err
+}
+
+// missing returns the ledgers of a statement that this node does not have.
+func (s *statement) missing(m *Meter) (list []version, err error) {
+	have := map[ledgerID]uint64{}
+	sources, err := m.sources(allMonths)
+	for _, one := range sources {
+		have[one.Ledger] = one.Round
+	}
+	for _, v := range s.Ledgers {
+		if have[ledgerID{v.Month, s.Source, v.Number}] < v.Round {
+			list = append(list, v)
+		}
+	}
+	return list, err
+}
+
+// with returns the records with a statement in place of the process's last one, and whether more than the time has changed. A
+// statement that not all is here for, whole, does not replace one for which it was. Records of earlier processes of the node go once
+// it has their ledgers itself. The caller holds mu.
+func (h *holder) with(s *statement, whole bool, now int64) (records []*processRecord, changed bool) {
+	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
+	known := false
+	for _, r := range h.records {
+		switch {
+		case r.Source != s.Source:
+		case r.Boot != s.Boot:
+			if s.supersedes(r) {
+				changed = changed || len(r.Ledgers) > 0
+				continue
+			}
+			if r.Ended == 0 {
+				r = r.endedAt(now)
+				changed = true
+			}
+		default:
+			known = true
+			if r.Final || r.Number > s.Number {
+				break
+			}
+			if r.whole && !whole {
+				alive := *r
+				alive.Ended, alive.heard = 0, time.Now()
+				next = &alive
+			}
+			changed = changed || r.Ended != next.Ended || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
+			r = next
+		}
+		records = append(records, r)
+	}
+	if !known {
+		records = append(records, next)
+		changed = changed || len(s.Ledgers) > 0
+	}
+	return records[max(0, len(records)-maxRecords):], changed
+}
+
+func (r *processRecord) endedAt(now int64) *processRecord {
+	ended := *r
+	ended.Ended = now
+	return &ended
+}
+
+// watch notes which processes have ended whose copies are here.
+func (t *Totals) watch() {
+	h, m := &t.holder, t.meter
+	members := t.members()
+	now := m.config.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.loadRecords() != nil {
+		return
+	}
+
+	changed := false
+	for i, r := range h.records {
+		gone := !isMember(members, r.Source) && time.Since(r.heard) >= silentAfter
+		if r.Ended == 0 && !r.Final && (gone || t.peers.Ended(r.Source)) {
+			h.records[i] = r.endedAt(now)
+			changed = changed || len(r.Ledgers) > 0
+		}
+	}
+	if !changed {
+		return
+	}
+	if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }); err != nil {
+		m.config.Logger.Debug("can't write when a node has ended", "error", err) // later, it counts as ended later
+	}
+}
+
+// list returns the records, for an inventory.
+func (h *holder) list() (list []processRecord) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.records {
+		list = append(list, *r)
+	}
+	return list
+}
+
+// mergeRecords adds what other nodes know about processes that have ended. A process that has been heard of here since then has
+// not.
+func (t *Totals) mergeRecords(theirs []*processRecord) {
+	h := &t.holder
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(theirs) == 0 || t.loadRecords() != nil {
+		return
+	}
+
+	changed := false
+	oldest := (MonthOf(t.meter.config.Now()) - Month(t.meter.config.Months)).Begin()
+	for _, r := range theirs {
+		if r == nil || r.Source.IsZero() || r.Source == t.meter.config.Self || len(r.Ledgers) > maxVersions || max(r.Ended, r.AsOf) < oldest {
+			continue
+		}
+		known := slices.ContainsFunc(h.records, func(ours *processRecord) bool {
+			return ours.Source == r.Source && (ours.Boot == r.Boot && (ours.Number >= r.Number || ours.Final) || ours.Boot != r.Boot && ours.supersedes(r))
+		})
+		if known {
+			continue
+		}
+		r.whole, r.heard = true, time.Now()
+		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
+			return ours.Source == r.Source && (ours.Boot == r.Boot || r.supersedes(ours))
+		})
+		h.records = append(h.records, r)
+		changed = true
+	}
+	if changed && !t.meter.file.Missing() {
+		_ = t.meter.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }) // others have them, too
+	}
+}
+
+// supersedes reports whether a statement is of a later process of the same node that had all ledgers of an earlier one.
+func (s *statement) supersedes(earlier *processRecord) bool {
+	return s.Source == earlier.Source && s.Started > earlier.Started &&
+		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !s.has(v) })
+}

@@ -1,0 +1,258 @@
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// notesEvery is how often notes are exchanged with one other node, in units of copyInterval.
+	notesEvery = 10
+	// Bounds of notes from other nodes. The oldest nodes go first.
+	maxSeen     = 8192
+	maxSeenName = 512
+)
+
+// notebook is what this node remembers for bills beside ledgers. Nodes exchange notes, so what one knows survives it.
+type notebook struct {
+	mu      sync.Mutex // guards the fields below
+	loaded  bool       // what the file had is here
+	unsaved bool       // the file lacks something worth a write
+	noted   Month      // the month in which nodes were last noted
+	nodes   map[ring.NodeID]seenNode
+	exports map[Month]exported
+}
+
+// seenNode is when a node was a member, as far as others know. So a node that is gone without a copy is missed.
+type seenNode struct {
+	Name  string `json:"name"`
+	First int64  `json:"first"` // Unix nanoseconds
+	Last  int64  `json:"last"`
+}
+
+// exported says that a month was exported as CSV.
+type exported struct {
+	At     int64  `json:"at"`     // Unix nanoseconds; 0 if it never was
+	Digest uint64 `json:"digest"` // of what was exported
+	// Revised is the digest of what was last found instead, and RevisedAt when.
+	Revised   uint64 `json:"revised,omitempty"`
+	RevisedAt int64  `json:"revised_at,omitempty"`
+}
+
+// notes are a notebook's contents as sent and stored, and what this node knows about processes that have ended.
+type notes struct {
+	Nodes   map[ring.NodeID]seenNode `json:"nodes"`
+	Exports map[Month]exported       `json:"exports"`
+	Records []*processRecord         `json:"records,omitempty"` // only sent
+}
+
+var notesKey = []byte("notes")
+
+// merge adds what other notes say. It reports whether that is worth a write.
+func (n *notebook) merge(other *notes) (news bool) {
+	for id, theirs := range other.Nodes {
+		if len(theirs.Name) > maxSeenName || id.IsZero() || theirs.First > theirs.Last {
+			continue
+		}
+		ours, known := n.nodes[id]
+		if !known {
+			n.nodes[id] = theirs
+			news = true
+			continue
+		}
+		ours.First = min(ours.First, theirs.First)
+		ours.Last = max(ours.Last, theirs.Last)
+		n.nodes[id] = ours
+	}
+	for len(n.nodes) > maxSeen {
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(n.nodes)), func(a, b ring.NodeID) int {
+			return int(min(max(n.nodes[a].Last-n.nodes[b].Last, -1), 1))
+		})
+		delete(n.nodes, oldest)
+	}
+
+	for month, theirs := range other.Exports {
+		ours := n.exports[month]
+		later := theirs.At > ours.At || theirs.At == ours.At && theirs.RevisedAt > ours.RevisedAt
+		if later && month >= firstYear*12 && month <= lastYear*12+11 {
+			n.exports[month] = theirs
+			news = true
+		}
+	}
+	return news
+}
+
+// load adds what earlier processes had written, once. The caller holds mu.
+func (n *notebook) load(m *Meter) {
+	if n.loaded {
+		return
+	}
+	var stored notes
+	err := m.file.View(func(tx persist.Tx) error {
+		b, err := tx.Get(notesBucket, notesKey)
+		if err == nil && b != nil {
+			_ = json.Unmarshal(b, &stored) // a note that can't be read is not worth more than none
+		}
+		return err
+	})
+	if err == nil {
+		n.merge(&stored)
+		n.loaded = true
+	}
+}
+
+// save writes the notes if that is worth it. A node that has counted nothing, for itself or for others, has no file, and gets none.
+// The caller holds mu.
+func (n *notebook) save(m *Meter) {
+	if !n.unsaved || !n.loaded || m.file.Missing() {
+		return
+	}
+	b, err := json.Marshal(notes{Nodes: n.nodes, Exports: n.exports})
+	if err == nil {
+		err = m.file.Update(func(tx persist.Tx) error { return tx.Put(notesBucket, notesKey, b) })
+	}
+	if err == nil {
+		n.unsaved = false
+	}
+}
+
+// noteMembers notes which nodes are members now.
+func (t *Totals) noteMembers() {
+	n, m := &t.notes, t.meter
+	now := m.config.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.load(m)
+	members := t.members()
+	for _, one := range members {
+		seen, known := n.nodes[one.ID]
+		if !known && !one.InRing {
+			continue
+		}
+		if !known {
+			seen.First = now
+			n.unsaved = true
+		}
+		seen.Name = one.Name
+		seen.Last = max(seen.Last, now)
+		n.nodes[one.ID] = seen
+	}
+
+	// When a node was last seen is worth a write at the turn of a month only: a bill asks for no more.
+	if month := MonthOf(now); month != n.noted {
+		n.noted = month
+		n.unsaved = true
+	}
+	oldest := (MonthOf(now) - Month(m.config.Months)).Begin()
+	maps.DeleteFunc(n.nodes, func(_ ring.NodeID, s seenNode) bool { return s.Last < oldest })
+	maps.DeleteFunc(n.exports, func(month Month, _ exported) bool { return (month + 1).Begin() < oldest })
+	n.save(m)
+}
+
+// currentNotes returns the notes to send, with the records of processes that have ended.
+func (t *Totals) currentNotes() *notes {
+	n := &t.notes
+	n.mu.Lock()
+	list := &notes{Nodes: maps.Clone(n.nodes), Exports: maps.Clone(n.exports)}
+	n.mu.Unlock()
+	for _, r := range t.holder.list() {
+		if r.Ended != 0 || r.Final {
+			list.Records = append(list.Records, &r)
+		}
+	}
+	return list
+}
+
+// mergeNotes adds what another node knows.
+func (t *Totals) mergeNotes(other *notes) {
+	n := &t.notes
+	n.mu.Lock()
+	if n.merge(other) {
+		n.unsaved = true
+	}
+	n.save(t.meter)
+	n.mu.Unlock()
+	t.mergeRecords(other.Records)
+}
+
+// takeNotes adds another node's notes, and answers with this node's.
+func (t *Totals) takeNotes(body []byte) ([]byte, error) {
+	var theirs notes
+	if err := json.Unmarshal(body, &theirs); err != nil {
+		return nil, errRow
+	}
+	reply, err := json.Marshal(t.currentNotes())
+	t.mergeNotes(&theirs)
+	return reply, err
+}
+
+// exchangeNotes exchanges notes with another node.
+func (t *Totals) exchangeNotes(ctx context.Context, with Member) error {
+	body, err := json.Marshal(t.currentNotes())
+	if err != nil {
+		return err
+	}
+	reply, err := t.ask(ctx, with, MethodNotes, body)
+	if err != nil {
+		return err
+	}
+	var theirs notes
+	if err := json.Unmarshal(reply, &theirs); err != nil {
+		return err
+	}
+	t.mergeNotes(&theirs)
+	return nil
+}
+
+// shareNotes notes who is a member, and exchanges notes with one other node, each in turn.
+func (t *Totals) shareNotes(turn int) {
+	t.noteMembers()
+	alive := slices.DeleteFunc(t.candidates(), func(m Member) bool { return !m.Alive })
+	if len(alive) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, copyTimeout)
+	defer cancel()
+	with := alive[turn%len(alive)]
+	if err := t.exchangeNotes(ctx, with); err != nil {
+		t.meter.config.Logger.Debug("can't exchange notes about usage", "node", with.Name, "error", err)
+	}
+}
+
+// noteExport notes that a month was exported.
+func (t *Totals) noteExport(month Month, digest uint64) {
+	n := &t.notes
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.exports[month] = exported{At: t.meter.config.Now(), Digest: digest}
+	n.unsaved = true
+	n.save(t.meter)
+}
+
+// revisedAt returns when the month was first found to differ from its last export; zero if it does not, or was never exported.
+// complete means that the digest is of all that there is.
+func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool) time.Time {
+	switch {
+	case e.At == 0 || complete && e.Digest == digest:
+		return time.Time{}
+	case complete && e.Revised != digest:
+		n := &t.notes
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		e.Revised, e.RevisedAt = digest, t.meter.config.Now()
+		n.merge(&notes{Exports: map[Month]exported{month: e}})
+		n.unsaved = true
+		n.save(t.meter)
+	}
+	if e.RevisedAt == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, e.RevisedAt).UTC()
+}
