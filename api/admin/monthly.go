@@ -36,7 +36,7 @@ const (
 	incompleteHeader = "Rlnode-Incomplete"
 	// estimatedHeader lists the nodes whose counts come from a copy that may lack the last of them.
 	estimatedHeader = "Rlnode-Estimated"
-	typeCSV          = "text/csv; charset=utf-8"
+	typeCSV         = "text/csv; charset=utf-8"
 )
 
 // monthlyQuery is a parsed request for monthly usage.
