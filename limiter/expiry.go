@@ -95,7 +95,7 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 	return list
 }
 
-// arrangeExpiry has the home of a reservation that was just made carry out its end. If that finds no room, the reservation is settled
+// arrangeExpiry has the home of a reservation that was just made keep it, and carry out its end. If that finds no room, the reservation is settled
 // with nothing used, and the error is ErrTooManyReservations. If the home can't be reached, the reservation stays charged unless
 // somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {

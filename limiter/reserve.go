@@ -151,6 +151,12 @@ func (rs *reservations) addUnlimited(r *reservation, q *Query, a *Answer, nameBy
 	}
 }
 
+// needsPlaceToBeLate reports whether only r's bill can be settled, and nobody has made a place for that. Without one, r could not be
+// settled late.
+func (r *reservation) needsPlaceToBeLate() bool {
+	return !slices.ContainsFunc(r.subjects, func(s reservedSubject) bool { return len(s.ops) > 0 })
+}
+
 // addUncounted adds to s, a subject of r, a cost in a unit that no counter counts.
 func (r *reservation) addUncounted(s *reservedSubject, rule *rules.Rule, unit string, cost int64) {
 	index := r.unitIndex(unit)

@@ -317,7 +317,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	if ttl == 0 {
 		return id, nil
 	}
-	if q.OnExpiry != nil && len(r.units) > 0 {
+	if len(r.units) > 0 && (q.OnExpiry != nil || r.needsPlaceToBeLate()) {
 		if err := rs.arrangeExpiry(id); err != nil {
 			return "", err
 		}

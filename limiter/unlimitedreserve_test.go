@@ -41,6 +41,7 @@ func TestUnlimitedIsBilledAsSettled(t *testing.T) {
 		"refund":         {refundAll, false, nil, false, 0, nil},
 		"costs":          {charge10, false, nil, false, 10, nil},
 		"refund in time": {refundAll, true, costs{{"tokens", 20}}, false, 20, costs{{"tokens", 20}}},
+		"charge, late":   {nil, true, costs{{"tokens", 20}}, true, 20, costs{{"tokens", 20}}},
 		"refund, late":   {refundAll, true, costs{{"tokens", 20}}, true, 20, costs{{"tokens", 20}}},
 		"costs, late":    {charge10, true, nil, true, 0, costs{{"requests", 0}, {"tokens", 0}}},
 	} {

@@ -65,6 +65,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 		return nil, err
 	}
 	next.days = next.days || e.days
+	next.loose = e.loose.errs
 	return &next, nil
 }
 

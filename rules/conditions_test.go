@@ -214,6 +214,39 @@ func TestUndeclaredAttributesAreCounted(t *testing.T) {
 	}
 }
 
+// TestValuesOfOtherKinds: what no check can send as a value is an error where callers write single entries, and a warning in a document,
+// where it counts as its text.
+func TestValuesOfOtherKinds(t *testing.T) {
+	for value, want := range map[string]string{
+		"7": "", "-7": "", `"true"`: "", `"7.0"`: "", "x": "", "12345678901234567890123": "",
+		"7.0":  `7.0 is neither text nor an integer in plain digits; for the text, write "7.0"`,
+		"true": `write "true"`, "1e3": `write "1e3"`, "-0": `write "-0"`, "007": `write "007"`, "0x1f": `write "0x1f"`, ".inf": `write ".inf"`,
+		"[x, true]": `write "true"`,
+	} {
+		src := fmt.Sprintf("rules:\n  - {name: a, key: [id], match: {user: %s}, limits: [{limit: 1, per: 1m}]}\nlists: {deny: [{user: %[1]s}]}\n", value)
+		doc := mustParse(t, src)
+		var got []string
+		for _, w := range doc.Warnings() {
+			got = append(got, w.Error())
+		}
+		if len(got) != 0 && want == "" || want != "" && (len(got) != 2 || !strings.Contains(got[0], "2:") || !strings.Contains(got[0], want)) {
+			t.Errorf("%s: got warnings %q, want two of %q", value, got, want)
+		}
+
+		_, err := doc.ReadListed(entries.Deny, fmt.Appendf(nil, "{user: %s}", value))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: a deny entry got %v, want %q", value, err, want)
+		}
+		_, err = ReadBlock(fmt.Appendf(nil, "{rule: a, key: %s, for: 1h}", value))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: a block got %v, want %q", value, err, want)
+		}
+	}
+	if doc := mustParse(t, "subjects: {tenant: {true: {tier: x}, 7: {tier: x}}}\ntiers: {x: {limits: unlimited}}\n"); len(doc.Warnings()) != 1 {
+		t.Errorf("subjects: got %v, want one warning", doc.Warnings())
+	}
+}
+
 func TestWarnings_names(t *testing.T) {
 	rule := func(key string) string {
 		return fmt.Sprintf("rules:\n  - name: a\n    key: [%s]\n    limits: [{limit: 1, per: 1m}]\n", key)

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // decoder turns nodes into the parts of a Document. It continues after a mistake, so that all are reported at once, and
@@ -19,6 +20,7 @@ type decoder struct {
 	shapes   *shapes                   // not nil: note what values would be accepted; see Schema
 	path     []byte                    // of the current node
 	days     bool                      // some duration was written in days
+	loose    collector                 // values that are written as neither text nor plain integers
 	declared map[string]*AttributeSpec // the attributes that the document declares; nil if it declares none
 	zones    map[string]bool           // time zones looked up so far, at most maxZones, and whether each exists
 
@@ -173,14 +175,35 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value reads an attribute's value.
+// value reads an attribute's value. What a check could not send as a value, such as true or 7.0, counts as its text, and
+// is noted: see typed.
 func (d *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := d.text(n)
 	if ok && len(s) > MaxValueBytes {
 		d.fail(n, "a value can't be longer than %d bytes", MaxValueBytes)
 		return "", false
 	}
+
+	if ok && d.shapes == nil && n.Kind != yaml.String && !isPlainInteger(n) {
+		d.loose.add(n.Pos, string(d.path), "%s is neither text nor an integer in plain digits; for the text, write %q", shorten(s), shorten(s))
+	}
 	return s, ok
+}
+
+// typed returns an error if a value was written as something that no check could send. In a document that is only a warning, which
+// the document may be older than.
+func (d *decoder) typed() error {
+	if len(d.loose.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", entries.ErrInvalid, d.loose.errs[0])
+}
+
+// isPlainInteger reports whether n is an integer in plain decimal digits. -0 is none.
+func isPlainInteger(n *yaml.Node) bool {
+	digits := strings.TrimPrefix(n.Text, "-")
+	isPadded := len(digits) > 1 && digits[0] == '0'
+	return n.Kind == yaml.Int && strings.Trim(digits, "0123456789") == "" && !isPadded && n.Text != "-0"
 }
 
 // integer reads plain decimal digits.
@@ -193,8 +216,7 @@ func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
 		d.fail(n, "expected an integer, not %s", n.Kind)
 		return 0
 	}
-	digits := strings.TrimPrefix(n.Text, "-")
-	if strings.TrimLeft(digits, "0123456789") != "" || len(digits) > 1 && digits[0] == '0' {
+	if !isPlainInteger(n) {
 		d.fail(n, "expected an integer in plain decimal digits")
 		return 0
 	}

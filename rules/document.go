@@ -55,6 +55,7 @@ type Document struct {
 	days      bool                      // some duration was written in days
 	size      int                       // upper bound of the length of the document's renderings, in bytes
 	positions positions
+	loose     []Error // values that are written as neither text nor plain integers
 }
 
 // positions records the positions of keys in the text.

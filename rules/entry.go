@@ -43,6 +43,9 @@ func (d *Document) ReadListed(kind entries.Kind, body []byte) (EntryForm, error)
 	if err := e.decoder.err(); err != nil {
 		return EntryForm{}, err
 	}
+	if err := e.typed(); err != nil {
+		return EntryForm{}, err
+	}
 	return f, f.Entry.Check()
 }
 
@@ -109,7 +112,10 @@ func ReadBlock(body []byte) (EntryForm, error) {
 	}
 	d := &decoder{}
 	f.readKey(d, n)
-	return f, d.err()
+	if err := d.err(); err != nil {
+		return EntryForm{}, err
+	}
+	return f, d.typed()
 }
 
 // readKey reads the rule and the key of a block.

@@ -32,6 +32,7 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 	doc.size, doc.days = doc.measure(), d.days
+	doc.loose = d.loose.errs
 	return doc, nil
 }
 

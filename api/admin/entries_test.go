@@ -85,6 +85,9 @@ func TestEntriesBesideTheDocument(t *testing.T) {
 		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
 		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
 		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},
+		{"POST", deny, `{"ip":true}`, 400, "lists.deny.ip: true is neither text nor an integer"},
+		{"POST", deny, `{"user":["a",1.5]}`, 400, "lists.deny.user[1]: 1.5 is neither text"},
+		{"DELETE", deny, `{"user":1e3}`, 400, `"code":"bad-value"`},
 		{"DELETE", deny, `{"ip":{"a":"b"}}`, 422, `"path":"lists.deny.ip"`},
 		{"POST", deny, `{"ip":"1.1.1.1","for":"never"}`, 400, "for must be a duration"},
 		{"POST", deny, `{"ip":"1.1.1.1","until":"2020-01-01T00:00:00Z"}`, 400, "until is in the past"},
@@ -198,6 +201,7 @@ func TestBlocks(t *testing.T) {
 		{"POST", "/v1/blocks", `{"rule":"login","key":"","for":"1h"}`, 400, `"code":"missing-key"`},
 		{"POST", "/v1/blocks", `{"rule":"login","key":[""],"for":"1h"}`, 400, `"code":"missing-key"`},
 		{"POST", "/v1/blocks", `{"rule":"login","key":"x","extra":1}`, 422, "extra"},
+		{"POST", "/v1/blocks", `{"rule":"login","key":false,"for":"1h"}`, 400, "key: false is neither text"},
 	} {
 		c.check(t, n, "")
 	}
