@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -50,6 +51,9 @@ func TestGolden(t *testing.T) {
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Leased: 5, Lent: 2, Borrowed: 3, Remaining: 4}}}),
 		message("unspent-question", &unspentQuestion{subject: 1, incarnation: 2}),
 		message("unspent", &unspentReport{localcache.Unspent{LastGrant: 9, Held: []localcache.HeldGrant{{ID: 8, Left: []int64{300, 0}}}}}),
+		message("places", &passedPlaces{
+			places: []*QueuePlace{{taken: []refund{{debit: taken}}}}, next: []ring.NodeID{{1}, {2, 3}},
+		}),
 		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),
 		message("change-charge", &change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}),

@@ -30,10 +30,11 @@ type Limiter struct {
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
 	steps         steps
-	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
-	undeclared    atomic.Int64 // attributes of checks that the document does not declare
-	meter         Meter        // counts admitted cost for billing; may be nil
-	refusals      *refusalLog  // nil if nobody follows them
+	unknownRules  atomic.Int64                                      // checks and other calls that named a rule that does not exist
+	undeclared    atomic.Int64                                      // attributes of checks that the document does not declare
+	meter         Meter                                             // counts admitted cost for billing; may be nil
+	refusals      *refusalLog                                       // nil if nobody follows them
+	takePlaces    atomic.Pointer[func([]*QueuePlace) []*QueuePlace] // see UsePlaces
 
 	reservations reservations
 	requests     requests

@@ -25,6 +25,7 @@ const (
 	_                                      // not used
 	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
 	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply
+	MethodPass                             // places in queues that callers have left, for those behind them, with an empty reply
 	endOfMethods
 )
 

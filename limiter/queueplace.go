@@ -13,6 +13,8 @@ import (
 // QueuePlace is what a delayed check has taken in advance. If nobody waits for the check any more, another check that takes the same
 // may have its place, or GiveBack gives it back.
 type QueuePlace struct {
+	GoesOn time.Time // when its caller would have gone on; set before PassOn
+
 	limiter *Limiter
 	taken   []refund
 	kind    string
@@ -44,6 +46,13 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 		p.taken = a.scratch.cluster.refunds()
 	}
 
+	if p.kind = p.kindOfTaken(); p.kind != "" {
+		a.queuePlace = p
+	}
+}
+
+// kindOfTaken returns the kind of what p has taken; empty if that is nothing.
+func (p *QueuePlace) kindOfTaken() string {
 	var kind []byte
 	for i := range p.taken {
 		for j := range p.taken[i].ops {
@@ -53,9 +62,7 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 			kind = op.Limit.Append(kind, 0)
 		}
 	}
-	if p.kind = string(kind); p.kind != "" {
-		a.queuePlace = p
-	}
+	return string(kind)
 }
 
 // hasBlockingRule reports whether a rule of the check has a block, whose counters were in between those of the limits.

@@ -74,15 +74,21 @@ type refundList struct{ list []refund }
 
 // Code implements wire.Message.
 func (r *refundList) Code(c *wire.Coder) {
-	wire.List(c, &r.list, maxRefunds, 5*8+3+1+1+8+1, func(item *refund) {
-		item.code(c)
-		wire.Number(c, &item.hops, maxHops)
-		wire.Number(c, &item.grant, math.MaxInt64)
-		wire.Fixed(c, &item.made)
-		c.Bool(&item.late)
-		wire.Fixed(c, &item.place)
-		c.Require(len(item.ops) > 0)
-	})
+	wire.List(c, &r.list, maxRefunds, minRefundBytes, func(item *refund) { item.codeWhole(c) })
+}
+
+// minRefundBytes is the minimum size of an encoded refund.
+const minRefundBytes = 5*8 + 3 + 1 + 1 + 8 + 1
+
+// codeWhole writes or reads all of r that goes to another node.
+func (r *refund) codeWhole(c *wire.Coder) {
+	r.code(c)
+	wire.Number(c, &r.hops, maxHops)
+	wire.Number(c, &r.grant, math.MaxInt64)
+	wire.Fixed(c, &r.made)
+	c.Bool(&r.late)
+	wire.Fixed(c, &r.place)
+	c.Require(len(r.ops) > 0)
 }
 
 // sendRefunds gives the refunds in list back, on this node or at their owners. Those that must wait for that are tried again for

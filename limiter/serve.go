@@ -117,6 +117,14 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			return
 		}
 		to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(q.subject, from, q.incarnation)}))
+	case MethodPass:
+		var p passedPlaces
+		if err := wire.Decode(body, &p, "places in queues"); err != nil {
+			to.Fail(CodeMessage, err.Error())
+			return
+		}
+		to.Reply(nil)
+		l.servePassed(&p)
 	case MethodBorrow:
 		var r borrowRequest
 		if err := wire.Decode(body, &r, "need of a loan"); err != nil {

@@ -41,9 +41,11 @@ type inquiry struct {
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	o, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && o.Allowed {
+		goesOn := time.Now().Add(o.Delay)
 		err = sleep(ctx, o.Delay)
 		if err != nil && o.place != nil {
-			o.place.GiveBack() // nobody waits any more
+			o.place.GoesOn = goesOn
+			limiter.PassOn([]*limiter.QueuePlace{o.place})
 		}
 	}
 	return o.Decision, err

@@ -3,10 +3,13 @@ package httpd
 import (
 	"slices"
 	"time"
+
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // A caller that hangs up while its answer is held back leaves its place in the queue to those that wait behind it. Each of them
-// takes the place of the one ahead, so nobody goes on later than announced, and the last place is given back to the limiter.
+// takes the place of the one ahead, so nobody goes on later than announced. The last place goes to those that wait at other nodes,
+// or back to the limiter.
 
 const (
 	// resetTimeout bounds how long a connection that has been answered early is watched for a sign that its caller is gone.
@@ -21,17 +24,22 @@ type place struct {
 	kind   string    // places of one kind are alike but for the time; empty: nobody else can have it
 	// giveBack gives the place back to the limiter; nil: there is no place.
 	giveBack func()
+	queue    *limiter.QueuePlace // which callers at other nodes can have, too; nil: they can't
 }
 
 // notePlace notes what x, a check or a reservation whose answer may be held back, has taken in advance.
 func (h *handlers) notePlace(x *exchange) {
 	x.place = place{goesOn: x.due.Add(x.delayAfterDue)}
 	if p := x.answer.QueuePlace(); p != nil {
-		x.place.kind, x.place.giveBack = p.Kind(), p.GiveBack
+		x.place = placeInQueue(p, x.place.goesOn)
 	}
 	if id := x.check.Reservation; x.check.Reserving && id != "" {
 		x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id any more
 	}
+}
+
+func placeInQueue(p *limiter.QueuePlace, goesOn time.Time) place {
+	return place{goesOn: goesOn, kind: p.Kind(), giveBack: p.GiveBack, queue: p}
 }
 
 // setPlace gives w a place, and thereby the time of its answer. A waiter is held no longer than before.
@@ -59,14 +67,46 @@ func (ws *heldAnswers) leave(w *waiter) {
 	}
 }
 
-// moveUp lets those that wait have the places that were left, and gives back the last ones.
+// moveUp lets those that wait have the places that were left, and passes on the last ones.
 func (ws *heldAnswers) moveUp() {
 	ws.mu.Lock()
+	rest := ws.fill(ws.left)
+	ws.left = nil
+	ws.mu.Unlock()
+
+	var queued []*limiter.QueuePlace
+	for _, p := range rest {
+		if p.queue == nil {
+			p.giveBack()
+			continue
+		}
+		p.queue.GoesOn = p.goesOn
+		queued = append(queued, p.queue)
+	}
+	limiter.PassOn(queued)
+}
+
+// takePlaces lets those that wait have places that callers at other nodes have left, and returns the rest.
+func (ws *heldAnswers) takePlaces(list []*limiter.QueuePlace) (rest []*limiter.QueuePlace) {
+	var offered []place
+	for _, p := range list {
+		offered = append(offered, placeInQueue(p, p.GoesOn))
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, p := range ws.fill(offered) {
+		p.queue.GoesOn = p.goesOn
+		rest = append(rest, p.queue)
+	}
+	return rest
+}
+
+// fill lets those that wait have the free places, and returns the last places, which nobody needs. The caller holds ws.mu.
+func (ws *heldAnswers) fill(free []place) (rest []place) {
 	byKind := make(map[string][]place)
-	for _, p := range ws.left {
+	for _, p := range free {
 		byKind[p.kind] = append(byKind[p.kind], p)
 	}
-	ws.left = nil
 	waiting := make(map[string][]*waiter)
 	for w := range ws.held {
 		if kind := w.place.kind; kind != "" && byKind[kind] != nil {
@@ -74,7 +114,6 @@ func (ws *heldAnswers) moveUp() {
 		}
 	}
 
-	var rest []place
 	for kind, places := range byKind {
 		list := waiting[kind]
 		for _, w := range list {
@@ -87,11 +126,7 @@ func (ws *heldAnswers) moveUp() {
 		}
 		rest = append(rest, places[len(list):]...)
 	}
-	ws.mu.Unlock()
-
-	for i := range rest {
-		rest[i].giveBack()
-	}
+	return rest
 }
 
 // give moves w to a place that is no later than its own. The caller holds ws.mu.
