@@ -42,7 +42,7 @@ const holdToken = "rlt_of_the_test_that_holds_connections"
 // shape is what a connection of a stranger has sent before it falls silent.
 type shape struct {
 	name string
-	door string // data, admin or grpc
+	door string // data, admin, grpc or redis
 	send string
 	// reads means that it reads the answer. Others never read.
 	reads bool
@@ -69,6 +69,12 @@ func holdingShapes() []shape {
 		{"a large head answered", "admin", probe + head + "\r\n", true},
 		{"half a body", "admin", fmt.Sprintf(half, "try", "{"), false},
 		{"unread metrics", "admin", strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200), false},
+
+		{"nothing", "redis", "", false},
+		{"a small command", "redis", "PING\r\n", true},
+		{"half a command", "redis", "*2\r\n$4\r\nAUTH\r\n$16000\r\n" + strings.Repeat("x", 15_000), false},
+		{"half an array", "redis", "*10\r\n" + strings.Repeat("$1500\r\n"+strings.Repeat("x", 1500)+"\r\n", 9), false},
+		{"unread replies", "redis", strings.Repeat("PING\r\n", 20_000), false},
 
 		{"only settings", "grpc", string(preface()), false},
 		{"half-sent calls", "grpc", halfCalls("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", 100), false},
@@ -147,8 +153,11 @@ type holding struct {
 func startHolding(t *testing.T, tokens, secured bool, args ...string) *holding {
 	t.Helper()
 	h := &holding{t: t}
-	port := process.FreePort(t)
-	args = append([]string{"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0", "--grpc-port", fmt.Sprint(port), "--max-counters", shippedTable}, args...)
+	grpc, redis := process.FreePort(t), process.FreePort(t)
+	args = append([]string{
+		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0", "--grpc-port", fmt.Sprint(grpc), "--redis-port", fmt.Sprint(redis),
+		"--max-counters", shippedTable,
+	}, args...)
 	if tokens {
 		h.token = holdToken
 		args = append(args, "--tokens-file", file(t, "tokens.yaml", "tokens:\n- {name: t, scopes: [admin], sha256: "+fmt.Sprintf("%x", sha256.Sum256([]byte(holdToken)))+"}\n"))
@@ -161,7 +170,7 @@ func startHolding(t *testing.T, tokens, secured bool, args ...string) *holding {
 	h.node = newRunningNode(t)
 	h.node.launch([]string{"GOMEMLIMIT=" + shippedGo}, args)
 	h.node.awaitReady()
-	h.doors = map[string]string{"grpc": fmt.Sprintf("127.0.0.1:%d", port)}
+	h.doors = map[string]string{"grpc": fmt.Sprintf("127.0.0.1:%d", grpc), "redis": fmt.Sprintf("127.0.0.1:%d", redis)}
 	for door, text := range map[string]string{"data": h.node.data, "admin": h.node.admin} {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -232,7 +241,11 @@ func (h *holding) openOne(s shape, address int) net.Conn {
 		c = secured
 	}
 	_, err = io.WriteString(c, s.send) // stops where nobody reads
-	if err == nil && s.reads {
+	switch {
+	case err != nil || !s.reads:
+	case s.door == "redis":
+		_, err = bufio.NewReaderSize(c, 64).ReadString('\n')
+	default:
 		var resp *http.Response
 		if resp, err = http.ReadResponse(bufio.NewReader(c), nil); err == nil {
 			_, err = io.Copy(io.Discard, resp.Body)
@@ -335,7 +348,7 @@ func TestHostileConnections(t *testing.T) {
 			for _, s := range holdingShapes() {
 				for _, addresses := range []int{1, 4, 64} {
 					name := fmt.Sprintf("%s %s tokens=%v tls=%v addresses=%d", s.door, s.name, tokens, secured, addresses)
-					quick := !secured && addresses == 4 && slices.Contains([]string{"half a body", "half-sent calls"}, s.name)
+					quick := !secured && addresses == 4 && slices.Contains([]string{"half a body", "half-sent calls", "half a command"}, s.name)
 					switch {
 					case *holdOnly != "" && !strings.Contains(name, *holdOnly):
 						continue
