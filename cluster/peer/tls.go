@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/reload"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // Credentials secure connections between nodes with mutual TLS. The methods are called from several goroutines.
@@ -21,7 +20,7 @@ type Credentials interface {
 	Server() *tls.Config
 	Client() *tls.Config
 	// Verify returns an error if the current credentials do not accept a connection to a remote that claims to be node.
-	Verify(s tls.ConnectionState, node ring.NodeID) error
+	Verify(s tls.ConnectionState, node [16]byte) error
 	// Current reports whether a connection made with config would be made in the same way now. See Peers.Renew.
 	Current(s tls.ConnectionState, config *tls.Config) bool
 }
@@ -100,7 +99,7 @@ func (t *TLS) Client() *tls.Config {
 }
 
 // Verify implements Credentials. It accepts every node, because these certificates name none.
-func (t *TLS) Verify(tls.ConnectionState, ring.NodeID) error { return nil }
+func (t *TLS) Verify(tls.ConnectionState, [16]byte) error { return nil }
 
 // Current implements Credentials: existing connections are kept.
 func (t *TLS) Current(tls.ConnectionState, *tls.Config) bool { return true }

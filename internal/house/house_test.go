@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 	"internal/pairs":    {}, // for tests
 	"internal/process":  {}, // for tests
 	"internal/rawconn":  {},
-	"internal/secret":   {"ring"},
+	"internal/secret":   {},
 	"internal/testca":   {},
 	"internal/reload":   {},
 	"internal/tick":     {},

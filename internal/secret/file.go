@@ -17,7 +17,6 @@ import (
 
 	"github.com/rlnode/rlnode/internal/reload"
 	"github.com/rlnode/rlnode/internal/tick"
-	"github.com/rlnode/rlnode/ring"
 )
 
 const maxFile = 4 << 10 // bytes
@@ -32,7 +31,7 @@ var errUnrelated = errors.New("it has none of the secrets in force: change it in
 // File follows a file with the secrets of the cluster. Its methods are safe for concurrent use.
 type File struct {
 	name    string
-	node    ring.NodeID
+	node    [16]byte
 	log     *slog.Logger
 	keyring *memberlist.Keyring
 	inForce atomic.Pointer[derivedKeys]
@@ -73,7 +72,7 @@ func readFile(name string) ([]byte, error) {
 }
 
 // Open reads the file, which must be valid, and issues this node's certificate. Follow picks up changes.
-func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
+func Open(name string, node [16]byte, log *slog.Logger) (*File, error) {
 	f := &File{name: name, node: node, log: log}
 	var err error
 	if f.files, err = reload.Open(f.load, f.report, name); err != nil {
@@ -231,13 +230,13 @@ func (d *derivedKeys) accept(certs []*x509.Certificate) error {
 }
 
 // Verify returns an error unless the remote end of a connection is node.
-func (f *File) Verify(s tls.ConnectionState, node ring.NodeID) error {
+func (f *File) Verify(s tls.ConnectionState, node [16]byte) error {
 	if err := f.inForce.Load().accept(s.PeerCertificates); err != nil {
 		return err
 	}
 	uris := s.PeerCertificates[0].URIs
 	if len(uris) != 1 || uris[0].String() != nodeURI(node).String() {
-		return fmt.Errorf("%w: its certificate is not for node %s", ErrStranger, node)
+		return fmt.Errorf("%w: its certificate is not for node %x", ErrStranger, node)
 	}
 	return nil
 }

@@ -16,8 +16,6 @@ import (
 	"math/big"
 	"net/url"
 	"time"
-
-	"github.com/rlnode/rlnode/ring"
 )
 
 const (
@@ -125,7 +123,7 @@ func (s Secret) authority() (*authority, error) {
 }
 
 // issue makes a certificate for a node, with a fresh key.
-func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
+func (a *authority) issue(node [16]byte) (*tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
@@ -135,7 +133,7 @@ func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: node.String()},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: hex.EncodeToString(node[:])},
 		NotBefore: validFrom, NotAfter: validUntil,
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -157,6 +155,6 @@ func (a *authority) verify(cert *x509.Certificate) error {
 }
 
 // nodeURI identifies a node in its certificate.
-func nodeURI(node ring.NodeID) *url.URL {
-	return &url.URL{Scheme: "rlnode", Host: "node", Path: "/" + node.String()}
+func nodeURI(node [16]byte) *url.URL {
+	return &url.URL{Scheme: "rlnode", Host: "node", Path: "/" + hex.EncodeToString(node[:])}
 }

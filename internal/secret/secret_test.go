@@ -19,12 +19,11 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/ring"
 )
 
 var (
 	first, second, third = Secret{1}, Secret{2}, Secret{3}
-	node                 = ring.NodeID{7}
+	node                 = [16]byte{7}
 )
 
 func write(t *testing.T, name string, secrets ...Secret) {
@@ -38,7 +37,7 @@ func write(t *testing.T, name string, secrets ...Secret) {
 	}
 }
 
-func open(t *testing.T, id ring.NodeID, secrets ...Secret) (*File, string) {
+func open(t *testing.T, id [16]byte, secrets ...Secret) (*File, string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "secret")
 	write(t, name, secrets...)
@@ -223,7 +222,7 @@ func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient tls
 }
 
 func TestHandshakes(t *testing.T) {
-	other := ring.NodeID{8}
+	other := [16]byte{8}
 	for _, test := range []struct {
 		name           string
 		server, client []Secret
@@ -273,7 +272,7 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	issued, err := ours.issue(ring.NodeID{9})
+	issued, err := ours.issue([16]byte{9})
 	if err != nil {
 		t.Fatal(err)
 	}
