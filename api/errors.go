@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )

@@ -3,7 +3,7 @@ package node
 import (
 	"time"
 
-	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter/loads"
 )
 
 // followLoads keeps the limiter up to date with the loads that this node receives and measures.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/authority"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/loads"
 )
 
 // dialTimeout is how long connecting to another node may take.

@@ -21,9 +21,9 @@ import (
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/history"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/usage"
 )
 

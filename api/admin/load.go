@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/codec"
-	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
 )
 

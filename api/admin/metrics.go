@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/limiter/loads"
 )
 
 // metrics answers GET /metrics from a registry of its own.

@@ -25,10 +25,10 @@ import (
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/history"
-	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter/loads"
 )
 
 // readBounded reads a string of minLen to maxLen bytes. For messages, outer names the field that contains field; empty: none.

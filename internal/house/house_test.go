@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"cluster/partitions": {"algorithms", "counters", "counters/notes", "ring", "cluster/agreement", "cluster/peer"},
-	"internal/loads":     {"rules"},
+	"limiter/loads":      {"rules"},
 	"limiter":            {"algorithms", "counters", "counters/notes", "rules", "rules/entries", "ring", "cluster/peer", "cluster/partitions", "localcache"},
 	"cluster/gossip":     {"ring"},
 	"cluster/regions":    {"ring", "cluster/gossip", "cluster/peer"},
@@ -46,18 +46,18 @@ var mayImport = map[string][]string{
 	"replay":             {"algorithms", "counters", "rules", "rules/entries", "limiter"},
 	"api/ui":             {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "internal/loads", "internal/yaml"},
-	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes, and rate headers
-	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
-	"api/framing": {},                                                                      // where requests end, for the HTTP planes
+	"api":         {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr", "limiter/loads", "internal/yaml"},
+	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "limiter/loads"}, // bodies of the HTTP planes, and rate headers
+	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},     // Envoy's messages, for two doors
+	"api/framing": {},                                                                     // where requests end, for the HTTP planes
 	"api/httpd":   {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter", "internal/ipaddr", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
 	"api/resp":    {"api", "api/codec", "algorithms", "counters", "limiter", "rules"}, // the Redis protocol
-	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/history", "internal/loads"},
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "internal/loads", "internal/tracing"}, // for tests
+	"api/admin":   {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries", "limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries", "limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/history", "internal/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
+		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands. Only package node assembles a node; of its parts, commands use only the types that they print, and
 	// what works on the files of a node that is stopped.
