@@ -255,7 +255,7 @@ func (c trusting) Client() *tls.Config {
 }
 
 // Verify implements peer.Credentials.
-func (trusting) Verify(tls.ConnectionState, ring.NodeID) error { return nil }
+func (trusting) Verify(tls.ConnectionState, [16]byte) error { return nil }
 
 // strangerPeers dials as a node does.
 func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *peer.Peers {
