@@ -95,7 +95,7 @@ func TestCellThrottle_OverThreeNodes(t *testing.T) {
 		wait.Go(func() {
 			var commands []string
 			for range calls {
-				commands = append(commands, fmt.Sprintf("CL.THROTTLE shared %d 1 31622400", allowed-1))
+				commands = append(commands, fmt.Sprintf("CL.THROTTLE shared %d 1 1000000", allowed-1))
 			}
 			c.send(commands...)
 			for range calls {

@@ -93,7 +93,7 @@ func TestPipeline_IsBounded(t *testing.T) {
 	n, runs := startWatched(t, nil)
 	c := dial(t, n)
 	const calls = 5000
-	go func() { _, _ = c.Write([]byte(strings.Repeat(words("CL.THROTTLE k 4999 1 31622400"), calls+1))) }()
+	go func() { _, _ = c.Write([]byte(strings.Repeat(words("CL.THROTTLE k 4999 1 100000"), calls+1))) }()
 	for i := range calls {
 		if got, want := c.reply(), fmt.Sprintf("[0 5000 %d ", calls-1-i); !strings.HasPrefix(got, want) {
 			t.Fatalf("call %d: got %s, want %s", i, got, want)

@@ -115,8 +115,8 @@ func (c *session) serve() {
 		c.server.Logger.Debug("Redis protocol: a connection is not secure", "error", err)
 		return
 	}
-	for {
-		b, err := c.receive()
+	for now := c.connectedAt; ; {
+		b, err := c.receive(now)
 		if err != nil {
 			return
 		}
@@ -134,7 +134,8 @@ func (c *session) serve() {
 			}
 			return
 		}
-		c.Await(time.Now())
+		now = time.Now()
+		c.Await(now)
 	}
 }
 
@@ -154,8 +155,8 @@ func (c *session) handshake() error {
 }
 
 // receive waits for input, and returns at least one byte or an error. The caller must put the buffer back.
-func (c *session) receive() (b []byte, err error) {
-	if err := c.setReadDeadline(); err != nil {
+func (c *session) receive(now time.Time) (b []byte, err error) {
+	if err := c.setReadDeadline(now); err != nil {
 		return nil, err
 	}
 	if c.late != nil {
@@ -183,8 +184,7 @@ func (c *session) receive() (b []byte, err error) {
 }
 
 // setReadDeadline bounds the next read. It leaves the deadline in force if that is hardly later: to move it takes time.
-func (c *session) setReadDeadline() error {
-	now := time.Now()
+func (c *session) setReadDeadline(now time.Time) error {
 	within := idleTimeout
 	by := now.Add(within)
 	if !c.incompleteSince.IsZero() {
@@ -376,9 +376,8 @@ func (c *session) flush() error {
 		}
 		defer c.server.Budget.Release(&sent)
 	}
-	now := time.Now()
-	if c.writeBy.Sub(now) < writeTimeout/2 {
-		c.writeBy = now.Add(writeTimeout)
+	if c.writeBy.Sub(w.began) < writeTimeout/2 { // w began a moment ago
+		c.writeBy = w.began.Add(writeTimeout)
 		if err := c.stream.SetWriteDeadline(c.writeBy); err != nil {
 			return err
 		}
