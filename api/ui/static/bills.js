@@ -1,7 +1,7 @@
 // Bills: what was admitted, by month and subject.
 import { byId, make, number, percent, setText, shown } from './dom.js';
 import { getFile, getLarge } from './node.js';
-import { onSubmit, rows, subjectLink } from './parts.js';
+import { moment, onSubmit, rows, subjectLink } from './parts.js';
 import { ruleNamed, store } from './store.js';
 
 const months = 13; // that can be chosen
@@ -74,7 +74,7 @@ function ofMonth(row) {
   return limit ? [percent(row.cost, limit.limit), make('small', {}, `of ${number(limit.limit)}`)] : '–';
 }
 
-const revised = () => (bill.revised_at ? ` It changed after it was exported, last at ${shown(bill.revised_at)}.` : '');
+const revised = () => (bill.revised_at ? ` It changed after it was exported, last at ${moment(Date.parse(bill.revised_at))}.` : '');
 
 // missing says what the bill lacks: nodes of which nothing is known, and nodes whose last moments may be lost.
 function missing() {

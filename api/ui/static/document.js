@@ -115,7 +115,7 @@ async function askVersions() {
     return;
   }
   if (!byId('versions')) return;
-  rows(byId('versions'), versions, (v) => v.version, versionCells);
+  rows(byId('versions'), versions, (v) => `${v.version} ${v === versions[0]}`, versionCells); // one that is not in force has another button
   versions.forEach((v, i) => {
     const cell = byId('versions').rows[i].cells[2];
     if (cell.firstElementChild) return;

@@ -49,7 +49,7 @@ export const rule = {
 
   heardRules() {
     fill(false);
-    if (ruleNamed(name)?.shadow && !chosen) byId('rule-by').value = 'shadow'; // what a shadow rule is looked at for
+    if (!chosen) byId('rule-by').value = ruleNamed(name)?.shadow ? 'shadow' : 'recent'; // what people look at it for
   },
 
   show() {
@@ -188,12 +188,13 @@ function write(title, body) {
 
 const edit = () => write(`Change the rule ${shown(name)}`, byId('rule-text').value);
 
+// switchShadow makes the rule what the button says, whatever it has become meanwhile.
 async function switchShadow() {
-  const title = ruleNamed(name)?.shadow ? `Let the rule ${shown(name)} refuse` : `Make ${shown(name)} a shadow rule`;
+  const refuses = !ruleNamed(name)?.shadow;
+  const title = refuses ? `Make ${shown(name)} a shadow rule` : `Let the rule ${shown(name)} refuse`;
   try {
-    const spec = await get(path());
-    const { shadow, ...rest } = spec;
-    write(title, shadow ? rest : { ...rest, shadow: true });
+    const { shadow: _, ...rest } = await get(path());
+    write(title, refuses ? { ...rest, shadow: true } : rest);
   } catch (e) {
     byId('rule-note').replaceChildren(...mistakes(e));
   }

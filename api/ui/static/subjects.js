@@ -114,6 +114,7 @@ function makeForms({ rule, key }) {
   byId('tier-card').hidden = !spec?.tiered || !tiers.length || !attributes.length;
   byId('tier-attribute').replaceChildren(...attributes.map(([[name], value]) => option(JSON.stringify([name, value]), `${name}=${value}`)));
   byId('tier-name').replaceChildren(...tiers.map((name) => option(name)));
+  for (const form of ['adjust', 'act', 'tier']) for (const b of byId(form).querySelectorAll('button')) b.disabled = false;
 }
 
 const usageLines = (u, only) => u.limits.filter((l) => !l.unlimited && (!only || l.name === only)).map((l) => `${shown(l.name)}: ${number(l.used)} of ${number(l.share ?? l.limit)} ${shown(l.unit)} used${l.leased ? `, ${number(l.leased)} leased` : ''}`);
