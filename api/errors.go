@@ -169,6 +169,9 @@ func FramingError(why error) *Error {
 // Title returns the title of e's code.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
+// ErrNoCluster means that this node has neither joined nor founded a cluster yet.
+var ErrNoCluster = errors.New("this node has no cluster yet that it could leave; stop it")
+
 // ErrOnlyMember means that no other member could take over this node's rules and bills.
 var ErrOnlyMember = errors.New("this is the last node: it has the only copy of rules and bills")
 
@@ -190,6 +193,7 @@ var causes = []struct {
 	{cluster.ErrNotFound, NotFound, ""},
 	{cluster.ErrRefused, Refused, ""},
 	{ErrOnlyMember, OnlyMember, ""},
+	{ErrNoCluster, NotReady, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
 	{limiter.ErrUnknownRule, UnknownRule, ""},
 	{limiter.ErrUnknownLimit, UnknownLimit, ""},

@@ -35,6 +35,7 @@ const (
 // founder is this node's part in founding a cluster.
 type founder struct {
 	*core
+	departed  atomic.Pointer[error] // this node left or was removed, and was started again; nil if not
 	joinError atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
@@ -369,6 +370,8 @@ type invitation struct {
 	Release string          `json:"release"`
 	// Voters is the highest known number of voters, including those that have died or been removed; see Replacing.
 	Voters int `json:"voters"`
+	// Departed says that the node left or was removed, and is no member any more; empty for all others.
+	Departed string `json:"departed,omitempty"`
 }
 
 // serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
@@ -383,6 +386,11 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 		return noBody{}, errBadCall
 	case err != nil:
 		return noBody{}, err
+	case in.Departed != "":
+		if own == in.Cluster {
+			f.noteDeparted(in.Departed)
+		}
+		return noBody{}, nil
 	case f.leavingCluster.Load():
 		return noBody{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.config.Self.ID)
 	case in.Level > f.config.Build.Level:
@@ -406,6 +414,17 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	}
 	f.noteMostVoters(in.Voters)
 	return noBody{}, nil
+}
+
+// noteDeparted records that this node's ID is no member's any more.
+func (f *founder) noteDeparted(how string) {
+	err := fmt.Errorf("%w: it %s", ErrDeparted, how)
+	if f.departed.Swap(&err) == nil {
+		f.config.Logger.Error("this node is no member any more: it " + how)
+		if f.config.OnDeparted != nil {
+			f.config.OnDeparted()
+		}
+	}
 }
 
 // recallIdentity loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.

@@ -104,7 +104,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 				}
 			}
 			odd.crash()
-			w.until(time.Minute, "its removal", func() bool { return others[0].c.Load().Remove(t.Context(), odd.id.String(), false) == nil })
+			w.until(time.Minute, "its removal", func() bool { return others[0].c.Load().Remove(t.Context(), odd.id.String(), false, "ann") == nil })
 			odd.disk = newDisk()
 			odd.expect, odd.join = 0, []string{others[0].ip}
 			odd.id = ring.NodeID{9}

@@ -105,15 +105,15 @@ func (nt *nodeTracker) lastReport(id ring.NodeID) nodeReport {
 	return nt.lastReports[id]
 }
 
-// LeaveCluster removes this node from Raft, the members and gossip for good. Call it after LeaveRing. The data directory is
-// of no further use. If the node is alone, LeaveCluster does nothing.
-func (c *Cluster) LeaveCluster(ctx context.Context) error {
+// LeaveCluster removes this node from Raft, the members and gossip. Call it after LeaveRing. If by is not empty, it names who
+// gave the command, and the node's ID can't come back. If the node is alone, LeaveCluster does nothing.
+func (c *Cluster) LeaveCluster(ctx context.Context, by string) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
 		return nil
 	}
 	c.leavingCluster.Store(true)
-	if err := c.requestRemoval(ctx, removalRequest{Node: c.config.Self.ID, Leaves: true}); err != nil {
+	if err := c.requestRemoval(ctx, removalRequest{Node: c.config.Self.ID, Leaves: true, By: by, ForGood: by != ""}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
 	return c.gossip.Load().Leave(ctx)
@@ -122,10 +122,10 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 // Remove removes a node that is gone for good from the cluster, by name or ID. It refuses if the node is alive, unless force
 // is set: a live node should leave by itself. It returns when the node is out, which may take until its authority expires.
 //
-// A process removed by force never gets authority again and hands nothing over: its standbys take over. After a restart the
-// node joins again.
-func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
-	return c.requestRemoval(ctx, removalRequest{Name: name, Force: force})
+// A process removed by force never gets authority again and hands nothing over: its standbys take over. by names who removes the node.
+// Its ID can't come back.
+func (c *Cluster) Remove(ctx context.Context, name string, force bool, by string) error {
+	return c.requestRemoval(ctx, removalRequest{Name: name, Force: force, By: by, ForGood: true})
 }
 
 // removalRequest is a request to remove a node.
@@ -134,6 +134,9 @@ type removalRequest struct {
 	Name   string      `json:"name"`
 	Leaves bool        `json:"leaves"` // the node itself asks
 	Force  bool        `json:"force"`  // even if it is alive
+	By     string      `json:"by"`
+	// ForGood has the node's ID refused from then on.
+	ForGood bool `json:"for_good"`
 }
 
 // requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveTimeout.
@@ -176,7 +179,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	case r.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
 		return noBody{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.tracker.markRemoving(m, r.Force)
+	c.tracker.markRemoving(m, r)
 	if !r.Leaves {
 		defer c.tracker.unmarkRemoving(m.ID)
 	}
@@ -201,10 +204,24 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 }
 
 // markRemoving marks the node's process as being removed, so that the reconcile loop does not add it again.
-func (nt *nodeTracker) markRemoving(m member, force bool) {
+func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
+	pending := pendingRemoval{boot: m.boot, forced: r.Force}
+	if r.ForGood {
+		pending.departure = &agreement.Departure{Node: m.ID, Name: m.Name, By: r.By, When: time.Now().UnixMilli(), Left: r.Leaves}
+	}
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	nt.removing[m.ID] = pendingRemoval{m.boot, force}
+	nt.removing[m.ID] = pending
+}
+
+// departureOf returns what to record of a node that is being removed; nil if nothing is, or it is recorded.
+func (nt *nodeTracker) departureOf(id ring.NodeID) *agreement.Departure {
+	if nt.State().Departure(id) != nil {
+		return nil
+	}
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	return nt.removing[id].departure
 }
 
 func (nt *nodeTracker) unmarkRemoving(id ring.NodeID) {

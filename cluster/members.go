@@ -31,16 +31,17 @@ type Member struct {
 // member is a Member with everything else that the leader needs for its decisions.
 type member struct {
 	Member
-	peerAddress     string     // host:port from gossip; empty if gossip has not seen the node
-	boot            uint64     // boot of the process that gossip has seen
-	settingsVersion uint8      // version of the ring's settings, from gossip
-	inGossip        bool       // gossip has seen the node
-	inState         bool       // in the agreed state
-	inRaft          bool       // in Raft's configuration
-	raftAddress     string     // address in Raft's configuration
-	removing        bool       // an operator is removing the process that gossip has seen
-	forced          bool       // the operator removes it even if it is alive
-	health          nodeHealth // used by the reconcile loop
+	peerAddress     string               // host:port from gossip; empty if gossip has not seen the node
+	boot            uint64               // boot of the process that gossip has seen
+	settingsVersion uint8                // version of the ring's settings, from gossip
+	inGossip        bool                 // gossip has seen the node
+	inState         bool                 // in the agreed state
+	inRaft          bool                 // in Raft's configuration
+	raftAddress     string               // address in Raft's configuration
+	removing        bool                 // an operator is removing the process that gossip has seen
+	forced          bool                 // the operator removes it even if it is alive
+	departure       *agreement.Departure // the node left by command, or a person removed it; nil if not
+	health          nodeHealth           // used by the reconcile loop
 }
 
 // isAlive reports whether gossip considers the node alive.
@@ -82,6 +83,8 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
 			m.removing, m.forced = true, r.forced
 		}
+		m.departure = s.Departure(id)
+		m.removing = m.removing || m.departure != nil
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
@@ -91,7 +94,8 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 // findMember returns the node that a removal request refers to.
 func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
 	found := slices.DeleteFunc(nt.listMembers(nt.State()), func(m member) bool {
-		return m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
+		isGone := m.departure != nil && !m.inRaft && !m.inState // though its process may run
+		return isGone || m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
 	})
 	switch {
 	case len(found) == 0:

@@ -39,6 +39,8 @@ type nodeTracker struct {
 type pendingRemoval struct {
 	boot   uint64
 	forced bool // even if it is alive
+	// departure is to be recorded, so that the node's ID can't come back; nil if it can.
+	departure *agreement.Departure
 }
 
 // nodeReport is a node's report with its last request for authority.

@@ -38,6 +38,7 @@ type reconciler struct {
 func (rc *reconciler) reconcileMembers() {
 	var records map[ring.NodeID]nodeHealth
 	outsiders := map[ring.NodeID]time.Time{}
+	turnedAway := map[ring.NodeID]time.Time{}
 	var rising pendingRaise
 	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
@@ -46,6 +47,7 @@ func (rc *reconciler) reconcileMembers() {
 			records, rising = nil, pendingRaise{}
 			return false
 		}
+		rc.turnAway(turnedAway)
 		rc.raiseWhenDue(&rising)
 		if records == nil {
 			records = map[ring.NodeID]nodeHealth{}
@@ -132,13 +134,51 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("demoting a voter")
 		return rc.await(ctx, r.DemoteVoter(id, index, changeTimeout))
 	case removeNode:
+		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
+			return err
+		}
 		log.Info("removing a node")
 		return rc.await(ctx, r.RemoveServer(id, index, changeTimeout))
 	case forgetNode:
+		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
+			return err
+		}
 		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
 		return cmp.Or(err, r.Err)
 	}
 	return nil
+}
+
+// recordDeparture records that a node leaves by command or is removed by a person, before it is out: should this node fail in between,
+// the next leader completes the removal.
+func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error {
+	d := rc.tracker.departureOf(id)
+	if d == nil {
+		return nil
+	}
+	r, err := rc.propose(ctx, agreement.Depart{Departure: *d})
+	return cmp.Or(err, r.Err)
+}
+
+// turnAway tells the nodes that have departed, but were started again, that they are no members any more. last holds when each of
+// them was told.
+func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
+	for _, m := range rc.tracker.listMembers(rc.State()) {
+		d := m.departure
+		if d == nil || !m.isAlive() || m.boot == d.Boot || time.Since(last[m.ID]) < retryNode {
+			continue
+		}
+		last[m.ID] = time.Now()
+		rc.spawn(func() {
+			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
+			defer cancel()
+			b, _ := json.Marshal(invitation{Cluster: [16]byte(rc.State().Cluster), Departed: d.String()}) // texts and numbers
+			if _, _, err := rc.config.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b); err != nil {
+				rc.config.Logger.Debug("a node that was removed can't be told", "name", m.Name, "error", err)
+			}
+		})
+	}
+	maps.DeleteFunc(last, func(_ ring.NodeID, at time.Time) bool { return time.Since(at) > time.Hour })
 }
 
 // invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because

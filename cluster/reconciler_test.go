@@ -215,10 +215,10 @@ func TestRemoveADeadNode(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := by.c.Load().Remove(ctx, dead.name, false); !errors.Is(err, ErrRefused) {
+		if err := by.c.Load().Remove(ctx, dead.name, false, "ann"); !errors.Is(err, ErrRefused) {
 			t.Errorf("a living node: have %v, want ErrRefused", err)
 		}
-		if err := by.c.Load().Remove(ctx, "nobody", false); !errors.Is(err, ErrNotFound) {
+		if err := by.c.Load().Remove(ctx, "nobody", false, "ann"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("a node that isn't: have %v, want ErrNotFound", err)
 		}
 		dead.crash()
@@ -231,7 +231,7 @@ func TestRemoveADeadNode(t *testing.T) {
 			return false
 		})
 		begun := time.Now()
-		if err := by.c.Load().Remove(ctx, dead.name, false); err != nil {
+		if err := by.c.Load().Remove(ctx, dead.name, false, "ann"); err != nil {
 			t.Fatalf("have %v after %s", err, time.Since(begun))
 		}
 		rest := slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n == dead })
@@ -266,7 +266,7 @@ func TestLeave(t *testing.T) {
 			}
 		}
 		begun = time.Now()
-		if err := leaver.c.Load().LeaveCluster(ctx); err != nil {
+		if err := leaver.c.Load().LeaveCluster(ctx, ""); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("out of the cluster after %s", time.Since(begun))

@@ -39,7 +39,7 @@ func TestBeforeStart(t *testing.T) {
 				return err
 			},
 			"raise":         func() error { _, err := c.Raise(ctx, 0); return err },
-			"remove":        func() error { return c.Remove(ctx, "n2", false) },
+			"remove":        func() error { return c.Remove(ctx, "n2", false, "ann") },
 			"remove region": func() error { _, err := c.RemoveRegion(ctx, "there"); return err },
 		} {
 			if err := ask(); err == nil || errors.Is(err, ErrOutcomeUnknown) {

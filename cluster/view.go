@@ -29,6 +29,9 @@ func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
 	for _, m := range c.tracker.listMembers(s) {
+		if m.departure != nil && !m.departure.Left && !m.inRaft && !m.inState && m.ID != c.config.Self.ID {
+			continue // its process may still run, or run again
+		}
 		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
 		if m.Leader {
@@ -40,7 +43,10 @@ func (c *Cluster) View() View {
 
 // Degraded returns why callers should not send checks to this node although it could decide them, or nil.
 func (c *Cluster) Degraded() error {
+	departed := c.founder.departed.Load()
 	switch {
+	case departed != nil:
+		return *departed
 	case c.tracker.removed.Load():
 		return errRemoved
 	case c.tracker.Behind():
@@ -82,6 +88,9 @@ func (c *Cluster) Ready() error {
 	c.feed.mu.Lock()
 	s := c.feed.published
 	c.feed.mu.Unlock()
+	if err := c.founder.departed.Load(); err != nil {
+		return *err
+	}
 	switch {
 	case c.memory.inUse.Load():
 		return nil

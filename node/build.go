@@ -116,6 +116,15 @@ func openStore(c *settings) (s storage, err error) {
 		s.id, s.store = newIdentity(), newMemoryStore()
 		return s, nil
 	}
+	if c.Rejoin {
+		aside, err := persist.Rejoin(c.DataDir)
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", c.FieldName("Rejoin"), err)
+		}
+		if aside != "" {
+			c.Logger.Info("this node has a new identity; what the old one had is set aside, except for bills", "folder", aside)
+		}
+	}
 	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
@@ -212,6 +221,7 @@ func (n *Node) openCluster() (err error) {
 	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
 	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
+		config.OnDeparted = n.markDeparted
 		config.OnAddresses = func(list []string) { n.saveAddresses(gossipFile, list) }
 		config.AppliedStore = persist.NewSmallFile(n.dir, appliedFile)
 	}
@@ -262,6 +272,13 @@ func (n *Node) openPartitions() (err error) {
 
 // ring returns the latest ring known to this node; nil before the first.
 func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
+
+// markDeparted notes on disk that this node's identity is refused, so that --rejoin replaces it.
+func (n *Node) markDeparted() {
+	if err := persist.MarkDeparted(n.dir); err != nil {
+		n.log.Warn("can't note that this node is no member any more", "error", err)
+	}
+}
 
 // clusterSecret returns the cluster's secret; nil until this node has a cluster.
 func (n *Node) clusterSecret() []byte { return n.cluster.Last().Secret }

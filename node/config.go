@@ -114,6 +114,10 @@ type Config struct {
 	// all nodes that start. The nodes wait until this many have found each other. 0: with Join, the node joins an existing
 	// cluster and founds none; without Join, 1.
 	BootstrapExpect int
+	// Rejoin gives a node that left by command, or that a person removed, a new identity: what belonged to the old one is set
+	// aside, and bills and the addresses of other nodes stay. Once it has done so, it has no effect until the cluster refuses the
+	// new identity, too.
+	Rejoin bool
 	// LeaveOnClose makes Close leave the cluster for good rather than until the next start. Set it for a node without a
 	// DataDir, so that the cluster doesn't wait for its return.
 	LeaveOnClose bool

@@ -304,16 +304,16 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 		n.limiter.UseLeases(err != nil)
 		return err
 	}
-	return n.leaveCluster(ctx)
+	return n.leaveCluster(ctx, "")
 }
 
-// leaveCluster leaves for good, once another node has the usage counted here. If that handover fails, this node stays a
+// leaveCluster leaves for good; by names who gave the command, if somebody did. It does so once another node has the usage counted here. If that handover fails, this node stays a
 // member, though an absent one, so that no node reports incomplete usage as complete.
-func (n *Node) leaveCluster(ctx context.Context) error {
+func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.handOverUsage(ctx); err != nil {
 		return err
 	}
-	if err := n.cluster.LeaveCluster(ctx); err != nil {
+	if err := n.cluster.LeaveCluster(ctx, by); err != nil {
 		return err
 	}
 	if err := n.wan.Leave(ctx); err != nil {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
@@ -28,22 +27,22 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 }
 
 // Leave hands this node's partitions over and takes it out of the cluster for good. Until it is stopped, the node then
-// asks other nodes about each check. The last node leaves only if forced. It then stays as it is, but /readyz says that it has left.
-func (a adminView) Leave(ctx context.Context, force bool) (last bool, err error) {
+// asks other nodes about each check. by names who gave the command. The last node leaves only if forced. It then stays as it is, but /readyz says that it has left.
+func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool, err error) {
 	n := a.n
 	last = n.isLastMember()
 	switch {
 	case n.leftByRequest.Load():
 		return last, nil
-	case len(n.cluster.View().Members) == 0:
-		return false, fmt.Errorf("%w: this node is starting", cluster.ErrLeaderUnavailable)
+	case n.cluster.Last().Cluster.IsZero():
+		return false, api.ErrNoCluster
 	case last && !force:
 		return true, api.ErrOnlyMember
 	}
 	if err := n.cluster.LeaveRing(ctx); err != nil {
 		return last, err
 	}
-	if err := n.leaveCluster(ctx); err != nil {
+	if err := n.leaveCluster(ctx, by); err != nil {
 		return last, err
 	}
 	n.leftByRequest.Store(true)

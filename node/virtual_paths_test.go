@@ -239,7 +239,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 }
 
 // TestRemoveByForceInOneProcess: an operator removes a node that is alive. Its standbys continue with everything it
-// had. It is not readmitted until it is restarted.
+// had. It is not readmitted, even if it is started again.
 func TestRemoveByForceInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,10 +253,10 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, cluster.ErrRefused) {
+		if err := others[1].admin().Remove(ctx, x.name(), false, "ann"); !errors.Is(err, cluster.ErrRefused) {
 			t.Fatalf("have %v, want a refusal because the node is alive", err)
 		}
-		if err := others[1].admin().Remove(ctx, x.name(), true); err != nil {
+		if err := others[1].admin().Remove(ctx, x.name(), true, "ann"); err != nil {
 			t.Fatal(err)
 		}
 		if used := p.used("year", key); used != 50 {
@@ -279,7 +279,13 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		leader.startProcess()
 		x.endProcess(false)
 		x.startProcess()
-		p.awaitWhole()
+		time.Sleep(30 * time.Second)
+		if why := x.node.condition(); why == nil || !strings.Contains(why.Error(), "was removed by ann on ") || !strings.Contains(why.Error(), "start it with --rejoin") {
+			t.Errorf("the removed node, started again: got %v", why)
+		}
+		if others[1].state().InRing(x.id) {
+			t.Error("the removed node was readmitted when it was started again")
+		}
 		p.checkOwnership()
 		p.stopNodes()
 	})

@@ -718,7 +718,7 @@ func (tr *simTrial) join() {
 func (tr *simTrial) leave(v *testNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
-	if _, err := v.admin().Leave(ctx, false); err != nil {
+	if _, err := v.admin().Leave(ctx, false, "ann"); err != nil {
 		tr.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
 	}
 	tr.stop(v)

@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +34,8 @@ type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
 	Created time.Time `json:"created"`
+	// Rejoined means that Rejoin made it, in place of another one.
+	Rejoined bool `json:"rejoined,omitempty"`
 }
 
 // HasIdentity reports whether a node has used the data directory before.
@@ -120,12 +121,7 @@ func readIdentity(file string) (ring.NodeID, error) {
 }
 
 func createIdentity(file string) error {
-	var id ring.NodeID
-	_, _ = rand.Read(id[:]) // never fails
-	text, _ := json.MarshalIndent(identity{
-		Version: identityVersion, ID: id.String(), Created: time.Now().UTC().Truncate(time.Second),
-	}, "", "  ")
-	return createOnce(file, func(temp string) error { return os.WriteFile(temp, append(text, '\n'), 0o600) })
+	return createOnce(file, func(temp string) error { return os.WriteFile(temp, newIdentity(false), 0o600) })
 }
 
 // createOnce creates file atomically, with the content that write puts into a temporary file beside it. If another process

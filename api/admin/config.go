@@ -42,10 +42,10 @@ type Subjects interface {
 type Membership interface {
 	// Leave hands this node's counters over and removes it from the ring and the cluster. It reports whether this was the last
 	// node, which leaves only with force. Otherwise the error wraps api.ErrOnlyMember.
-	Leave(ctx context.Context, force bool) (last bool, err error)
+	Leave(ctx context.Context, force bool, by string) (last bool, err error)
 	// Remove removes the named node, which must be gone for good; with force, it may be alive. The error wraps
 	// cluster.ErrNotFound or cluster.ErrRefused.
-	Remove(ctx context.Context, name string, force bool) error
+	Remove(ctx context.Context, name string, force bool, by string) error
 }
 
 // RegionRemover removes regions.

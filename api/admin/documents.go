@@ -298,6 +298,14 @@ func writer(r *http.Request) string {
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }
 
+// author returns who sends a request: the name of the token, or else the address.
+func author(r *http.Request) string {
+	if t := tokenFrom(r); t != nil {
+		return strings.ToValidUTF8(t.Name[:min(len(t.Name), maxWriter)], "")
+	}
+	return writer(r)
+}
+
 // ifMatch parses If-Match and returns the version that must be in force; 0: any. Quotes and W/ are optional.
 func ifMatch(values []string, current int64) (version int64, err error) {
 	text := strings.Join(values, ",")

@@ -27,7 +27,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
 	defer cancel()
 
-	last, err := s.config.Membership.Leave(ctx, force == "true")
+	last, err := s.config.Membership.Leave(ctx, force == "true", author(r))
 	if err != nil {
 		return fmt.Errorf("leave cluster: %w", err)
 	}
@@ -51,7 +51,7 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	force := forced == "true"
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
-	if err := s.config.Membership.Remove(ctx, name, force); err != nil {
+	if err := s.config.Membership.Remove(ctx, name, force, author(r)); err != nil {
 		return fmt.Errorf("remove %q: %w", api.Excerpt(name), err)
 	}
 	s.doors.Logger.Info("a member was removed", "name", name, "force", force, "by", writer(r))

@@ -134,7 +134,7 @@ func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, 
 type Members struct{ left atomic.Int64 }
 
 // Leave succeeds with force, and the first time. The second time the node is the only member, and after that there is no leader.
-func (m *Members) Leave(ctx context.Context, force bool) (last bool, err error) {
+func (m *Members) Leave(ctx context.Context, force bool, _ string) (last bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		return false, errors.New("the context has no deadline")
 	}
@@ -151,7 +151,7 @@ func (m *Members) Leave(ctx context.Context, force bool) (last bool, err error) 
 }
 
 // Remove succeeds for the name "gone", and with force for "there".
-func (m *Members) Remove(_ context.Context, name string, force bool) error {
+func (m *Members) Remove(_ context.Context, name string, force bool, _ string) error {
 	switch name {
 	case "gone":
 		return nil

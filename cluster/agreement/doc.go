@@ -3,7 +3,7 @@
 // A [State] contains the cluster's ID, its nodes, the owner of each partition, each node's generation (how many times it
 // was ended), the process of each node that may have authority, and the rules in force. [State.Apply] builds the next State
 // from an entry: [FoundCluster], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess], [Forget],
-// [Rules], [Primary], [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Raise] or [Skipped], encoded by [Build.Encode]. The result depends only
+// [Rules], [Primary], [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart], [Raise] or [Skipped], encoded by [Build.Encode]. The result depends only
 // on the State and the entry, not on a clock, the environment or map order. So nodes that apply the same entries have the
 // same State.
 //

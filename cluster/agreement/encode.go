@@ -43,7 +43,7 @@ const (
 // kinds has an entry of each kind at its number. The numbers are part of the format, so append new kinds at the end.
 var kinds = [...]Entry{
 	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
-	Adopt{}, Skipped{}, Raise{}, Entries{}, EndEntries{}, AdoptEntries{},
+	Adopt{}, Skipped{}, Raise{}, Entries{}, EndEntries{}, AdoptEntries{}, Depart{},
 }
 
 // ErrEntry means that bytes or a value are not a valid entry.

@@ -14,7 +14,7 @@ const (
 )
 
 // Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended, RegisterProcess, Forget, Rules, Primary, Region,
-// Mark, Adopt, Raise, Skipped, Entries, EndEntries and AdoptEntries.
+// Mark, Adopt, Raise, Skipped, Entries, EndEntries, AdoptEntries and Depart.
 type Entry interface {
 	// apply changes next, a copy of the state before the entry that already has the entry's index. The result's error says
 	// why the entry is rejected.

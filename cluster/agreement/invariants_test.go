@@ -110,6 +110,8 @@ func entryFor(t *rapid.T, s *State) Entry {
 		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
 	case 10:
 		return besideEntryFor(t)
+	case 12:
+		return Depart{Departure{Node: someone(), Name: "n", By: "ann", When: when(), Left: rapid.Bool().Draw(t, "left")}}
 	case 11:
 		return EndEntries{Before: rapid.Int64Range(0, 9).Draw(t, "before")}
 	}

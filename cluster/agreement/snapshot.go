@@ -183,6 +183,10 @@ func (s *State) check() error {
 		return errors.New("a list is longer than its bound")
 	}
 
+	if err := s.checkDepartures(); err != nil {
+		return err
+	}
+
 	// Whatever names a node must name one that is known.
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {

@@ -64,6 +64,8 @@ type memory struct {
 	Strangers []ring.NodeID `json:"strangers"`
 	// Removed are the last KeptRemoved processes that operators removed, oldest first.
 	Removed []uint64 `json:"removed"`
+	// Departed are the last KeptDepartures nodes that left by command or that a person removed, oldest first.
+	Departed []Departure `json:"departed,omitempty"`
 }
 
 // Process describes a node's process.

@@ -15,7 +15,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 		return Reply{Reason: reasonNoBoot}
 	case !q.withinBounds():
 		return Reply{Reason: reasonTooLarge}
-	case s.WasRemoved(q.Boot):
+	case s.WasRemoved(q.Boot) || isRemoved(s, q.Node):
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 
@@ -44,6 +44,12 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	reply := rs.judge(s, q)
 	r.trackFailing(now, reply.Reason)
 	return reply
+}
+
+// isRemoved reports whether a person has removed a node.
+func isRemoved(s *agreement.State, id ring.NodeID) bool {
+	d := s.Departure(id)
+	return d != nil && !d.Left
 }
 
 // trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only

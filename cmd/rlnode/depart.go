@@ -27,6 +27,7 @@ longer a member: the others have its counters, and what it counted for bills.
 The last node of a cluster does not leave without --force: it has the only copy of rules and bills. To stop it, send
 SIGTERM, and keep its data directory.
 
+A node that has left is refused when it is started again; serve --rejoin makes it a new node on the same data directory.
 For a restart, a node need not leave: stop it with SIGTERM, and it hands over its counters, too.
 
 Example:
@@ -67,8 +68,8 @@ type removeCmd struct {
 func (removeCmd) Help() string {
 	return `Removes a node that is gone for good: it no longer votes and is no longer a member. Any node of the cluster accepts the
 command. It refuses to remove a node that is alive, which can leave instead; --force removes it nevertheless. Its process
-then owns nothing: stop it. If started again, it rejoins. Without this command, other nodes take over the counters of a
-dead node within seconds, and remove it after three days. Usage that only the dead node has counted is lost.
+then owns nothing: stop it. If started again, it is refused, and --rejoin makes it a new node. Without this command, other
+nodes take over the counters of a dead node within seconds, and remove it after three days. Usage that only the dead node has counted is lost.
 
 With --region, it removes a region that is gone for good: the other regions share limits with scope: global from then on.
 Any node of any region accepts the command; the primary region must be reachable. It refuses to remove a region that

@@ -115,20 +115,23 @@ func (m *fleetNode) waitReady() {
 
 // clusterState is the answer of GET /v1/cluster.
 type clusterState struct {
-	Epoch        int64  `json:"epoch"`
-	Settled      bool   `json:"settled"`
-	View         string `json:"view"`
-	Leader       string `json:"leader"`
-	RulesVersion int64  `json:"rules_version"`
-	Members      []struct {
-		Name       string `json:"name"`
-		ID         string `json:"id"`
-		State      string `json:"state"`
-		Voter      bool   `json:"voter"`
-		Leader     bool   `json:"leader"`
-		InRing     bool   `json:"in_ring"`
-		Partitions int    `json:"partitions"`
-	} `json:"members"`
+	Epoch        int64           `json:"epoch"`
+	Settled      bool            `json:"settled"`
+	View         string          `json:"view"`
+	Leader       string          `json:"leader"`
+	RulesVersion int64           `json:"rules_version"`
+	Members      []clusterMember `json:"members"`
+}
+
+// clusterMember is one of its members.
+type clusterMember struct {
+	Name       string `json:"name"`
+	ID         string `json:"id"`
+	State      string `json:"state"`
+	Voter      bool   `json:"voter"`
+	Leader     bool   `json:"leader"`
+	InRing     bool   `json:"in_ring"`
+	Partitions int    `json:"partitions"`
 }
 
 func (m *fleetNode) cluster() (c clusterState, err error) {

@@ -57,6 +57,7 @@ type serveCmd struct {
 	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"In place of --cluster-secret-file, together with --gossip-key: certificate for mutual TLS between nodes, PEM; read again when it changes."`
 	TLSKey        string `name:"tls-key" type:"path" env:"RLNODE_TLS_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 	TLSCA         string `name:"tls-ca" type:"path" env:"RLNODE_TLS_CA" placeholder:"FILE" help:"Certificate authority that must have issued other nodes' certificates, PEM."`
+	Rejoin        bool   `env:"RLNODE_REJOIN" help:"If this node left or was removed: take a new identity, and keep bills and known addresses. The rest of --data-dir is set aside."`
 	LeaveOnTerm   bool   `env:"RLNODE_LEAVE_ON_TERM" help:"On SIGTERM leave the cluster for good, rather than until the next start."`
 
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules for a new cluster (default: built-in starter rules). Ignored once the cluster has rules: use apply to change them."`
@@ -185,7 +186,7 @@ var flagNames = map[string]string{
 	"ReservationBytes": "--reservations", "RefusalLog": "--refusal-log", "DataAddr": "--http-port", "GRPCAddr": "--grpc-port", "RedisAddr": "--redis-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
 	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
 	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
-	"WANPort": "--wan-port", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
+	"WANPort": "--wan-port", "Rejoin": "--rejoin", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
 	"Region": "--region", "Zone": "--zone", "PrimaryRegion": "--primary-region", "WANJoin": "--wan-join",
 	"ClusterSecretFile": "--cluster-secret-file", "GossipKey": "--gossip-key", "TLSCert": "--tls-cert", "TLSKey": "--tls-key",
 	"TLSCA": "--tls-ca", "InsecureCluster": "--insecure-cluster",
@@ -213,7 +214,7 @@ func (c *serveCmd) config() node.Config {
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,
 		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort, PeerPort: c.PeerPort, WANPort: c.WANPort,
 		AnyPort: c.alone, // no other node needs to know those ports
-		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm,
+		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm, Rejoin: c.Rejoin,
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
 		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
 		InsecureCluster: c.InsecureCluster,

@@ -136,7 +136,7 @@ func TestFlagNames(t *testing.T) {
 			known["--"+f.Name] = known["--"+f.Name] || command.Name == "serve"
 		}
 	}
-	none := []string{"RulesFrom", "MemoryLimit", "OnError", "AnyPort", "AnyGRPCPort", "LeaveOnClose", "Logger", "FreeMemory", "Ready", "FieldName"} // nothing can be wrong with these
+	none := []string{"RulesFrom", "MemoryLimit", "OnError", "AnyPort", "AnyGRPCPort", "LeaveOnClose", "Rejoin", "Logger", "FreeMemory", "Ready", "FieldName"} // nothing can be wrong with these
 	for i := range flags.NumField() {
 		field := flags.Field(i)
 		if field.IsExported() && !known[flagNames[field.Name]] && !slices.Contains(none, field.Name) {
