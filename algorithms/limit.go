@@ -18,7 +18,7 @@ const (
 	LongestDelay = 24 * time.Hour
 )
 
-// Kind is one of the seven algorithms.
+// Kind is one of the algorithms, or a form of one.
 type Kind uint8
 
 // The algorithms, named as in the rules file.
@@ -30,6 +30,13 @@ const (
 	SlidingLog                // sliding-window-log: every hit with its time
 	FirstWindow               // fixed-window with "from: first": one count; the window begins with its first hit
 	CellBucket                // token-bucket of keys that keep one counter, whatever limits the calls bring
+	Concurrency               // concurrency: slots, of which Amount may be held at once; each ends after Window unless it is renewed
+)
+
+// Bounds of a Concurrency limit.
+const (
+	MaxSlots   = 1_000_000      // bounds Amount
+	MaxSlotTTL = 24 * time.Hour // bounds Window
 )
 
 // traits describes an algorithm to code that does not operate on its states.
@@ -49,6 +56,7 @@ var kinds = [...]traits{
 	SlidingLog:    {name: "sliding-window-log"},
 	FirstWindow:   {name: "fixed-window", onSteadyClock: true},
 	CellBucket:    {name: "token-bucket", onSteadyClock: true},
+	Concurrency:   {name: "concurrency"},
 }
 
 // Valid reports whether k is an algorithm of this release.
@@ -180,6 +188,9 @@ type Decision struct {
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //	FirstWindow      used in the window    the window                      steady time of the window's first hit
 //	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more
+//	Concurrency      slots held            time until the next one ends    time until all have ended
+//
+// No table stores the State of a Concurrency limit: it sums up the slots that are held, each of which is a note.
 //
 // Invariant: Count >= 0, Part >= 0; in buckets Part < Window, but in a CellBucket at most the window.
 type State struct {
@@ -218,7 +229,7 @@ func (l *Limit) Advance(s State, now Instant) State {
 	case CellBucket:
 		return advanceCell(s, now.Steady)
 	}
-	return s // a Log has no State
+	return s // a Log has no State, and slots end by themselves
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
@@ -268,7 +279,7 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 		return s.Count <= l.Amount+s.Part-cost && !s.isQueued()
 	case SlidingWindow:
 		return !s.isQueued() && l.slidingAllows(s, now.Wall, cost)
-	case FirstWindow:
+	case FirstWindow, Concurrency:
 		return s.Count <= l.Amount-cost
 	case CellBucket:
 		return l.cellAllows(s, now, cost)
@@ -397,6 +408,8 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 		l.describeFirst(d, s, now, cost)
 	case CellBucket:
 		l.describeCell(d, s, now, cost)
+	case Concurrency:
+		l.describeSlots(d, s, cost)
 	}
 	d.MoreAfter = l.moreAfter(s, now, d.Remaining)
 }
@@ -410,6 +423,8 @@ func (l *Limit) Used(s State, now Instant) int64 {
 		return s.Count
 	case l.Kind.Bucket():
 		return s.Owed()
+	case l.Kind == Concurrency:
+		return s.Count
 	case s.isQueued():
 		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:

@@ -15,6 +15,8 @@ func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 		return l.moreInCell(s, now)
 	case l.Kind.Bucket():
 		return l.moreInBucket(s, now)
+	case l.Kind == Concurrency:
+		return time.Duration(s.Part)
 	case l.Kind == FirstWindow:
 		return time.Duration(s.At - now.Steady + l.windowOf(s))
 	}

@@ -254,7 +254,7 @@ func TestLateReadingMovesNoState(t *testing.T) {
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
-			if k != CellBucket+1 {
+			if k != Concurrency+1 {
 				t.Errorf("%d kinds", k)
 			}
 			return

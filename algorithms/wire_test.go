@@ -43,7 +43,7 @@ func TestLimitRoundTrip(t *testing.T) {
 		"a log by the calendar":                        {Kind: SlidingLog, Amount: 7, Calendar: day},
 		"no amount":                                    {Kind: TokenBucket, Burst: 1, Window: time.Minute},
 		"a burst of nothing":                           {Kind: TokenBucket, Amount: 1, Window: time.Minute},
-		"an unknown algorithm":                         {Kind: CellBucket + 1, Amount: 1, Window: time.Minute},
+		"an unknown algorithm":                         {Kind: Concurrency + 1, Amount: 1, Window: time.Minute},
 		"a queue in a window from its first hit":       {Kind: FirstWindow, Amount: 1, Window: time.Minute, MaxDelay: time.Second},
 		"a queue in a bucket that keeps its limit":     {Kind: CellBucket, Amount: 1, Burst: 1, Window: time.Minute, MaxDelay: time.Second},
 		"a window from its first hit, by the calendar": {Kind: FirstWindow, Amount: 7, Calendar: day},

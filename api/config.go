@@ -20,6 +20,12 @@ type Decider interface {
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
 	// Settle replaces a reservation's estimate with the actual costs, once.
 	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
+	// Acquire decides q as Check does. If q is allowed, the slot can be renewed and released.
+	Acquire(q *limiter.Query, a *limiter.Answer) (limiter.Slot, error)
+	RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error)
+	ReleaseSlot(id string) (held bool, err error)
+	// SlotOf returns the slot that was acquired with a reservation just made, if there is one.
+	SlotOf(reservation string) (s limiter.Slot, some bool)
 	// Usage returns what the only subject of q has used. Adjust adds q's costs to that, Reset clears it, and both return the
 	// usage afterwards. A request id that was seen before has no further effect.
 	Usage(q *limiter.Query) (*limiter.Usage, error)

@@ -57,6 +57,9 @@ const (
 	WriteFailed         Code = "write-failed"
 	Overloaded          Code = "overloaded"
 	TooManyReservations Code = "too-many-reservations"
+	TooManySlots        Code = "too-many-slots"
+	UnknownSlot         Code = "unknown-slot"
+	TryAgain            Code = "try-again" // no node may decide about slots for the moment
 	RequestIDReused     Code = "request-id-reused"
 	InDocument          Code = "in-document"      // the document has it, and no entry beside it
 	TooManyEntries      Code = "too-many-entries" // no place is left for an entry beside the document
@@ -109,6 +112,9 @@ var kinds = map[Code]struct {
 	WriteFailed:         {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:          {http.StatusServiceUnavailable, "The node is overloaded"},
 	TooManyReservations: {http.StatusServiceUnavailable, "Too many reservations are open"},
+	TooManySlots:        {http.StatusServiceUnavailable, "Too many slots are held"},
+	UnknownSlot:         {http.StatusNotFound, "Unknown slot"},
+	TryAgain:            {http.StatusServiceUnavailable, "Try again"},
 	InDocument:          {http.StatusConflict, "Only the rules document has this"},
 	TooManyEntries:      {http.StatusConflict, "There are too many entries"},
 	Incomplete:          {http.StatusServiceUnavailable, "Not all nodes could be asked"},
@@ -211,6 +217,12 @@ var causes = []struct {
 	{limiter.ErrRequestIDReused, RequestIDReused, ""},
 	{limiter.ErrTooManyRequestIDs, Overloaded, ""},
 	{limiter.ErrTooManyReservations, TooManyReservations, ""},
+	{limiter.ErrAcquire, BadValue, ""},
+	{limiter.ErrNoSlots, BadValue, ""},
+	{limiter.ErrSlotTTL, BadValue, ""},
+	{limiter.ErrUnknownSlot, UnknownSlot, "slot: "},
+	{limiter.ErrTryAgain, TryAgain, ""},
+	{limiter.ErrTooManySlots, TooManySlots, ""},
 	{limiter.ErrFull, Overloaded, ""},
 	{loads.ErrFull, Overloaded, ""},
 }

@@ -64,10 +64,11 @@ func nextBlock(blocks []Op) *Op {
 	return &blocks[next]
 }
 
-// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count.
+// isSubjectRefused reports whether a limit of subject refuses. A refusal for lack of room does not count, and neither does one for
+// want of slots: waiting makes room for those, not doing less.
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
-		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.Decision.Allowed && !op.Full {
+		if op := &ops[i]; op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {
 			return true
 		}
 	}

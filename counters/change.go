@@ -80,6 +80,10 @@ func (t *Table) Penalize(now algorithms.Instant, k Key, l *algorithms.Limit, cos
 // too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
 // is no room to record the reset. The caller must hold the shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
+	if l.Kind == algorithms.Concurrency {
+		t.freeAllSlots(now, k)
+		return nil
+	}
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
@@ -110,6 +114,9 @@ func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edi
 
 // changeHeld is change without the gate check. The caller must hold the shard.
 func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
+	if l.Kind == algorithms.Concurrency {
+		return nil // slots are given back by their IDs
+	}
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
 			var fresh algorithms.Log
@@ -254,7 +261,7 @@ func (t *Table) InlineOps(subject uint64, most int) (ops []Op) {
 			}
 		}
 	})
-	return ops
+	return append(ops, t.inlineSlotOps(subject, most-len(ops))...)
 }
 
 // Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
@@ -284,6 +291,9 @@ func (t *Table) usageHeld(s *shard, now algorithms.Instant, k Key, l *algorithms
 			log = *e.log.Clone()
 		}
 		return log.Peek(l, now, 0)
+	}
+	if l.Kind == algorithms.Concurrency {
+		return l.Peek(t.slotState(now, k, l, 0), now, 0)
 	}
 	return l.Peek(s.find(k).state(), now, 0)
 }

@@ -70,7 +70,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		verdict := one.Take(now, ops)
 		counts[verdict]++
 		held, now := listed.lockShards(now, byList, nil)
-		third := listed.take(now, byList, true)
+		third := listed.take(now, byList, nil, true)
 		listed.unlockShards(held)
 		if second := many.Take(now, byMany); verdict != second || verdict != third {
 			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)

@@ -61,7 +61,7 @@ type Op struct {
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
 	state    algorithms.State // after the check, while it is being decided; not of a log
-	returned int64            // of a bucket: how much was put back into it before; see Table.recordTake
+	returned int64            // of a bucket: how much was put back into it before, see Table.recordTake; of slots: see SlotLeft
 	location location
 }
 
@@ -78,6 +78,9 @@ const (
 
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
+	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // which counts beyond the limit
+		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.ShadowSlots(op.state, op.Cost))
+	}
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
 }
 

@@ -15,7 +15,7 @@ func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 		i := int(uint64(t.sweepCursor.Add(1)) % uint64(n))
 		t.sweepShard(&t.shards[i], now.Steady/1e9, t.activeReaders())
 	}
-	t.notes.Sweep(now.Steady, fraction)
+	t.notes.Sweep(now.Steady, fraction, t.IsOpen)
 	t.memory.tidy()
 }
 

@@ -135,20 +135,20 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 		now = s.advance(now)
 		v := Admitted
 		if !t.takeOne(s, now, &ops[0]) {
-			v = t.take(now, ops, true)
+			v = t.take(now, ops, nil, true)
 		}
 		s.mu.Unlock()
 		return v
 	}
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
-		v := t.take(s.advance(now), ops, true)
+		v := t.take(s.advance(now), ops, nil, true)
 		s.mu.Unlock()
 		return v
 	}
 	var buf [16]int
 	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, true)
+	v := t.take(now, ops, nil, true)
 	t.unlockShards(held)
 	return v
 }
@@ -157,7 +157,7 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	var buf [16]int
 	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, false)
+	v := t.take(now, ops, nil, false)
 	t.unlockShards(held)
 	return v
 }
@@ -235,8 +235,8 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 }
 
 // take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must
-// hold the shards of ops.
-func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
+// hold the shards of ops. holder holds the slots that ops acquire; it is nil if they acquire none.
+func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
 	}
@@ -244,7 +244,10 @@ func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	for i := range ops {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
-		t.decideOp(s, now, op)
+		if t.decideOp(s, now, op); op.isSlot() {
+			t.holdSlots(op, holder)
+			continue
+		}
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
@@ -260,7 +263,11 @@ func (t *Table) take(now algorithms.Instant, ops []Op, gated bool) Verdict {
 		return Refused
 	}
 	for i := range ops {
-		t.commit(&ops[i])
+		if ops[i].isSlot() {
+			t.commitSlot(&ops[i], holder)
+		} else {
+			t.commit(&ops[i])
+		}
 	}
 	return Admitted
 }
@@ -340,8 +347,12 @@ func (t *Table) unlockShards(held []int) {
 func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 	op.Full = false
 	op.At = s.timeIn(op.Key.Partition(), now)
-	if op.Limit.Kind == algorithms.SlidingLog {
+	switch op.Limit.Kind {
+	case algorithms.SlidingLog:
 		t.decideLog(s, op)
+		return
+	case algorithms.Concurrency:
+		t.decideSlot(op)
 		return
 	}
 
@@ -374,7 +385,7 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 }
 
 // addsCounter reports whether op, already decided, adds a new counter to the table if its check is admitted.
-func (op *Op) addsCounter() bool { return op.Took() && !op.location.found() }
+func (op *Op) addsCounter() bool { return !op.isSlot() && op.Took() && !op.location.found() }
 
 // countAdded returns how many counters ops add to s.
 func (t *Table) countAdded(s *shard, ops []Op) (n int) {
@@ -457,6 +468,10 @@ func (t *Table) withdraw(ops []Op) {
 		s, cost := t.shardOf(op.Key), int64(0)
 		if !op.Decision.Allowed {
 			cost = op.Cost // CountMode would have taken it: describe the refusal instead
+		}
+		if op.isSlot() {
+			op.Decision = op.Limit.Peek(op.state, op.At, cost)
+			continue
 		}
 		if op.Limit.Kind != algorithms.SlidingLog {
 			state := s.find(op.Key).state()

@@ -43,6 +43,11 @@ type Query struct {
 	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
 	// Key, Attributes, Costs and Mode are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
+	// Slots is how many slots an acquire or a reservation holds of each limit of slots; 0: as many as its cost in the limit's unit says, or 1.
+	// SlotTTL, for an acquire, is after what time they end unless they are renewed; 0: as the limits say. Who says who holds them, in at most MaxWho bytes.
+	Slots   int64
+	SlotTTL time.Duration
+	Who     string
 	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
 	// none.
 	RequestID string

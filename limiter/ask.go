@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
@@ -38,6 +39,7 @@ type ask struct {
 	version     int64
 	hint        ring.NodeID
 	standby     bool
+	unconfirmed bool
 	admitted    bool
 	decider     ring.NodeID
 	incarnation uint64
@@ -92,6 +94,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		i = last
 	}
 	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
+	a.unconfirmed = r.unconfirmed
 	a.admitted = r.admitted[i]
 	a.lives = append(a.lives[:0], r.lives...)
 	a.when = a.when[:0]
@@ -264,7 +267,7 @@ func (a *ask) refunds() (list []refund) {
 			back.place = a.q.placing.id
 		}
 		for i := first; i < first+n; i++ {
-			if ops[i].Took() {
+			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
 				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.when[i])
 			}
 		}

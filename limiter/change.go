@@ -42,6 +42,8 @@ type change struct {
 	ops    []counters.Op // their decisions are the result
 	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	leased []leasedPart  // of each of ops; also part of the result
+	// holders, by op, is part of the result of verbUsage.
+	holders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
 	bill    *bill  // of an adjustment: corrected by what was applied; may be nil
@@ -128,6 +130,7 @@ func (c *change) codeCharge(w *wire.Coder) (isLate bool) {
 func (c *change) apply(l *Limiter) error {
 	c.leased = make([]leasedPart, len(c.ops))
 	c.applied = make([]int64, len(c.ops))
+	c.holders = make([]heldSlots, len(c.ops))
 	if c.local && l.membership != nil {
 		return c.applyLocal(l)
 	}
@@ -231,6 +234,7 @@ func (c *change) readUsage(l *Limiter, now algorithms.Instant) error {
 			return counters.ErrShut
 		}
 		c.table(l).ReadUsage(now, op)
+		c.holders[i] = l.holdersOf(op, now)
 	}
 	return nil
 }
@@ -270,7 +274,7 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 		limit := u.Limits[i].Limit
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit, Lends: isLoanable(u.Rule, limit)}
 		for _, cost := range costs {
-			if cost.Unit == limit.Unit {
+			if cost.Unit == limit.Unit && limit.Kind != algorithms.Concurrency {
 				u.Limits[i].isAdjusted = true
 				op.Cost = cost.Cost
 			}
@@ -327,6 +331,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
 		lu.setUsed(&c.ops[i].Decision, &c.leased[i])
 		lu.Applied = c.applied[i]
+		lu.Holders, lu.NumHolders = c.holders[i].list, c.holders[i].all
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}

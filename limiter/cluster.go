@@ -64,6 +64,8 @@ type Ownership interface {
 type Backup interface {
 	// CanConfirm reports whether Confirm is likely to succeed for p now.
 	CanConfirm(p int) bool
+	// ConfirmNotes is Confirm for notes alone. Where there is neither another node nor a disk, it returns at once.
+	ConfirmNotes(ctx context.Context, p int) error
 	// Confirm returns once every earlier change in p has reached the node or disk from which p would continue without this
 	// node.
 	Confirm(ctx context.Context, p int) error
@@ -161,6 +163,7 @@ type membership struct {
 	leases       leases
 	loans        loans // between regions
 	refunds      waitingRefunds
+	slotTasks    slotTasks
 
 	backgroundSlots chan struct{} // holds an element for each goroutine of spawn
 	ctx             context.Context
@@ -168,7 +171,7 @@ type membership struct {
 	mu              sync.Mutex // guards closed; once that is set, spawn starts nothing more
 	closed          bool
 	background      sync.WaitGroup // the goroutines of spawn
-	maintenance     sync.WaitGroup // the goroutines of leases.maintain, retryRefunds and carryOutEnds
+	maintenance     sync.WaitGroup // the goroutines of leases.maintain, retryRefunds, carryOutSlotTasks and carryOutEnds
 }
 
 // NewInCluster returns a limiter over table that decides together with other nodes. It decides a check itself if table's
@@ -189,8 +192,10 @@ func NewInCluster(table *counters.Table, clock *Clock, c ClusterConfig) (*Limite
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
 	m.refunds.wake = make(chan struct{}, 1)
+	m.slotTasks.wake = make(chan struct{}, 1)
 	m.maintenance.Go(m.leases.maintain)
 	m.maintenance.Go(l.retryRefunds)
+	m.maintenance.Go(l.carryOutSlotTasks)
 	m.maintenance.Go(func() { l.carryOutEnds(table) })
 	m.maintenance.Go(func() { l.carryOutEnds(c.Fallback) })
 	return l, nil
@@ -242,6 +247,8 @@ func takenWhen(op *counters.Op, base algorithms.Instant) int64 {
 		return taken.Steady - base.Steady
 	case op.Limit.Kind.Bucket():
 		return int64(taken.Reset)
+	case op.Limit.Kind == algorithms.Concurrency:
+		return int64(op.SlotLeft())
 	}
 	return taken.Window
 }

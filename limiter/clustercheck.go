@@ -270,7 +270,10 @@ func (c *clusterCheck) takeHere(list []int) {
 	if !c.makePlaces(c.gatheredOps) {
 		return
 	}
-	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
+	if verdict != counters.Refused {
+		c.answer.scratch.holding.note(c.gatheredOps)
+	}
 	c.notePlace(list, c.gatheredOps, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
@@ -334,7 +337,7 @@ func (c *clusterCheck) askOthers() bool {
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
 		c.askSeparately = true
-		a.dispatch(c.limiter, together && a.q.placing == nil)
+		a.dispatch(c.limiter, together && a.q.placing == nil && a.q.holding == nil)
 	}
 	return c.askSeparately && last != nil
 }
@@ -343,7 +346,7 @@ func (c *clusterCheck) askOthers() bool {
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.version(), s.route.Revision
-	a.q.placing = c.answer.scratch.placing
+	a.q.placing, a.q.holding = c.answer.scratch.placing, c.answer.scratch.holding
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
@@ -383,6 +386,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	}
 	a.rule, a.limits = h.Rule, h.Limits
 	a.q.ops = append(a.q.ops, c.ops(s)...)
+	c.answer.scratch.holding.note(c.ops(s))
 }
 
 // actAsStandby decides the subjects that this node decides in place of their owners: as the standby, or as the node that handed
@@ -447,6 +451,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		if p := c.answer.scratch.placing; p != nil && p.home == s.subject {
 			p.made = a.admitted && !a.standby
 		}
+		c.acceptSlots(s, a, at)
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == tooManyReservations && c.answer.scratch.placing != nil:
 		c.failFor(ErrTooManyReservations)
@@ -462,5 +467,23 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 		if !a.hint.IsZero() {
 			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), a.revision, a.hint)
 		}
+	}
+}
+
+// acceptSlots notes what a's answer says of the slots of s, whose ops begin at that index of the question's.
+func (c *clusterCheck) acceptSlots(s *subject, a *ask, at int) {
+	h := c.answer.scratch.holding
+	if h == nil {
+		return
+	}
+	if !a.admitted {
+		h.forget(s.subject)
+	}
+	ops := c.ops(s)
+	for i := range ops {
+		ops[i].SetSlotLeft(time.Duration(a.when[at+i]))
+	}
+	if a.unconfirmed {
+		c.failFor(ErrTryAgain)
 	}
 }

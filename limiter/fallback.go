@@ -33,9 +33,16 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		if by == ByOwner && !c.makePlaceAlone(s, ops) {
 			return
 		}
+		if by == ByFallback && hasSlots(ops) && !c.peek {
+			if m.Authority() { // the owner is away, and its standby will soon take over
+				c.failFor(ErrTryAgain)
+				return
+			}
+			c.answer.scratch.holding.noteAlone()
+		}
 		for j := range ops {
 			op := ops[j]
-			counted := c.applyShare(&op, mode, nodes, rank)
+			counted := c.applyShare(&op, partitionMode(&op, mode), nodes, rank)
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
@@ -96,6 +103,14 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
+}
+
+// partitionMode returns what becomes of op on a node that is cut off: no node has a share of slots.
+func partitionMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
+	if op.Limit.Kind == algorithms.Concurrency && mode != rules.AllowUncounted {
+		return rules.RefuseUncounted
+	}
+	return mode
 }
 
 // copyDecisions copies the fallback counters' decisions into s's ops.

@@ -59,7 +59,7 @@ func TestGolden(t *testing.T) {
 		message("change-charge", &change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}),
 		message("change-clear", &change{verb: verbClear, hops: 1, inlineSubject: 7, ticket: ticketOf("x", 5, 0)}),
 		message("counters", &counterIDs{1, 1 << 63}),
-		message("results", &results{{result{Decision: algorithms.Decision{Used: 5}}, leasedPart{units: 3, estimated: true}, -7}}),
+		message("results", &results{{result{Decision: algorithms.Decision{Used: 5}}, leasedPart{units: 3, estimated: true}, -7, heldSlots{all: 1, list: []Holder{{ID: 1, Slots: 2, Age: 3, Expires: 4, Who: "w"}}}}}),
 		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
 		message("reserve", &reserveRequest{

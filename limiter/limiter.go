@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -63,6 +64,9 @@ type activeRules struct {
 	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
 	steps    []atomic.Int32
 	loadLeft func(source string) time.Duration // see FollowLoads; may be nil
+
+	slotsOnce sync.Once
+	slots     map[uint32]*slotRule // see slotRules
 }
 
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
@@ -208,7 +212,7 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 		return l.resolveInQueue(q, a)
 	}
 	if l.start(q, a) {
-		return a.placeErr()
+		return a.scratch.failure
 	}
 	return l.finish(q, a)
 }
@@ -372,9 +376,16 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		if len(q.Subjects) > 0 {
 			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
 		}
+		if err := a.slotsNeedAcquire(h, mode); err != nil {
+			return err
+		}
 		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
-			op := a.addOp(h.Rule, limit, subject, costOf(costs, h, limit))
+			cost := costOf(costs, h, limit)
+			if limit.Kind == algorithms.Concurrency && a.scratch.mayHold {
+				cost = cmp.Or(q.Slots, cost, 1)
+			}
+			op := a.addOp(h.Rule, limit, subject, cost)
 			op.Key, op.Limit = counterKey(h, limit), &limit.Limit
 			op.Shadow, op.Mode, op.Lends = h.Rule.Shadow, mode, isLoanable(h.Rule, limit)
 			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
@@ -385,7 +396,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 			a.addBlocks(h, mode)
 		}
 	}
-	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
+	a.scratch.isRepeatable = isUsual(q) && !isEnforced && !a.scratch.mayHold && !a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleCounts = nil
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 && !hits[0].Rule.Shadow && !active.hasMonthly {
 		a.scratch.soleCounts = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
@@ -395,7 +406,7 @@ func (l *Limiter) list(now algorithms.Instant, q *Query, a *Answer) error {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
 		}
-	} else if q.Mode != counters.CountMode {
+	} else if q.Mode != counters.CountMode && !a.scratch.mayHold {
 		return nil
 	}
 	return l.requireLevel(q, a)
@@ -411,8 +422,8 @@ func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
-		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
-			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit need level %d, but the cluster is at %d",
+		if op.Limit.Kind == algorithms.FirstWindow || op.Limit.Kind == algorithms.Concurrency || op.Mode != counters.CheckMode && !q.Peeks() {
+			return fmt.Errorf("%w: mode count, different modes in one check, windows from the first hit and slots need level %d, but the cluster is at %d",
 				ErrLevelTooLow, modesLevel, l.membership.Level())
 		}
 	}
@@ -424,7 +435,7 @@ func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	s, unauthorized := &a.scratch, false
 	if l.mayDecideHere(a) {
-		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
+		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks(), s.holding)
 		if verdict != counters.Shut {
 			a.recordDecidedHere(verdict)
 			a.conclude(l)
@@ -461,16 +472,19 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 }
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
-// the verdict is Shut, and any debit is kept: ownership can no longer be proved.
-func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
+// the verdict is Shut, and any debit is kept: ownership can no longer be proved. h holds the slots that ops acquire, if any.
+func (l *Limiter) takeAsOwner(now algorithms.Instant, ops []counters.Op, peek bool, h *holding) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
 	began := m.recorderClock()
-	if peek {
+	switch {
+	case peek:
 		verdict = l.table.Peek(now, ops)
-	} else {
+	case h != nil:
+		verdict = l.table.TakeAndHold(now, ops, h.holder())
+	default:
 		verdict = l.table.Take(now, ops)
 	}
 	switch {
@@ -507,7 +521,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		}
 		c.advance()
 	}
-	return a.placeErr()
+	return a.scratch.failure
 }
 
 // matchSubjects finds the limits of q's subjects.
@@ -560,7 +574,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
 	a.scratch.hasBlocks, a.scratch.decidedHere, a.scratch.matchDecides, a.scratch.isListed = false, false, false, false
-	a.scratch.byHand = false
+	a.scratch.byHand, a.scratch.failure = false, nil
 	a.Limits, a.TightestIndex, a.Counted = a.Limits[:0], -1, false
 	a.IsAtMost, a.Granted = false, 0
 	a.queuePlace = nil

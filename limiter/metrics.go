@@ -22,7 +22,7 @@ type counts struct {
 	forwardTimeSum                                                                atomic.Int64
 	coalesced, failed, standbyDecisions, served, forwarded, givenBack, turnedAway atomic.Int64
 	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned   atomic.Int64
-	debtsDropped, lost                                                            atomic.Int64
+	debtsDropped, lost, slotTasksDropped                                          atomic.Int64
 	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed              atomic.Int64
 	fallback                                                                      [4]atomic.Int64
 }

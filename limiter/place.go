@@ -30,7 +30,6 @@ type placing struct {
 	inline bool          // the home came with its limits
 	ttl    time.Duration // how long the reservation may stay open
 	made   bool          // the home's owner has made the place
-	err    error         // why the check can't be decided: ErrTooManyReservations
 }
 
 // code writes or reads what an owner must know of p.
@@ -110,8 +109,13 @@ func groupOf(q *Query, i int, h *rules.Hit) uint32 {
 	if h.Rule.Inline && i < len(q.Subjects) {
 		name = q.Subjects[i].Namespace
 	}
+	return groupOfRule(name, h.Rule.Inline)
+}
+
+// groupOfRule returns the group of a rule or a namespace.
+func groupOfRule(name string, inline bool) uint32 {
 	hash := fnv.New32a()
-	fmt.Fprintf(hash, "%t %s", h.Rule.Inline, name)
+	fmt.Fprintf(hash, "%t %s", inline, name)
 	return hash.Sum32()
 }
 
@@ -144,9 +148,9 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// failFor ends the check undecided, because a reservation finds no room.
+// failFor ends the check undecided: a reservation finds no room, or a slot may not outlive its owner.
 func (c *clusterCheck) failFor(err error) {
-	c.answer.scratch.placing.err = err
+	c.answer.scratch.failure = err
 	c.refused = true
 }
 
@@ -173,12 +177,4 @@ func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
 	}
 	p.made = false
 	return p.id
-}
-
-// placeErr returns why a reservation's check could not be decided, or nil.
-func (a *Answer) placeErr() error {
-	if a.scratch.placing == nil {
-		return nil
-	}
-	return a.scratch.placing.err
 }

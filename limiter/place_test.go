@@ -157,7 +157,7 @@ func TestAPlaceThatIsGoneIsOver(t *testing.T) {
 		n, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		id := n.reserve(tokens("r", key, 100), time.Minute)
-		secret, _ := n.reservations.signingKey()
+		secret, _ := n.reservations.signingKey("reservation")
 		r, err := parseReservation(id, secret)
 		if err != nil || !r.hasPlace {
 			t.Fatalf("have %+v, %v, want a place", r, err)
@@ -299,7 +299,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 			} else {
 				// It settles in its counters, and dies while it waits for its standby.
 				now := home.clock.Now()
-				key, _ := home.reservations.signingKey()
+				key, _ := home.reservations.signingKey("reservation")
 				r, err := parseReservation(id, key)
 				if err != nil {
 					t.Fatal(err)
@@ -356,7 +356,7 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 
 		w.nodes[2].settleTokens(id, 150)
 		synctest.Wait()
-		key, _ := home.reservations.signingKey()
+		key, _ := home.reservations.signingKey("reservation")
 		r, err := parseReservation(id, key)
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -26,6 +27,7 @@ const (
 	MethodUse                              // asks a node, or another region, which rules were used in the last hour, with a reply
 	MethodUnspent                          // from an owner: asks what is left of a subject's grants, with a reply
 	MethodPass                             // places in queues that callers have left, for those behind them, with an empty reply
+	MethodSlot                             // looks at, renews, releases or tells a slot, with a reply
 	endOfMethods
 )
 
@@ -55,6 +57,7 @@ type question struct {
 	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
 	placing  *placing           // of a reservation; nil for all others
+	holding  *holding           // of a check that acquires slots; nil for all others
 }
 
 // A question has two parts: a head, which differs from message to message, and a body, which is the same for identical
@@ -95,6 +98,7 @@ func (q *question) codeBody(c *wire.Coder) {
 	wire.Number(c, &q.version, maxVersion)
 	q.limits = codeOps(c, &q.ops, q.limits, false)
 	q.codePlacing(c)
+	q.codeHolding(c)
 	c.Require(len(q.ops) > 0)
 }
 
@@ -113,6 +117,32 @@ func (q *question) codePlacing(c *wire.Coder) {
 			q.placing = &placing{}
 			q.placing.code(c)
 		}
+	}
+}
+
+// codeHolding writes or reads what the owner must know of the slots that q acquires.
+func (q *question) codeHolding(c *wire.Coder) {
+	acquires := q.holding != nil
+	c.Bool(&acquires)
+	if c.Reads() {
+		q.holding = nil
+	}
+	if !acquires {
+		return
+	}
+	if c.Reads() {
+		q.holding = &holding{groups: map[uint64]uint32{}}
+	}
+	h := q.holding
+	wire.Fixed(c, &h.id)
+	wire.Fixed(c, &h.nonce)
+	c.Millis(&h.ttl, MaxSlotTTL)
+	c.Text(&h.who, MaxWho)
+	for first := 0; first < len(q.ops); first += countSubjectOps(q.ops[first:]) {
+		subject := q.ops[first].Key.Subject
+		group := uint64(h.groups[subject])
+		wire.Number(c, &group, math.MaxUint32)
+		h.groups[subject] = uint32(group)
 	}
 }
 

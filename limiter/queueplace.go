@@ -112,7 +112,7 @@ func (c *clusterCheck) refunds() (list []refund) {
 // addTaken adds those of ops to r that took their cost. base is as for takenWhen.
 func (r *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
-		if op := &ops[i]; op.Took() {
+		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
 			r.ops = append(r.ops, *op)
 			r.when = append(r.when, takenWhen(op, base))
 		}

@@ -62,7 +62,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 
 	part, whose := a.partOf(t)
 	switch {
-	case t.Full:
+	case t.Full && t.Limit.Kind != algorithms.Concurrency:
 		b = append(b, "The node has no room for a new counter of limit "...)
 	case whose != "":
 		b = append(append(append(b, "This "...), whose...), "'s share of limit "...)
@@ -131,6 +131,10 @@ func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 // per 1m". If isShare is set, it says that the amount is a part: "30 of 100 requests per 1m".
 func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 	capacity, amount := l.UndividedCapacity(), l.UndividedAmount()
+	if l.Kind == algorithms.Concurrency {
+		b = append(strconv.AppendInt(b, capacity, 10), ' ')
+		return append(append(b, l.Unit...), " at once"...)
+	}
 	if capacity != amount {
 		b = append(strconv.AppendInt(b, capacity, 10), ' ')
 		b = append(append(b, l.Unit...), " at once, "...)
@@ -149,7 +153,8 @@ func appendRate(b []byte, l *rules.Limit, part int64, isShare bool) []byte {
 // isUncounted reports whether `on_partition: deny` refused the check, rather than a counter. It is valid for an answer with
 // ByFallback, which may also have limits that an owner decided. A counter that refuses for a while is not fresh.
 func (la *LimitAnswer) isUncounted() bool {
-	return la.Rule.OnPartition == rules.RefuseUncounted && la.RetryAfter == uncountedRetry && la.ResetAfter == 0
+	refuses := la.Rule.OnPartition == rules.RefuseUncounted || la.Limit.Kind == algorithms.Concurrency
+	return refuses && la.RetryAfter == uncountedRetry && la.ResetAfter == 0
 }
 
 // appendBlocked appends the sentence for a blocked subject.

@@ -25,12 +25,14 @@ const (
 	tooManyRequestIDs          // no room to keep the answer to a request with an id
 	tooManyReservations        // no room for another reservation
 	unknownReservation         // the id is not of a reservation that can still be settled
+	unknownSlot                // the slot is over
+	tryAgain                   // the slot may not outlive this node
 	neverDecided               // never sent: the reply does not cover this check
 	statuses            = neverDecided
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, tooManyReservations: ErrTooManyReservations, unknownReservation: ErrUnknownReservation}
+var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, tooManyReservations: ErrTooManyReservations, unknownReservation: ErrUnknownReservation, unknownSlot: ErrUnknownSlot, tryAgain: ErrTryAgain}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {
@@ -65,6 +67,7 @@ type reply struct {
 
 	// The rest is set only with decided.
 	standby     bool // a standby decided
+	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
 	decider     ring.NodeID
 	incarnation uint64          // of the decider's process: only it can interpret steady
 	steady      int64           // time of the decision, on the decider's steady clock
@@ -110,7 +113,7 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 		c.Raw(r.hint[:])
 		return
 	}
-	c.Bool(&r.standby)
+	c.Flags(&r.standby, &r.unconfirmed)
 	c.Raw(r.decider[:])
 	wire.Fixed(c, &r.incarnation)
 	wire.Fixed(c, &r.steady)

@@ -264,6 +264,7 @@ func (c *change) acceptResults(list results) bool {
 	for i := range list {
 		c.ops[i].Decision, c.leased[i] = list[i].Decision, list[i].leasedPart
 		c.applied[i] = list[i].applied
+		c.holders[i] = list[i].held
 	}
 	return true
 }
@@ -276,22 +277,32 @@ type opUsage struct {
 	result
 	leasedPart
 	applied int64
+	held    heldSlots
+}
+
+// heldSlots lists slots of a limit that are held.
+type heldSlots struct {
+	list []Holder // at most MaxHolders
+	all  int
 }
 
 func resultsOf(c *change) *results {
 	list := make(results, len(c.ops))
 	for i := range c.ops {
 		list[i].Decision, list[i].leasedPart, list[i].applied = c.ops[i].Decision, c.leased[i], c.applied[i]
+		list[i].held = c.holders[i]
 	}
 	return &list
 }
 
 // Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+3, func(v *opUsage) {
+	wire.List(c, (*[]opUsage)(r), maxSubjectOps, minResultBytes+5, func(v *opUsage) {
 		v.code(c)
 		wire.Number(c, &v.units, math.MaxInt64)
 		c.Bool(&v.estimated)
 		wire.Varint(c, &v.applied)
+		wire.Number(c, &v.held.all, math.MaxInt32)
+		wire.List(c, &v.held.list, MaxHolders, 8+4, func(h *Holder) { h.code(c) })
 	})
 }

@@ -39,7 +39,11 @@ type reservations struct {
 // owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
 // owner of the first subject that has one. The error wraps ErrUnknownRule, ErrKey, ErrOnExpiry, ErrTooManyLimits,
 // ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the answer, so nothing is reserved.
+//
+// If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it holds, until it is settled.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	a.scratch.mayHold = true
+	defer func() { a.scratch.mayHold = false }()
 	return l.decideOnce(q, ttl, a)
 }
 
@@ -245,8 +249,8 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 
 // isReservable reports whether op took its cost, or would have taken one, from the counter of a limit. A limit of 0 has none.
 func isReservable(op *counters.Op, limit *rules.Limit) bool {
-	if limit.RefusesAll() {
-		return false
+	if limit.RefusesAll() || limit.Kind == algorithms.Concurrency {
+		return false // slots are released, not settled
 	}
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
@@ -262,7 +266,7 @@ const (
 	// settlementMemory is how long the home remembers a settlement after the reservation expires.
 	settlementMemory = time.Minute
 
-	reservationFormat = 5  // the first byte of an id
+	reservationFormat = 6  // the first byte of an id
 	nonceBytes        = 12 // random bytes that make each id unique
 	signatureBytes    = 16
 	maxUnitBytes      = 1024
@@ -292,6 +296,7 @@ type reservation struct {
 	onExpiry *OnExpiry
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
+	slot     *slot             // that was acquired with it; nil if none was
 }
 
 // reservedSubject says what was taken from one subject.
@@ -346,7 +351,20 @@ func (r *reservation) Code(c *wire.Coder) {
 		}
 		c.Require(len(s.units) == len(s.ops))
 	})
+	r.codeSlot(c)
 	c.Require(len(r.subjects) > 0)
+}
+
+// codeSlot writes or reads the slot of r.
+func (r *reservation) codeSlot(c *wire.Coder) {
+	hasSlot := r.slot != nil
+	if c.Bool(&hasSlot); !hasSlot {
+		return
+	}
+	if c.Reads() {
+		r.slot = &slot{}
+	}
+	r.slot.Code(c)
 }
 
 // id packs and signs r.
@@ -383,7 +401,8 @@ func (r *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(r.non
 
 // signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
 // this process's own, and no other node can verify the signature.
-func (rs *reservations) signingKey() (key []byte, known bool) {
+// purpose is what ids of that kind are for.
+func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
 	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
 		return rs.processKey[:], true
 	}
@@ -392,6 +411,6 @@ func (rs *reservations) signingKey() (key []byte, known bool) {
 		return rs.processKey[:], false
 	}
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("reservation"))
+	h.Write([]byte(purpose))
 	return h.Sum(nil), true
 }

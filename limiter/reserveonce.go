@@ -207,6 +207,7 @@ func (rs *reservations) serveReserve(r *reserveRequest) (*keptAnswer, error) {
 		return nil, ErrNoOwner
 	}
 	var a Answer
+	a.scratch.mayHold = r.ttl > 0
 	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, &a)
 	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
@@ -273,11 +274,11 @@ func (s *Subject) code(c *wire.Coder) {
 	c.Flags(&s.Exact, &s.Shadow)
 	wire.Number(c, &s.Mode, int64(counters.NumModes-1))
 	codeCosts(c, &s.Costs)
-	wire.List(c, &s.Limits, rules.MaxInlineLimits, 9, func(l *rules.InlineLimit) {
-		for _, n := range [...]*int64{&l.Limit, &l.PerMS, &l.Burst} {
+	wire.List(c, &s.Limits, rules.MaxInlineLimits, 11, func(l *rules.InlineLimit) {
+		for _, n := range [...]*int64{&l.Limit, &l.PerMS, &l.TTLMS, &l.Burst} {
 			wire.Number(c, n, algorithms.MaxAmount)
 		}
-		for _, text := range [...]*string{&l.Per, &l.Algorithm, &l.Unit, &l.Name, &l.TZ, &l.From} {
+		for _, text := range [...]*string{&l.Per, &l.TTL, &l.Algorithm, &l.Unit, &l.Name, &l.TZ, &l.From} {
 			c.Text(text, maxText)
 		}
 	})
@@ -289,6 +290,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving, a.scratch.placing = false, nil }()
 	began := a.Now.Steady
+	var held *holding
 	resolve := func() error {
 		if ttl > 0 {
 			a.scratch.placing = a.newPlacing(q, ttl, rand.Uint64()|1)
@@ -300,9 +302,13 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	}
 
 	if !done {
-		if err = resolve(); err == nil && !a.Allowed && q.AwaitsLoan {
-			err = rs.limiter.resolveWithLoan(began, q, a, resolve)
-		}
+		err = rs.limiter.holdIfSlots(q, a, func() error {
+			err := resolve()
+			if err == nil && !a.Allowed && q.AwaitsLoan {
+				err = rs.limiter.resolveWithLoan(began, q, a, resolve)
+			}
+			return err
+		}, &held)
 	}
 	if err != nil {
 		return "", err
@@ -311,8 +317,11 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
-	key, _ := rs.signingKey()
+	key, _ := rs.signingKey("reservation")
 	r := rs.reservationOf(q, a, ttl)
+	if held != nil {
+		r.slot = held.slot(rs.limiter, a)
+	}
 	id = r.id(key)
 	if ttl == 0 {
 		return id, nil

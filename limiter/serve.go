@@ -105,6 +105,13 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodReserve:
 		var r reserveRequest
 		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.serveReserve(&r) })
+	case MethodSlot:
+		var r slotRequest
+		serveForwarded(m, to, body, &r, func() (*slotResult, error) {
+			ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
+			defer cancel()
+			return l.askSlot(ctx, &r)
+		})
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
@@ -153,7 +160,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	x.reply.reset()
 	x.reply.version = l.version()
 	x.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Subject)).Revision
-	mustWait := x.reply.version < q.version || x.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
+	mustWait := q.holding != nil || x.reply.version < q.version || x.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
 		x.sendReply(to)
 		m.release(x)
@@ -328,6 +335,12 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	r.status = decided
 	take := l.table.Take
+	if q.holding != nil {
+		holder := q.holding.holder()
+		take = func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+			return l.table.TakeAndHold(now, ops, holder)
+		}
+	}
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
@@ -339,6 +352,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 	l.membership.leases.grantRequests(x, now)
+	r.unconfirmed = q.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 	if !m.Authority() {
 		return false
 	}
@@ -346,6 +360,20 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m.counts.served.Add(int64(len(r.admitted)))
 	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady
 	return true
+}
+
+// slotsOutlive waits until the slots that x's question has acquired here would outlive this node, and reports whether they would.
+func (x *exchange) slotsOutlive(l *Limiter) bool {
+	var stored []slotPlace
+	subject := 0
+	for first := 0; first < len(x.question.ops); subject++ {
+		n := countSubjectOps(x.question.ops[first:])
+		if own := x.question.ops[first : first+n]; hasSlots(own) {
+			stored = append(stored, slotPlace{own[0].Key.Partition(), x.reply.lives[subject].Lineage})
+		}
+		first += n
+	}
+	return l.outlive(stored)
 }
 
 // decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
@@ -400,6 +428,9 @@ func (l *Limiter) takeAsStandby(now algorithms.Instant, ops []counters.Op, peek 
 		} else {
 			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
 		}
+	}
+	if hasSlots(ops) {
+		return counters.Shut // only an owner grants slots
 	}
 	asked := ops
 	if peek {

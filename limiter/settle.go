@@ -100,7 +100,7 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 }
 
 func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Settlement, err error) {
-	key, known := rs.signingKey()
+	key, known := rs.signingKey("reservation")
 	if !known {
 		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
 	}
@@ -108,11 +108,13 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
-	if s.verb != settleNow {
-		s.costs = s.onExpiry.costs()
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+	if s.verb != settleNow {
+		s.costs = s.onExpiry.costs()
+	} else if s.slot != nil && s.hops == 0 { // always, even if it was settled before, or is too late
+		rs.limiter.freeParts(ctx, s.slot.id, s.slot.nonce, s.slot.parts)
+	}
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: s.home().subject, hops: s.hops, here: func() (err error) {
 		if s.verb == settleAtEnd {
 			out = &Settlement{Remaining: -1}

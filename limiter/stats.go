@@ -42,6 +42,8 @@ type ruleStats struct {
 	// unmatched counts uses that checks below does not count; see countUnmatched.
 	unmatched atomic.Int64
 	used      usedSteps
+
+	slotsRefused, slotRenewals atomic.Int64 // for want of slots; at this node, as an owner
 }
 
 type ruleCounts struct {
@@ -337,6 +339,9 @@ type scratch struct {
 	reserving                           bool          // use no leases: a reservation must know what it takes
 	atMost                              bool          // the check takes at most its cost: what this node holds leased is not left
 	placing                             *placing      // of a reservation; nil for all other checks, and if it needs none
+	mayHold                             bool          // the check may acquire slots
+	holding                             *holding      // of a check that acquires slots; nil for all others
+	failure                             error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
 	life                                counters.Life // of the counters that a standalone node decides a reservation by
 	deadline                            time.Time     // the check must be decided by then; zero for the usual deadline
 	cluster                             *clusterCheck // nil before the first check that needs it

@@ -287,6 +287,9 @@ func (n *testNode) ForgiveDebt(_ algorithms.Instant, op *counters.Op) {
 // CanConfirm implements Backup.
 func (n *testNode) CanConfirm(int) bool { return true }
 
+// ConfirmNotes implements Backup.
+func (n *testNode) ConfirmNotes(ctx context.Context, p int) error { return n.Confirm(ctx, p) }
+
 // Confirm implements Backup.
 func (n *testNode) Confirm(ctx context.Context, p int) error {
 	if f := n.confirm.Load(); f != nil {

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -52,6 +54,31 @@ type LimitUsage struct {
 	Applied    int64 // of an adjustment: by how much usage rose; a reward takes off no more than there was
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
+
+	// Of a limit of slots: those that are held, at most MaxHolders, those that end first in front, and how many there are. Only Usage
+	// and GET /v1/usage list them.
+	Holders    []Holder
+	NumHolders int
+}
+
+// MaxHolders bounds the slots of a limit that Usage lists.
+const MaxHolders = 100
+
+// Holder is a slot that is held.
+type Holder struct {
+	ID      uint64        // see ShortSlotID
+	Slots   int64         // how many of the limit's it takes
+	Age     time.Duration // since it was acquired
+	Expires time.Duration // unless it is renewed
+	Who     string        // at most MaxWho bytes
+}
+
+func (h *Holder) code(c *wire.Coder) {
+	wire.Fixed(c, &h.ID)
+	wire.Number(c, &h.Slots, algorithms.MaxAmount)
+	wire.Number(c, &h.Age, math.MaxInt64)
+	wire.Number(c, &h.Expires, math.MaxInt64)
+	c.Text(&h.Who, MaxWho)
 }
 
 // Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only
@@ -234,7 +261,9 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	costs := q.subjectCosts()
 	for _, c := range costs {
 		switch {
-		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Unit == c.Unit }):
+		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool {
+			return lu.Limit.Unit == c.Unit && lu.Limit.Kind != algorithms.Concurrency // slots are released, not adjusted
+		}):
 		case q.Bill && u.onlyBills(c.Unit):
 			u.uncounted = append(u.uncounted, c)
 		default:

@@ -240,7 +240,9 @@ func (n *Node) openPartitions() (err error) {
 	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
 	config.Calls, config.Authority, config.Logger = n.peers, n.cluster.Authority, n.log
 	if n.dir != "" {
-		config.Save = n.checkpoint
+		if n.checkpoints {
+			config.Save = n.checkpoint
+		}
 	}
 	if n.keeper, err = partitions.Open(config); err != nil {
 		return err

@@ -230,6 +230,9 @@ func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 		return rule
 	}
 	name := rule + "/" + cmp.Or(l.Unit, Requests) + "/" + l.Per
+	if l.isSlots() {
+		return rule + "/" + cmp.Or(l.Unit, Requests) + "/" + l.Algorithm
+	}
 	isAlike := func(o *LimitSpec) bool {
 		return o != l && o.Name == "" && cmp.Or(o.Unit, Requests) == cmp.Or(l.Unit, Requests) && o.Per == l.Per
 	}

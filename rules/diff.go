@@ -240,7 +240,10 @@ func limitDetails(before, after *yaml.Node) (out []string) {
 		if string(a.AppendJSON(nil)) == string(b.AppendJSON(nil)) {
 			continue
 		}
-		text := "limit: " + valueText(a.Get("limit")) + " → " + valueText(b.Get("limit")) + " per " + valueText(b.Get("per"))
+		text := "limit: " + valueText(a.Get("limit")) + " → " + valueText(b.Get("limit"))
+		if per := b.Get("per"); per != nil {
+			text += " per " + valueText(per)
+		}
 		if valueText(a.Get("limit")) == valueText(b.Get("limit")) || !sameBut(a, b, "limit") {
 			text = "limit: " + valueText(a) + " → " + valueText(b)
 		}

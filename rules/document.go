@@ -145,7 +145,7 @@ const usageMonthly = "monthly"
 type LimitSpec struct {
 	Name      string
 	Limit     int64
-	Per       string
+	Per       string // or ttl, in a limit of slots
 	Algorithm string
 	Burst     int64
 	Unit      string
@@ -260,7 +260,9 @@ func (r *RuleSpec) needsLevel2() bool {
 }
 
 // needsLevel2 reports whether l has a key or value that builds of level 1 can't read.
-func (l *LimitSpec) needsLevel2() bool { return l.Unlimited || l.Limit == 0 || l.From != "" }
+func (l *LimitSpec) needsLevel2() bool {
+	return l.Unlimited || l.Limit == 0 || l.From != "" || l.isSlots()
+}
 
 // allLimits yields the limits of all rules, tiers and overrides.
 func (d *Document) allLimits(yield func(*LimitSpec) bool) {

@@ -53,6 +53,8 @@ type InlineLimit struct {
 	Limit     int64
 	Per       string
 	PerMS     int64 // in place of Per; 0 if not given
+	TTL       string
+	TTLMS     int64 // in place of TTL; 0 if not given
 	Algorithm string
 	Burst     int64
 	Unit      string
@@ -264,8 +266,10 @@ func (s *Set) InternedLimits() iter.Seq[*Limit] {
 
 // append encodes l so that no two limits yield the same bytes.
 func (l *InlineLimit) append(b []byte) []byte {
-	b = binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, l.Limit), l.PerMS), l.Burst)
-	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ, l.From} {
+	for _, n := range [...]int64{l.Limit, l.PerMS, l.TTLMS, l.Burst} {
+		b = binary.AppendVarint(b, n)
+	}
+	for _, text := range [...]string{l.Per, l.TTL, l.Algorithm, l.Unit, l.Name, l.TZ, l.From} {
 		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
 	}
 	return b
@@ -356,13 +360,10 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 	list := yaml.NewList()
 	for i := range limits {
 		l, n := &limits[i], yaml.NewMap()
-		per := strings.Clone(l.Per)
-		if l.PerMS > 0 {
-			per = FormatDuration(time.Duration(min(l.PerMS, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
-		}
 		n.Set("name", text(strings.Clone(l.Name)))
 		n.Set("limit", integer(l.Limit))
-		n.Set("per", text(per))
+		n.Set("per", inlineDuration(l.Per, l.PerMS))
+		n.Set("ttl", inlineDuration(l.TTL, l.TTLMS))
 		n.Set("algorithm", text(strings.Clone(l.Algorithm)))
 		if l.Burst != 0 {
 			n.Set("burst", integer(l.Burst))
@@ -374,6 +375,14 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 	return list
 }
 
+// inlineDuration returns a duration that a call gives as text or in milliseconds; nil if it gives none.
+func inlineDuration(given string, ms int64) *yaml.Node {
+	if ms > 0 {
+		given = FormatDuration(time.Duration(min(ms, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
+	}
+	return text(strings.Clone(given))
+}
+
 // checkInline reports mistakes in the i-th limit of a call that a document could not have, and whatever doc does not allow.
 func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
 	fail := func(field, format string, args ...any) {
@@ -382,6 +391,8 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	switch {
 	case q.Per != "" && q.PerMS != 0:
 		fail("per_ms", "per and per_ms exclude each other")
+	case q.TTL != "" && q.TTLMS != 0:
+		fail("ttl_ms", "ttl and ttl_ms exclude each other")
 	case q.From != "" && q.From != fromFirst && q.From != fromClock:
 		fail("from", "%q is not one of %s, %s", shorten(q.From), fromFirst, fromClock)
 	case len(d.errs) > 0:
@@ -393,6 +404,10 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	case doc.Inline.MaxLimit > 0 && q.Burst > doc.Inline.MaxLimit:
 		fail("burst", "the rules allow no more than %d", doc.Inline.MaxLimit)
 	case doc.Inline.MaxPer.Duration > 0 && specs[i].window > doc.Inline.MaxPer.Duration:
-		fail("per", "the rules allow no more than %s", doc.Inline.MaxPer.Text)
+		field := "per"
+		if specs[i].isSlots() {
+			field = "ttl"
+		}
+		fail(field, "the rules allow no more than %s", doc.Inline.MaxPer.Text)
 	}
 }

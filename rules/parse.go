@@ -241,8 +241,18 @@ func (d *decoder) zone(n *yaml.Node) string {
 }
 
 func (d *decoder) algorithm(n *yaml.Node) string {
-	return d.word(n, algorithms.TokenBucket.String(), algorithms.LeakyBucket.String(), algorithms.FixedWindow.String(),
-		algorithms.SlidingLog.String(), algorithms.SlidingWindow.String())
+	return d.word(n, windowAlgorithms[:]...)
+}
+
+// windowAlgorithms are the algorithms that count what happens in a time.
+var windowAlgorithms = [...]string{
+	algorithms.TokenBucket.String(), algorithms.LeakyBucket.String(), algorithms.FixedWindow.String(),
+	algorithms.SlidingLog.String(), algorithms.SlidingWindow.String(),
+}
+
+// limitAlgorithm reads the algorithm of a limit, which may also be the one that no default can be.
+func (d *decoder) limitAlgorithm(n *yaml.Node) string {
+	return d.word(n, append(windowAlgorithms[:len(windowAlgorithms):len(windowAlgorithms)], algorithms.Concurrency.String())...)
 }
 
 func (d *decoder) entries(n *yaml.Node) []*Entry {

@@ -40,8 +40,9 @@ var (
 		field[LimitSpec]{"limit", func(d *decoder, n *yaml.Node, l *LimitSpec) {
 			l.Limit = d.integer(n, 0, int64(algorithms.MaxAmount))
 		}, (*LimitSpec).amountNode},
-		field[LimitSpec]{"per", (*decoder).per, func(l *LimitSpec) *yaml.Node { return text(l.Per) }},
-		of("algorithm", algorithmCodec, func(l *LimitSpec) *string { return &l.Algorithm }),
+		field[LimitSpec]{"per", (*decoder).per, func(l *LimitSpec) *yaml.Node { return unlessSlots(l, text(l.Per)) }},
+		field[LimitSpec]{"ttl", (*decoder).slotTTL, func(l *LimitSpec) *yaml.Node { return ifSlots(l, text(l.Per)) }},
+		of("algorithm", codec[string]{(*decoder).limitAlgorithm, text}, func(l *LimitSpec) *string { return &l.Algorithm }),
 		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Burst }),
 		of("unit", nameCodec, func(l *LimitSpec) *string { return &l.Unit }),
 		of("tz", zoneCodec, func(l *LimitSpec) *string { return &l.TZ }),
@@ -150,8 +151,13 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	}
 	switch {
 	case d.shapes != nil: // a schema can't say that they are needed unless there is no limit
+	case l.isSlots():
+		d.checkSlots(n, l)
+		return l
 	case n.Get("limit") == nil:
 		d.fail(n, "limit is missing: how much is allowed per window")
+	case n.Get("ttl") != nil:
+		d.failAt(n, "ttl", "ttl is for algorithm: concurrency; the length of a window is per")
 	case n.Get("per") == nil:
 		d.fail(n, "per is missing: the length of the window")
 	}
@@ -179,11 +185,9 @@ const unlimitedWord = "unlimited"
 
 // unlimited rejects keys that have no meaning beside `unlimited: true`.
 func (d *decoder) unlimited(n *yaml.Node, l *LimitSpec) {
-	for _, key := range []string{"limit", "per", "algorithm", "burst", "tz", "from"} {
-		if other := n.Get(key); other != nil {
-			mark := d.push(key)
-			d.fail(other, "unlimited: true excludes %s", key)
-			d.path = d.path[:mark]
+	for _, key := range []string{"limit", "per", "ttl", "algorithm", "burst", "tz", "from"} {
+		if n.Get(key) != nil {
+			d.failAt(n, key, "unlimited: true excludes %s", key)
 		}
 	}
 	*l = LimitSpec{Name: l.Name, Unit: l.Unit, Unlimited: true, pos: l.pos}

@@ -43,7 +43,7 @@ var ReservedCodes = []string{
 	"cross-origin", "wrong-host", "unknown-rule", "unknown-reservation", "not-found", "method-not-allowed", "timeout", "conflict",
 	"too-large", "too-much-work", "invalid-rules", "headers-too-large", "internal", "not-ready", "draining", "no-leader",
 	"no-owner", "member-there", "only-member", "level-refused", "no-primary", "write-failed", "overloaded",
-	"too-many-reservations", "request-id-reused", "incomplete", "in-document", "too-many-entries", "unknown", "rate-limited",
+	"too-many-reservations", "too-many-slots", "unknown-slot", "try-again", "request-id-reused", "incomplete", "in-document", "too-many-entries", "unknown", "rate-limited",
 	"reduced", "cost-above-limit", "unknown-limit",
 }
 

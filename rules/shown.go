@@ -14,12 +14,14 @@ type Shown struct {
 	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up
 	Amount   int64
 	Per      time.Duration
+	Slots    bool // Capacity slots may be held at once, each for Window unless it is renewed; Amount and Per mean nothing
 }
 
 // ShownAt returns what answers at now say of l. If regions divide l, that is about all of them together.
 func (l *Limit) ShownAt(now algorithms.Instant) Shown {
 	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
 	s.Window = s.Per
+	s.Slots = l.Kind == algorithms.Concurrency
 	if l.Kind.Bucket() && s.Capacity != s.Amount && s.Amount > 0 {
 		s.Window = refillTime(s.Capacity, s.Amount, s.Per)
 	}
@@ -41,7 +43,7 @@ func refillTime(n, amount int64, per time.Duration) time.Duration {
 // Quota returns the pair of RateLimit-Policy: q units per w seconds. It is Capacity in Window, or, where that is under a second,
 // what comes back in a second: the header has no fractions.
 func (s *Shown) Quota() (q, w int64) {
-	if s.Window >= time.Second {
+	if s.Window >= time.Second || s.Slots {
 		return s.Capacity, int64((s.Window + time.Second - 1) / time.Second)
 	}
 	hi, lo := bits.Mul64(uint64(s.Amount), uint64(time.Second))

@@ -103,6 +103,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	c.checkLimits(path+".limits", r.Limits, c.doc.zoneOf(r))
 	c.checkNames(path+".limits", r.Limits, r.Name)
 	c.checkGlobal(path+".limits", r, r.Limits)
+	c.checkSlots(path+".limits", r, r.Limits)
 	c.checkDelay(path+".limits", r)
 	if !r.Tiered || c.tooManyTierLimits {
 		return
@@ -110,6 +111,7 @@ func (c *checker) checkRule(path string, r *RuleSpec) {
 	for _, t := range c.doc.Tiers {
 		path := keyPath("tiers", t.Name) + ".limits"
 		c.checkGlobal(path, r, t.Limits)
+		c.checkSlots(path, r, t.Limits)
 		c.checkNames(path, t.Limits, r.Name)
 		if mixesZones(t.Limits) {
 			c.checkDistinct(path, t.Limits, c.doc.zoneOf(r))
@@ -162,7 +164,7 @@ func (c *checker) checkGlobal(path string, r *RuleSpec, limits []*LimitSpec) {
 	for i, l := range limits {
 		if l.From == fromFirst {
 			c.add(l.pos, fmt.Sprintf("%s[%d].from", path, i), "the rule %q has scope: global, and regions divide windows of the clock only", r.Name)
-		} else if kind := c.doc.kind(l); l.Per != "" && !kind.Divisible() {
+		} else if kind := c.doc.kind(l); l.Per != "" && !l.isSlots() && !kind.Divisible() {
 			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
 		}
@@ -240,6 +242,7 @@ func (c *checker) checkSubject(path, attribute string, s *SubjectSpec) {
 			c.checkLimits(at, o.Limits, c.doc.zoneOf(r))
 			c.checkNames(at, o.Limits, r.Name)
 			c.checkGlobal(at, r, o.Limits)
+			c.checkSlots(at, r, o.Limits)
 		}
 	}
 }
@@ -271,7 +274,7 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 type counterIdentity struct {
 	unit   string
 	kind   algorithms.Kind
-	window time.Duration // 0 for calendar windows, which have word and zone instead
+	window time.Duration // 0 for calendar windows, which have word and zone instead, and for slots, whose ttl may change
 	word   string
 	zone   string
 }
@@ -279,6 +282,9 @@ type counterIdentity struct {
 // identity returns the identity of a limit of a rule in zone.
 func (d *Document) identity(l *LimitSpec, zone string) counterIdentity {
 	id := counterIdentity{unit: cmp.Or(l.Unit, Requests), kind: d.kind(l)}
+	if l.isSlots() {
+		return id
+	}
 	if !l.calendar() {
 		id.window = l.window
 		return id

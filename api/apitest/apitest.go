@@ -347,7 +347,7 @@ var (
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
 		api.RateLimited, api.CostAboveLimit, api.Reduced, api.Blocked,
 		api.UnknownRule, api.UnknownReservation, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.TooMuchWork, api.HeadersTooLarge,
-		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations, api.RequestIDReused, api.UnknownLimit,
+		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.TooManyReservations, api.TooManySlots, api.UnknownSlot, api.TryAgain, api.RequestIDReused, api.UnknownLimit,
 	}
 	AdminCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.Unauthorized, api.Forbidden, api.CrossOrigin, api.WrongHost,

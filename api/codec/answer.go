@@ -123,6 +123,10 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	if q.Reservation != "" {
 		b = AppendString(append(b, `,"reservation":`...), q.Reservation)
 	}
+	if q.Slot.ID != "" {
+		b = AppendString(append(b, `,"slot":`...), q.Slot.ID)
+		b = AppendInt(b, `,"expires_ms":`, q.Slot.Expires.Milliseconds())
+	}
 	return append(b, '}')
 }
 
@@ -167,12 +171,23 @@ func (c *limitFieldsCache) set(rule, unit string, shown rules.Shown) {
 	c.beforeUsed = AppendString(append(c.beforeUsed[:0], `,"rule":`...), rule)
 	c.beforeUsed = append(AppendInt(c.beforeUsed, `,"limit":`, shown.Capacity), `,"used":`...)
 	c.afterRemaining = AppendString(append(c.afterRemaining[:0], `,"unit":`...), unit)
-	c.afterRemaining = append(AppendInt(c.afterRemaining, `,"window_ms":`, Millis(shown.Window)), `,"reset_after_ms":`...)
+	c.afterRemaining = append(appendWindow(c.afterRemaining, &shown), `,"reset_after_ms":`...)
 	c.afterDelay = appendRate(c.afterDelay[:0], &shown)
 }
 
-// appendRate appends what a limit allows over time.
+// appendWindow appends the window of a limit or, of slots, after what time one ends.
+func appendWindow(b []byte, s *rules.Shown) []byte {
+	if s.Slots {
+		return AppendInt(b, `,"ttl_ms":`, Millis(s.Window))
+	}
+	return AppendInt(b, `,"window_ms":`, Millis(s.Window))
+}
+
+// appendRate appends what a limit allows over time. Slots have no rate.
 func appendRate(b []byte, s *rules.Shown) []byte {
+	if s.Slots {
+		return b
+	}
 	b = AppendInt(b, `,"rate":{"limit":`, s.Amount)
 	b = AppendInt(b, `,"per_ms":`, Millis(s.Per))
 	return append(b, '}')
@@ -232,7 +247,7 @@ func appendLimit(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
 	b = append(b, `","unit":`...)
 	b = AppendString(b, l.Unit)
 	b = AppendInt(b, `,"limit":`, shown.Capacity)
-	return AppendInt(b, `,"window_ms":`, Millis(shown.Window))
+	return appendWindow(b, shown)
 }
 
 // appendViolated appends the names of the limits that refused the check.

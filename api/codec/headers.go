@@ -96,6 +96,10 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 		shown := l.ShownAt(a.Now)
 		q, w := shown.Quota()
 		r.values = AppendInt(r.values, ";q=", min(q, maxFieldInteger))
+		if shown.Slots {
+			r.values = append(r.values, `;qu="concurrent-requests"`...)
+			continue
+		}
 		if l.UnitID != 0 { // requests are the default
 			r.values = appendQuoted(append(r.values, ";qu="...), l.Unit)
 		}

@@ -182,7 +182,7 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 		path := func() string { return fmt.Sprintf("%s[%d].%s", r.path("limits"), i, name) }
 		switch {
 		case bit == 0:
-			dec.rejectUnknown(name, "limit, per, per_ms, algorithm, burst, unit, name, tz, from")
+			dec.rejectUnknown(name, "limit, per, per_ms, ttl, ttl_ms, algorithm, burst, unit, name, tz, from")
 			continue
 		case given&bit != 0:
 			dec.failSyntax(path() + " is given twice, the second time")
@@ -214,8 +214,8 @@ func (r *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
 	if dec.syntaxErr == nil && given&bitLimit == 0 {
 		dec.failValue(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
 	}
-	if dec.syntaxErr == nil && given&(bitPer|bitPerMS) == 0 {
-		dec.failValue(api.MissingKey, "%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms", r.path("limits"), i)
+	if dec.syntaxErr == nil && given&(bitPer|bitPerMS|bitTTL|bitTTLMS) == 0 {
+		dec.failValue(api.MissingKey, "%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms; or, with algorithm: concurrency, ttl or ttl_ms", r.path("limits"), i)
 	}
 }
 
@@ -224,6 +224,8 @@ const (
 	bitLimit = 1 << iota
 	bitPer
 	bitPerMS
+	bitTTL
+	bitTTLMS
 	bitAlgorithm
 	bitBurst
 	bitUnit
@@ -241,6 +243,10 @@ func limitField(l *rules.InlineLimit, name string) (number *int64, text *string,
 		return nil, &l.Per, bitPer
 	case "per_ms":
 		return &l.PerMS, nil, bitPerMS
+	case "ttl":
+		return nil, &l.TTL, bitTTL
+	case "ttl_ms":
+		return &l.TTLMS, nil, bitTTLMS
 	case "algorithm":
 		return nil, &l.Algorithm, bitAlgorithm
 	case "burst":

@@ -51,6 +51,9 @@ const (
 	fieldOnExpiry
 	fieldLimitName
 	fieldBill
+	fieldN
+	fieldWho
+	fieldSlot
 )
 
 func fieldOf(name string) fields {
@@ -101,6 +104,12 @@ func fieldOf(name string) fields {
 		return fieldLimitName
 	case "bill":
 		return fieldBill
+	case "n":
+		return fieldN
+	case "who":
+		return fieldWho
+	case "slot":
+		return fieldSlot
 	}
 	return 0
 }
@@ -118,6 +127,9 @@ type Form struct {
 
 const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail |
 	fieldNamespace | fieldLimits | fieldConsistency | fieldShadow | fieldMode | fieldSubjects
+
+// acquireFields are those of a check that takes its cost, and of what it holds.
+const acquireFields = checkFields&^(fieldPeek|fieldWait|fieldMode) | fieldN | fieldWho | fieldTTL | fieldRequestID
 
 // targetFields are the fields that name one subject.
 const targetFields = fieldRule | fieldKey | fieldNamespace | fieldLimits
@@ -138,7 +150,16 @@ var (
 		fields: checkFields | fieldTTL | fieldOnExpiry | fieldRequestID, minTTL: time.Millisecond, maxTTL: limiter.MaxReservationTime,
 		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, on_expiry, request_id, " + inlineNames, validate: (*Request).validateReserve,
 	}
-	SettleForm = &Form{
+	AcquireForm = &Form{
+		fields: acquireFields, minTTL: algorithms.MinWindow, maxTTL: limiter.MaxSlotTTL,
+		names: "rule, key, attributes, n, cost, costs, ttl_ms, who, detail, request_id, " + inlineNames, validate: (*Request).validateAcquire,
+	}
+	RenewForm = &Form{
+		fields: fieldSlot | fieldTTL, minTTL: algorithms.MinWindow, maxTTL: limiter.MaxSlotTTL, names: "slot, ttl_ms",
+		validate: (*Request).validateSlot,
+	}
+	ReleaseForm = &Form{fields: fieldSlot, names: "slot", validate: (*Request).validateSlot}
+	SettleForm  = &Form{
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
@@ -173,6 +194,7 @@ type Request struct {
 	onExpiry    limiter.OnExpiry // what Query.OnExpiry points to, if anything
 	TTL         time.Duration    // of a reservation or a load
 	Reservation string           // the id of the reservation to settle, or of the one that was just made
+	Slot        limiter.Slot     // that was just acquired, or is to be renewed or released
 	verdict     string
 	Source      string
 	Load        float64
@@ -283,6 +305,17 @@ func (r *Request) readField(dec *Decoder, f *Form, name string) {
 		r.readSubjects(dec)
 	case fieldOnExpiry:
 		r.readOnExpiry(dec)
+	case fieldN:
+		n, ok := dec.readInteger(0)
+		if !ok || n < 1 || n > limiter.MaxSlots {
+			dec.failValue(api.BadValue, "n must be a whole number from 1 to %d", int64(limiter.MaxSlots))
+			return
+		}
+		r.Slots = n
+	case fieldWho:
+		r.Who = dec.readBounded("", name, 1, limiter.MaxWho)
+	case fieldSlot:
+		r.Slot.ID = dec.readBounded("", name, 1, MaxBody)
 	case fieldLimitName:
 		r.LimitName = dec.readBounded("", name, 1, MaxValue)
 	case fieldBill:
@@ -403,6 +436,18 @@ func (r *Request) validateReserve(dec *Decoder) {
 		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
+}
+
+func (r *Request) validateAcquire(dec *Decoder) {
+	r.validateCheck(dec)
+	if r.AtMost || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+		dec.failValue(api.BadValue, "subjects: mode must be check, because slots are either held or not")
+	}
+	r.SlotTTL = r.TTL
+}
+
+func (r *Request) validateSlot(dec *Decoder) {
+	r.requireAny(dec, fieldSlot, "slot is missing: the id that /v1/acquire returned")
 }
 
 func (r *Request) validateSettle(dec *Decoder) {

@@ -76,6 +76,9 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		if u.Adjusted {
 			b = AppendInt(b, `,"applied":`, l.Applied)
 		}
+		if shown.Slots {
+			b = appendHolders(b, l)
+		}
 		if l.Estimated {
 			b = append(b, `,"estimated":true`...)
 		}
@@ -95,4 +98,22 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		until = Millis(time.Duration(u.At.Wall) + u.Blocked)
 	}
 	return AppendInt(b, `,"blocked_until_ms":`, until)
+}
+
+// appendHolders appends the slots of a limit that are held, those that end first in front.
+func appendHolders(b []byte, l *limiter.LimitUsage) []byte {
+	b = AppendInt(b, `,"holders":`, int64(l.NumHolders))
+	b = append(b, `,"slots":[`...)
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendString(append(b, `{"slot":`...), limiter.ShortSlotID(h.ID))
+		b = AppendInt(b, `,"n":`, h.Slots)
+		b = AppendInt(b, `,"age_ms":`, h.Age.Milliseconds())
+		b = AppendInt(b, `,"expires_ms":`, h.Expires.Milliseconds())
+		b = append(AppendString(append(b, `,"who":`...), h.Who), '}')
+	}
+	return append(b, ']')
 }

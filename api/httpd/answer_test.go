@@ -42,6 +42,16 @@ func (f *fixed) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) 
 	return nil, limiter.ErrUnknownReservation
 }
 
+func (f *fixed) Acquire(q *limiter.Query, a *limiter.Answer) (limiter.Slot, error) {
+	return limiter.Slot{ID: "a slot", Expires: time.Second}, f.Check(q, a)
+}
+
+func (f *fixed) RenewSlot(string, time.Duration) (time.Duration, error) {
+	return 0, limiter.ErrUnknownSlot
+}
+func (f *fixed) ReleaseSlot(string) (bool, error)   { return false, limiter.ErrUnknownSlot }
+func (f *fixed) SlotOf(string) (limiter.Slot, bool) { return limiter.Slot{}, false }
+
 func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
 func (f *fixed) Reset(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
 

@@ -15,6 +15,9 @@ func (h *handlers) checkOrReserve(x *exchange) (err error) {
 		return h.Decider.Check(&x.check.Query, &x.answer)
 	}
 	x.check.Reservation, err = h.Decider.Reserve(&x.check.Query, x.check.TTL, &x.answer)
+	if err == nil && x.check.Reservation != "" {
+		x.check.Slot, _ = h.Decider.SlotOf(x.check.Reservation)
+	}
 	return err
 }
 

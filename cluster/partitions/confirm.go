@@ -31,6 +31,7 @@ type confirmation struct {
 	lastMessages map[*progress]uint64 // the last message that each copy target must acknowledge; nil until the changes are sent
 	done         chan error           // capacity 1
 	debts        bool                 // it is for debts: maxConfirms does not apply, and copy targets that can't be reached don't count
+	notes        bool                 // it is for notes alone
 	dropped      bool                 // no caller waits for it any more
 }
 
@@ -58,12 +59,28 @@ func (k *Keeper) CanConfirm(p int) bool {
 // standby, to which it is pushed at once, or on disk if there is no standby. It fails with ErrNotOwner, ErrUnconfirmed or
 // ErrBusy, or with the error of ctx or Config.Save. After an error the changes may still survive.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
-	c, err := k.addConfirmation(p, false)
+	return k.confirm(ctx, &confirmation{p: p})
+}
+
+// ConfirmNotes is Confirm for what was changed in the notes of p. It sends nothing else, so it takes less. If there is neither a
+// standby nor a disk, nothing can survive, and it returns at once.
+func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
+	return k.confirm(ctx, &confirmation{p: p, notes: true})
+}
+
+func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
+	p := c.p
+	err := k.addConfirmation(c)
 	if err != nil {
 		return err
 	}
 	defer k.dropConfirmations(c)
-	if err = k.await(ctx, c); errors.Is(err, errNoCopyTargets) {
+	err = k.await(ctx, c)
+	switch {
+	case !errors.Is(err, errNoCopyTargets):
+	case c.notes && k.config.Save == nil:
+		err = nil
+	default:
 		err = k.save(ctx)
 	}
 	if err != nil {
@@ -80,7 +97,8 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	var list []*confirmation
 	for p := range debited {
-		if c, err := k.addConfirmation(p, true); err != nil {
+		c := &confirmation{p: p, debts: true}
+		if k.addConfirmation(c) != nil {
 			refused[p] = true
 		} else {
 			list = append(list, c)
@@ -118,21 +136,21 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 func (k *Keeper) wakeConfirms() { wake.Signal(k.confirmWake) }
 
 // addConfirmation registers a confirmation, which the loop works on.
-func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {
+func (k *Keeper) addConfirmation(c *confirmation) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.parts[p].phase != owning:
-		return nil, ErrNotOwner
-	case !debts && k.confirming >= maxConfirms:
-		return nil, ErrBusy
+	case k.parts[c.p].phase != owning:
+		return ErrNotOwner
+	case !c.debts && k.confirming >= maxConfirms:
+		return ErrBusy
 	}
-	if !debts {
+	if !c.debts {
 		k.confirming++
 	}
-	c := &confirmation{p: p, lineage: k.parts[p].lineage, debts: debts, done: make(chan error, 1)}
+	c.lineage, c.done = k.parts[c.p].lineage, make(chan error, 1)
 	k.confirms = append(k.confirms, c)
-	return c, nil
+	return nil
 }
 
 // dropConfirmations forgets confirmations.
@@ -157,9 +175,7 @@ func (k *Keeper) confirmAll() {
 	if len(waiting) == 0 {
 		return
 	}
-	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.lastMessages == nil }) {
-		k.pushChanges()
-	}
+	k.pushFor(waiting)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	state := k.adopted.Load()
@@ -174,6 +190,22 @@ func (k *Keeper) confirmAll() {
 			}
 		}
 	}
+}
+
+// pushFor pushes the changes that new confirmations wait for: only notes, of their partitions, if they need nothing else.
+func (k *Keeper) pushFor(waiting []*confirmation) {
+	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && !c.notes }) {
+		k.pushChanges()
+		return
+	}
+	var list partitionSet
+	for _, c := range waiting {
+		if isNew(c) {
+			list.put(c.p, true)
+		}
+	}
+	k.pushNotes(&list)
 }
 
 // lastMessages returns, for each copy target of p, the number of the last message sent to it. The caller holds mu.

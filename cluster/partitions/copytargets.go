@@ -210,20 +210,43 @@ func (k *Keeper) pushChanges() {
 	if k.neverHadOthers() {
 		return
 	}
-	// collect also returns the partitions that push changes at that moment.
-	collect := func(begins bool) partitionSet {
+	k.collect(func(pushing *partitionSet) {
+		_ = k.config.Table.Replicate(pushing.has, func(p int, records []counters.Record) error {
+			k.pushTo(p, records)
+			return nil
+		})
+	})
+}
+
+// pushNotes sends the changes of notes in the partitions of list, as pushChanges does. It runs in the loop.
+func (k *Keeper) pushNotes(list *partitionSet) {
+	if k.neverHadOthers() {
+		return
+	}
+	k.collect(func(pushing *partitionSet) {
+		for p := range ring.Partitions {
+			if !list.has(p) || !pushing.has(p) {
+				continue
+			}
+			if records := k.config.Table.ReplicateNotes(p); len(records) > 0 {
+				k.pushTo(p, records)
+			}
+		}
+	})
+}
+
+// collect runs push, which collects changes of the partitions that push changes at that moment, and sends them.
+func (k *Keeper) collect(push func(pushing *partitionSet)) {
+	set := func(begins bool) partitionSet {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.collecting = begins
 		return k.pushing
 	}
 	k.debiting.Lock()
-	pushing := collect(true)
-	_ = k.config.Table.Replicate(pushing.has, func(p int, records []counters.Record) error {
-		k.pushTo(p, records)
-		return nil
-	})
-	collect(false)
+	pushing := set(true)
+	push(&pushing)
+	set(false)
 	k.debiting.Unlock()
 	k.flushAll()
 }

@@ -61,11 +61,15 @@ func (k *Keeper) recover() (searching bool) {
 			searching = true
 			continue
 		}
+		isWhole := pt.complete || pt.search.hasWhole()
 		switch timedOut, received := pt.search.outcome(); {
 		case timedOut && pt.complete:
 			fromLocalCopy++
 		case timedOut && !received:
 			fromCheckpoint++
+		}
+		if !isWhole { // what was granted since the checkpoint may be lost
+			k.config.Table.MarkSlotsLost(k.config.Now(), p)
 		}
 		k.beginLineage(p)
 	}
@@ -165,6 +169,16 @@ func (s *search) outcome() (timedOut, received bool) {
 		received = received || f.done && !f.timedOut
 	}
 	return timedOut, received
+}
+
+// hasWhole reports whether a node has sent its complete copy.
+func (s *search) hasWhole() bool {
+	for _, f := range s.found {
+		if f.whole && f.done && !f.timedOut {
+			return true
+		}
+	}
+	return false
 }
 
 // requestCopies asks a node how new its copies are, or asks for the copies, which arrive before the answer.

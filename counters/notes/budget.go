@@ -12,6 +12,8 @@ var (
 	ErrReservations = errors.New("too many reservations are open")
 	// ErrWrites means that the node keeps too many answers to writes and can drop none.
 	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxTickets>>20)
+	// ErrSlots means that the node has no room for another slot, or no more for one of that rule or subject.
+	ErrSlots = errors.New("too many slots are held")
 )
 
 // Budgets, in bytes.
@@ -23,6 +25,8 @@ const (
 	maxTickets          = 16 << 20
 	maxRetries          = 8 << 20
 	maxResets           = 10 << 20
+	// DefaultSlots is room for a million slots, all of one subject.
+	DefaultSlots = 512 << 20
 )
 
 // purpose is what a budget is for.
@@ -35,6 +39,7 @@ const (
 	tickets
 	retries
 	resets
+	slots
 	unbounded // bounded by the number of partitions and nodes
 	purposes
 )
@@ -54,6 +59,8 @@ func (k Kind) purpose() purpose {
 		return retries
 	case Reset:
 		return resets
+	case Slot:
+		return slots
 	}
 	return unbounded
 }
@@ -68,7 +75,7 @@ type budget struct {
 	// may be gone already.
 	made, madeInline []Key
 
-	groups  map[uint32]int64 // of reservations and rates: bytes by rule
+	groups  map[uint32]int64 // of reservations, rates and slots: bytes by rule
 	holders map[uint64]int64 // likewise, by subject
 	refused atomic.Int64
 }
@@ -88,7 +95,7 @@ func (b *budget) add(n *Note, sign int64) {
 	if n.Inline {
 		b.inline += size
 	}
-	if p := n.Kind.purpose(); p != reservations && p != rates {
+	if p := n.Kind.purpose(); p != reservations && p != rates && p != slots {
 		return
 	}
 

@@ -160,20 +160,23 @@ func (h Held) forget(k Key) {
 
 // Sweep drops what has expired from the next fraction (0…1) of the partitions, and the answers of settlements that are older than
 // AnswerLife. Reservations that are over and were not settled become Expired. Those and their rates give way while reservations, or
-// rates, take more than half of their room.
-func (s *Store) Sweep(steady int64, fraction float64) {
+// rates, take more than half of their room. Slots of the partitions that are owned count as expired.
+func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
 		if s.partitions[p].Load() != nil {
-			s.sweep(p, steady)
+			s.sweep(p, steady, owned(p))
 		}
 	}
 	s.forgetMade(steady)
 }
 
-func (s *Store) sweep(p int, steady int64) {
+func (s *Store) sweep(p int, steady int64, owned bool) {
 	h := s.Lock(p, steady)
 	defer h.Unlock()
+	if owned {
+		h.endAllSlots(steady)
+	}
 	for k, e := range h.part.notes {
 		switch {
 		case int64(e.until) <= h.second:

@@ -34,6 +34,11 @@ const (
 	Resets
 	// Debtor: the counters of a partition include all batches of debts of a node up to Rank, Minor.
 	Debtor
+	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of a counter does. Minor is how long after At it ends, in
+	// nanoseconds. Body has its units and, at its end, who holds it. See slots.go.
+	Slot
+	// Lost: slots of a partition may have been lost at At, with all copies. Key is PartitionKey.
+	Lost
 	numKinds
 )
 
@@ -52,6 +57,8 @@ const (
 	Bytes = 256
 	// dueBytes is what the schedule takes for a reservation, at most; slices double.
 	dueBytes = 64
+	// maxSlotTime bounds how long a slot may be held, renewed again and again: nanoseconds.
+	maxSlotTime = math.MaxInt64 / 4
 )
 
 // Key identifies a note.
@@ -87,11 +94,20 @@ func (n *Note) size() int64 {
 	if n.schedules() {
 		size += dueBytes
 	}
+	if n.Kind == Slot {
+		size += slotBytes
+	}
 	return size
 }
 
 // before reports whether m stays if copies n and m of a note have no order.
 func (n *Note) before(m *Note) bool {
+	switch n.Kind {
+	case Slot:
+		return n.end() < m.end()
+	case Lost:
+		return n.At < m.At
+	}
 	return n.Rank < m.Rank || n.Rank == m.Rank && n.Minor < m.Minor
 }
 
@@ -130,4 +146,7 @@ func (n *Note) Decode(d *wire.Decoder, steady int64) {
 	n.Group = uint32(d.UpTo(math.MaxUint32))
 	n.Inline = d.Bool()
 	n.Body = d.Text(MaxBody)
+	if n.Kind == Slot && n.Minor > maxSlotTime {
+		d.Fail()
+	}
 }

@@ -328,7 +328,7 @@ func TestBudgetsAddUp(t *testing.T) {
 		case 2:
 			s.Drop(n.Partition())
 		case 3:
-			s.Sweep(begin+rng.Int64N(50e9), 0.1)
+			s.Sweep(begin+rng.Int64N(50e9), 0.1, func(int) bool { return true })
 		}
 	}
 	for p := range 4096 {
@@ -444,7 +444,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 				s.Changes(int(round), Checkpoints, nil)
 			}
 			now += 61e9
-			s.Sweep(now, 1)
+			s.Sweep(now, 1, func(int) bool { return true })
 		}
 		if got := heapSize() - before; got > 1<<20 {
 			t.Errorf("%s: %d KiB are left of 20 floods that are over", name, got>>10)
@@ -462,7 +462,7 @@ func TestSweep(t *testing.T) {
 	h.Put(&settled)
 	h.Unlock()
 	get := func(at time.Duration) (Note, bool) {
-		s.Sweep(begin+int64(at), 1)
+		s.Sweep(begin+int64(at), 1, func(int) bool { return true })
 		h := s.Lock(0, begin+int64(at))
 		defer h.Unlock()
 		return h.Get(settled.Key)
@@ -492,6 +492,6 @@ func FuzzNote(f *testing.F) {
 		s := New(1 << 20)
 		s.Replace(&n, begin)
 		s.Merge(&n, begin)
-		s.Sweep(begin, 1)
+		s.Sweep(begin, 1, func(int) bool { return true })
 	})
 }

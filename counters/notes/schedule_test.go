@@ -83,14 +83,14 @@ func TestLateOnesGiveWay(t *testing.T) {
 		return n
 	}
 	at := begin + 100e9
-	s.Sweep(at, 1)
+	s.Sweep(at, 1, func(int) bool { return true })
 	if got := s.Stats().Open; got != 0 {
 		t.Errorf("%d are open after their end", got)
 	}
 	before := count()
 	s.BoundReservations(1000 * Bytes)
-	s.Sweep(at, 1)
-	s.Sweep(at+int64((RateMemory+1)*time.Second), 1)
+	s.Sweep(at, 1, func(int) bool { return true })
+	s.Sweep(at+int64((RateMemory+1)*time.Second), 1, func(int) bool { return true })
 	// Half of each may stay, and what the other rule has, and a note for each partition that has forgotten rates.
 	if got := s.Stats().Reservations; got > 501*Bytes || got < 500*Bytes || before != 2002 {
 		t.Errorf("%d bytes of reservations are left, of %d notes", got, before)

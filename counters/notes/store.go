@@ -18,8 +18,11 @@ type Store struct {
 	sweepNext  atomic.Int64
 	schedule   schedule
 
-	mu      sync.Mutex // guards budgets; locked after a partition
+	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
+	// expiredSlots counts, by rule, the slots that ended by themselves while this node owned them. Rules are at most as many as those that
+	// ever had slots here.
+	expiredSlots map[uint32]int64
 }
 
 const (
@@ -38,6 +41,7 @@ func New(forReservations int64) *Store {
 	s.budgets[tickets].most = maxTickets
 	s.budgets[retries].most = maxRetries
 	s.budgets[resets].most = maxResets
+	s.budgets[slots].most = DefaultSlots
 	return s
 }
 
@@ -48,6 +52,13 @@ func (s *Store) BoundReservations(bytes int64) {
 	defer s.mu.Unlock()
 	s.budgets[reservations].most = bytes
 	s.budgets[rates].most = bytes
+}
+
+// BoundSlots changes the room for slots to that many bytes. What is there stays.
+func (s *Store) BoundSlots(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budgets[slots].most = bytes
 }
 
 // partition holds the notes of one partition.
@@ -62,6 +73,9 @@ type partition struct {
 
 	resets atomic.Uint64 // Rank of the note of kind Resets
 	rates  atomic.Int64  // notes of kind Rate
+
+	slots      map[Slots]*limitSlots // derived from the notes of kind Slot; nil before the first
+	slotGroups map[uint32]int64      // likewise: units by rule
 }
 
 // entry is a note in a store, without its key.
@@ -192,7 +206,10 @@ func (h Held) Remove(k Key) {
 
 	h.count(had.note(k), -1)
 	delete(h.part.notes, k)
-	// Replicas must drop it too. On disk it may stay until it expires.
+	// Replicas must drop it too. On disk it may stay until it expires, unless it is a slot.
+	if k.Kind == Slot && h.part.isSaved && had.dirty&Checkpoints == 0 {
+		h.part.unsaved = append(h.part.unsaved, k)
+	}
 	if h.store.copied.Load() && had.dirty&Replicas == 0 {
 		h.part.unsent = append(h.part.unsent, k)
 	}
@@ -203,6 +220,9 @@ func (h Held) count(n Note, sign int64) {
 	if n.Kind == Rate {
 		h.part.rates.Add(sign)
 		h.store.rates.Add(sign)
+	}
+	if n.Kind == Slot {
+		h.countSlot(&n, sign)
 	}
 
 	h.store.mu.Lock()

@@ -90,3 +90,6 @@ func (p *process) wakeConfirmers() {
 	close(p.acks)
 	p.acks = make(chan struct{})
 }
+
+// ConfirmNotes implements limiter.Backup.
+func (p *process) ConfirmNotes(ctx context.Context, q int) error { return p.Confirm(ctx, q) }

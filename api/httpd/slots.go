@@ -1,0 +1,73 @@
+package httpd
+
+import (
+	"net"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// acquireSlot answers POST /v1/acquire.
+func (h *handlers) acquireSlot(x *exchange) *api.Error {
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
+		return e
+	}
+	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
+		return e
+	}
+	x.check.AwaitsLoan = !x.isPipelined
+	if x.check.Who == "" {
+		x.check.Who = x.holder()
+	}
+	var err error
+	if x.check.Slot, err = h.Decider.Acquire(&x.check.Query, &x.answer); err != nil {
+		return h.explain(err)
+	}
+	if x.check.Slot.ID != "" && x.conn != nil && hasHungUp(x.conn) { // nobody would ever release it
+		_, _ = h.Decider.ReleaseSlot(x.check.Slot.ID)
+		return api.Errorf(api.TryAgain, "the caller hung up before the answer, so the slot was released")
+	}
+	x.compose(0, false, h.node)
+	x.stripe.Observe(time.Since(x.began))
+	return nil
+}
+
+// holder returns what a slot says of its holder unless the caller says it: the name of its token, or its address.
+func (x *exchange) holder() string {
+	who := ""
+	switch {
+	case x.token != nil:
+		who = x.token.Name
+	case x.peer != nil:
+		who = x.peer.String()
+		if host, _, err := net.SplitHostPort(who); err == nil {
+			who = host
+		}
+	}
+	return strings.ToValidUTF8(who[:min(len(who), limiter.MaxWho)], "")
+}
+
+// renewSlot answers POST /v1/renew.
+func (h *handlers) renewSlot(x *exchange) *api.Error {
+	expires, err := h.Decider.RenewSlot(strings.Clone(x.check.Slot.ID), x.check.TTL)
+	if err != nil {
+		return h.explain(err)
+	}
+	x.StartJSON(200)
+	x.Body = append(codec.AppendInt(x.Body, `{"expires_ms":`, expires.Milliseconds()), '}')
+	return nil
+}
+
+// releaseSlot answers POST /v1/release.
+func (h *handlers) releaseSlot(x *exchange) *api.Error {
+	held, err := h.Decider.ReleaseSlot(strings.Clone(x.check.Slot.ID))
+	if err != nil {
+		return h.explain(err)
+	}
+	x.StartJSON(200)
+	x.Body = append(codec.AppendBool(x.Body, `{"released":`, held), '}')
+	return nil
+}

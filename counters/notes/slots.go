@@ -1,0 +1,348 @@
+package notes
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+// A slot is a note of kind Slot. What is held of a limit is the sum of its slots that have not ended, wherever they came from: so the
+// store keeps a sum and the next ends for each limit, which it derives from the notes and nothing else.
+
+const (
+	// MaxWho bounds what a slot says of its holder, in bytes.
+	MaxWho = 32
+	// slotBytes is what a slot takes of its budget besides what every note does: its ends in the list, at most.
+	slotBytes = 64
+	// exactEnds bounds the slots of a limit of which the time of the last end is exact at any time.
+	exactEnds = 64
+)
+
+// Slots identifies the slots of one limit for one subject.
+type Slots struct {
+	Subject uint64
+	Counter uint64 // identifies rule, subject and limit
+}
+
+// SlotInfo is a slot that is held.
+type SlotInfo struct {
+	ID       uint64 // of the slot, among those of a limit
+	Nonce    uint64 // of the attempt that acquired it: what was meant for an earlier one with the same ID does not concern it
+	Units    int64  // how many it takes of the limit
+	Acquired int64  // steady nanoseconds
+	End      int64  // likewise: unless it is renewed before
+	Who      string // at most MaxWho bytes
+}
+
+// Key returns the key of the note of a slot. A slot of several limits of one subject has as many notes.
+func (s Slots) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Counter, Kind: Slot} }
+
+// Note returns the note of a slot.
+func (s Slots) Note(i *SlotInfo, group uint32, inline bool) Note {
+	n := Note{Key: s.Key(i.ID), Rank: s.Counter, At: i.Acquired, Group: group, Inline: inline}
+	b := make([]byte, 0, 2*binary.MaxVarintLen64+len(i.Who))
+	b = binary.AppendUvarint(b, uint64(i.Units))
+	b = binary.LittleEndian.AppendUint64(b, i.Nonce)
+	n.Body = string(append(b, i.Who...))
+	n.setEnd(i.End)
+	return n
+}
+
+// setEnd sets when n, a slot, ends.
+func (n *Note) setEnd(at int64) {
+	n.At = min(n.At, at)
+	n.Minor = uint64(at - n.At)
+	n.Until = (at+1e9-1)/1e9 + 1
+}
+
+// slots returns the limit that n, a slot, belongs to.
+func (n *Note) slots() Slots { return Slots{n.Subject, n.Rank} }
+
+// slot returns what n, a slot, says. Whatever its bytes are, it takes at least one unit.
+func (n *Note) slot() SlotInfo {
+	d := wire.NewDecoder([]byte(n.Body))
+	info := SlotInfo{ID: n.ID ^ n.Rank, Acquired: n.At, End: n.end()}
+	info.Units = max(1, d.UpTo(maxSlotUnits))
+	if b := d.Bytes(8); b != nil {
+		info.Nonce = binary.LittleEndian.Uint64(b)
+	}
+	info.Who = n.Body[len(n.Body)-d.Len():]
+	info.Who = info.Who[:min(len(info.Who), MaxWho)]
+	return info
+}
+
+const maxSlotUnits = 1 << 32
+
+// limitSlots sums up the slots of one limit.
+type limitSlots struct {
+	held  int64 // units
+	count int   // notes
+	// ends has the end of each slot, and earlier ends of those that were renewed or released since: a heap. No slot ends after latest,
+	// and after checked more changes it is computed anew.
+	ends    endList
+	latest  int64
+	changes int
+}
+
+// slotEnd is when a slot ends, or ended before it was renewed.
+type slotEnd struct {
+	at int64  // steady nanoseconds
+	id uint64 // Key.ID
+}
+
+// endList implements heap.Interface.
+type endList []slotEnd
+
+func (l endList) Len() int           { return len(l) }
+func (l endList) Less(i, j int) bool { return l[i].at < l[j].at }
+func (l endList) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *endList) Push(x any)        { *l = append(*l, x.(slotEnd)) } //nolint:forcetypeassert // only countSlot calls it
+func (l *endList) Pop() any {
+	last := (*l)[len(*l)-1]
+	*l = (*l)[:len(*l)-1]
+	return last
+}
+
+// countSlot adds n, a slot, to what is held, or takes it off if sign is −1.
+func (h Held) countSlot(n *Note, sign int64) {
+	p := h.part
+	if p.slots == nil {
+		p.slots = make(map[Slots]*limitSlots)
+		p.slotGroups = make(map[uint32]int64)
+	}
+	key := n.slots()
+	s := p.slots[key]
+	if s == nil {
+		s = &limitSlots{}
+		p.slots[key] = s
+	}
+	units := sign * n.slot().Units
+	s.held += units
+	s.count += int(sign)
+	s.changes++
+	addTo(&p.slotGroups, n.Group, units)
+	if sign > 0 {
+		heap.Push(&s.ends, slotEnd{n.end(), n.ID})
+		s.latest = max(s.latest, n.end())
+	}
+	if s.count == 0 {
+		delete(p.slots, key)
+	}
+}
+
+// current reports whether e is when a slot of key ends now.
+func (h Held) current(key Slots, e slotEnd) bool {
+	had, found := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
+	return found && had.at+int64(had.minor) == e.at
+}
+
+// endSlots drops the slots of key that ended at or before steady, and returns what is held then; nil if nothing is.
+func (h Held) endSlots(key Slots, steady int64) *limitSlots {
+	s := h.part.slots[key]
+	for s != nil && len(s.ends) > 0 && (s.ends[0].at <= steady || !h.current(key, s.ends[0])) {
+		e, _ := heap.Pop(&s.ends).(slotEnd)
+		if !h.current(key, e) {
+			continue
+		}
+		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
+		h.store.countExpired(h.part.notes[k].group)
+		h.forget(k)
+		s = h.part.slots[key]
+	}
+	if s != nil && len(s.ends) > 2*s.count+exactEnds {
+		h.compact(key, s)
+	}
+	return s
+}
+
+// compact drops the earlier ends of slots that were renewed or released.
+func (h Held) compact(key Slots, s *limitSlots) {
+	s.ends = slices.DeleteFunc(s.ends, func(e slotEnd) bool { return !h.current(key, e) })
+	slices.SortFunc(s.ends, func(a, b slotEnd) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	s.ends = slices.Clip(slices.Compact(s.ends)) // sorted, it is a heap
+}
+
+// HeldSlots returns how many units of key are held at steady, after what time enough of them have ended that at most rest are left, if none
+// is renewed, and after what time all have: nanoseconds, 0 if nothing is held. For more than 64 slots, the last may be
+// somewhat too long.
+func (h Held) HeldSlots(key Slots, steady, rest int64) (units, enough, all int64) {
+	s := h.endSlots(key, steady)
+	if s == nil {
+		return 0, 0, 0
+	}
+	if s.changes > s.count/4 || s.count <= exactEnds {
+		s.changes, s.latest = 0, 0
+		for _, e := range s.ends {
+			if h.current(key, e) {
+				s.latest = max(s.latest, e.at)
+			}
+		}
+	}
+	return s.held, h.nextEnd(key, s, rest) - steady, s.latest - steady
+}
+
+// maxEndsRead bounds the ends that are read for one answer.
+const maxEndsRead = 64
+
+// nextEnd returns when so many slots have ended that at most rest units are held, or, if those are many, an earlier end.
+func (h Held) nextEnd(key Slots, s *limitSlots, rest int64) int64 {
+	at, held := s.ends[0].at, s.held
+	next := indexHeap{s.ends, []int{0}}
+	for range maxEndsRead {
+		if len(next.indexes) == 0 {
+			break
+		}
+		i, _ := heap.Pop(&next).(int)
+		if e := s.ends[i]; h.current(key, e) {
+			had := h.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
+			n := had.note(Key{})
+			held -= n.slot().Units
+			at = e.at
+		}
+		if held <= rest {
+			break
+		}
+		for _, child := range [...]int{2*i + 1, 2*i + 2} {
+			if child < len(s.ends) {
+				heap.Push(&next, child)
+			}
+		}
+	}
+	return at
+}
+
+// indexHeap is a heap of places in a heap of ends.
+type indexHeap struct {
+	ends    endList
+	indexes []int
+}
+
+func (x indexHeap) Len() int           { return len(x.indexes) }
+func (x indexHeap) Less(i, j int) bool { return x.ends[x.indexes[i]].at < x.ends[x.indexes[j]].at }
+func (x indexHeap) Swap(i, j int)      { x.indexes[i], x.indexes[j] = x.indexes[j], x.indexes[i] }
+func (x *indexHeap) Push(i any)        { x.indexes = append(x.indexes, i.(int)) } //nolint:forcetypeassert // only nextEnd calls it
+func (x *indexHeap) Pop() any {
+	last := x.indexes[len(x.indexes)-1]
+	x.indexes = x.indexes[:len(x.indexes)-1]
+	return last
+}
+
+// GetSlot returns a slot of key that is held at steady, and its note.
+func (h Held) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool) {
+	e, found := h.part.notes[key.Key(id)]
+	if !found {
+		return SlotInfo{}, Note{}, false
+	}
+	n := e.note(key.Key(id))
+	return n.slot(), n, n.end() > steady
+}
+
+// RenewSlot sets when n, a slot, ends.
+func (h Held) RenewSlot(n *Note, end int64) {
+	n.setEnd(end)
+	h.Put(n)
+}
+
+// MakeSlot adds a slot. It fails with ErrSlots if that would take more than its rule and subject may have of the budget.
+func (h Held) MakeSlot(n *Note) error {
+	if !h.hasRoom([]Note{*n}) {
+		h.store.budgets[slots].refused.Add(1)
+		return ErrSlots
+	}
+	h.Put(n)
+	return nil
+}
+
+// ListSlots returns the slots of key that are held at steady, at most most, those that end first in front, and how many there are.
+func (h Held) ListSlots(key Slots, steady int64, most int) (list []SlotInfo, all int) {
+	s := h.endSlots(key, steady)
+	if s == nil {
+		return nil, 0
+	}
+	h.compact(key, s)
+	for _, e := range s.ends[:min(len(s.ends), most)] {
+		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
+		had := h.part.notes[k]
+		n := had.note(k)
+		list = append(list, n.slot())
+	}
+	return list, s.count
+}
+
+// FreeSlots removes all slots of key, and returns how many units they had.
+func (h Held) FreeSlots(key Slots) (units int64) {
+	s := h.part.slots[key]
+	if s == nil {
+		return 0
+	}
+	units = s.held
+	for _, e := range slices.Clone(s.ends) {
+		h.Remove(Key{Subject: key.Subject, ID: e.id, Kind: Slot})
+	}
+	return units
+}
+
+// InlineSlots returns the limits of a subject, which came with calls, of which slots are held.
+func (h Held) InlineSlots(subject uint64) (counters []uint64) {
+	for key := range h.part.slots {
+		if key.Subject == subject {
+			counters = append(counters, key.Counter)
+		}
+	}
+	return counters
+}
+
+// A partition whose slots were lost, with all copies, refuses new ones for as long as the lost ones may be held.
+
+// MarkLost records that slots of p may have been lost by steady. It is known until the given time, in Unix seconds on the steady clock.
+func (s *Store) MarkLost(p int, steady, until int64) {
+	h := s.Lock(p, steady)
+	defer h.Unlock()
+	h.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
+}
+
+// LostAt returns when slots of the partition of subject were last lost, as far as that still matters.
+func (h Held) LostAt(subject uint64) (steady int64, lost bool) {
+	n, found := h.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
+	return n.At, found
+}
+
+// AddHeldSlots adds to held, by group, the units that are held in p at steady.
+func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
+	if s.partitions[p].Load() == nil {
+		return
+	}
+	h := s.Lock(p, steady)
+	defer h.Unlock()
+	h.endAllSlots(steady)
+	for group, units := range h.part.slotGroups {
+		held[group] += units
+	}
+}
+
+// endAllSlots drops all slots that ended at or before steady.
+func (h Held) endAllSlots(steady int64) {
+	for key := range h.part.slots {
+		h.endSlots(key, steady)
+	}
+}
+
+func (s *Store) countExpired(group uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expiredSlots == nil {
+		s.expiredSlots = make(map[uint32]int64)
+	}
+	s.expiredSlots[group]++
+}
+
+// ExpiredSlots returns how many slots have ended here by themselves, by group, since the start.
+func (s *Store) ExpiredSlots() map[uint32]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.expiredSlots)
+}

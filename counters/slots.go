@@ -1,0 +1,229 @@
+package counters
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
+)
+
+// A limit of slots has no counter: what is held is the sum of its slots, each of which is a note. So slots go wherever notes go, and
+// nothing can disagree with them.
+
+// ErrOver means that a slot is certainly no longer held.
+var ErrOver = errors.New("the slot has ended or was released")
+
+// Holder holds the slots that a check acquires.
+type Holder struct {
+	ID    uint64        // of its slots; the same ID acquires a slot once
+	Nonce uint64        // of this attempt; a slot that is held already belongs to it from now on
+	TTL   time.Duration // the slots end after that time, or after that of their limit, if it is shorter; 0: after that of their limit
+	Who   string        // at most notes.MaxWho bytes
+	// Group identifies the rule of a subject. Rules share the room for slots fairly.
+	Group func(subject uint64) uint32
+}
+
+// ttlOf returns how long a slot of l lasts.
+func (h *Holder) ttlOf(l *algorithms.Limit) time.Duration {
+	if h.TTL > 0 {
+		return min(h.TTL, l.Window)
+	}
+	return l.Window
+}
+
+// isSlot reports whether op acquires slots.
+func (op *Op) isSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
+
+func slotsOf(k Key) notes.Slots { return notes.Slots{Subject: k.Subject, Counter: k.Counter} }
+
+// TakeAndHold is Take for a check that may acquire slots.
+func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Verdict {
+	var buf [16]int
+	held, now := t.lockShards(now, ops, buf[:0])
+	v := t.take(now, ops, holder, true)
+	t.unlockShards(held)
+	return v
+}
+
+// SlotLeft returns how much longer the slots are held that op acquired, or had already; 0 if that is not known.
+func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returned) }
+
+// SetSlotLeft sets what SlotLeft returns.
+func (op *Op) SetSlotLeft(left time.Duration) { op.returned = int64(left) }
+
+// slotState returns what is held of l, a limit of slots. Its Part is the time until cost more fit if no slot is renewed. A limit of
+// which slots may have been lost is full.
+func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	held, enough, all := h.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
+	lostAt, lost := h.LostAt(k.Subject)
+	if wait := lostAt + int64(l.Window) - now.Steady; lost && wait > 0 {
+		return algorithms.State{Count: max(held, l.Amount), Part: wait, At: max(all, wait)}
+	}
+	return algorithms.State{Count: held, Part: enough, At: all}
+}
+
+// decideSlot is decideOp for slots. op.state is what was held before.
+func (t *Table) decideSlot(op *Op) {
+	op.location = location{index: -1}
+	op.returned = 0
+	op.state = t.slotState(op.At, op.Key, op.Limit, op.Cost)
+	after, allowed := op.Limit.Take(op.state, op.At, op.Cost)
+	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
+}
+
+// holdSlots allows op, already decided, if holder has its slots already, and refuses it if there is no room for them.
+func (t *Table) holdSlots(op *Op, holder *Holder) {
+	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
+		return
+	}
+	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
+	defer h.Unlock()
+	if _, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady); found {
+		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
+		op.Decision.Allowed = true
+		return
+	}
+	n := holder.note(op)
+	if op.Took() && !h.HasRoom(&n) {
+		op.Full, op.Decision.Allowed, op.Decision.RetryAfter = true, false, time.Second
+	}
+}
+
+// note returns the note of the slots that holder acquires by op.
+func (h *Holder) note(op *Op) notes.Note {
+	ttl := h.ttlOf(op.Limit)
+	info := notes.SlotInfo{ID: h.ID, Nonce: h.Nonce, Units: op.Cost, Acquired: op.At.Steady, End: op.At.Steady + int64(ttl), Who: h.Who}
+	group := uint32(0)
+	if h.Group != nil {
+		group = h.Group(op.Key.Subject)
+	}
+	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
+}
+
+// commitSlot stores the slots that holder acquires by op, which was decided, unless it has them.
+func (t *Table) commitSlot(op *Op, holder *Holder) {
+	if holder == nil || !op.Took() {
+		return
+	}
+	h := t.notes.Lock(op.Key.Partition(), op.At.Steady)
+	defer h.Unlock()
+	info, _, found := h.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+	if found && info.Nonce == holder.Nonce {
+		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
+		return
+	}
+	n := holder.note(op)
+	h.Put(&n)
+	op.SetSlotLeft(holder.ttlOf(op.Limit))
+	op.Decision.ResetAfter = max(op.Decision.ResetAfter, op.SlotLeft())
+}
+
+// SlotPart is a slot of one limit, as its ID says.
+type SlotPart struct {
+	Key   Key
+	Units int64
+	TTL   time.Duration // of the limit, when the slot was acquired
+	Group uint32
+}
+
+// FindSlot returns a slot, and whether it is held. It fails with ErrShut.
+func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.SlotInfo, held bool, err error) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return notes.SlotInfo{}, false, ErrShut
+	}
+	info, _, held = h.GetSlot(slotsOf(k), id, now.Steady)
+	return info, held, nil
+}
+
+// RenewSlot makes a slot end after ttl. If it is missing, it comes back if back says so, or if slots of its partition may have been lost
+// so recently that it can't have ended. It fails with ErrShut, or with ErrOver if the slot is over.
+func (t *Table) RenewSlot(now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, back bool) error {
+	k := part.Key
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return ErrShut
+	}
+
+	end := now.Steady + int64(ttl)
+	had, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	lostAt, lost := h.LostAt(k.Subject)
+	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
+	switch {
+	case held && had.Nonce == nonce:
+		h.RenewSlot(&n, end)
+	case held:
+		return ErrOver
+	case back || mayBeLost:
+		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
+		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
+		h.Put(&n)
+	default:
+		return ErrOver
+	}
+	return nil
+}
+
+// FreeSlot releases a slot, and reports whether it was held. It fails with ErrShut.
+func (t *Table) FreeSlot(now algorithms.Instant, k Key, id, nonce uint64) (held bool, err error) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return false, ErrShut
+	}
+	had, n, held := h.GetSlot(slotsOf(k), id, now.Steady)
+	if held = held && had.Nonce == nonce; held {
+		h.Remove(n.Key)
+	}
+	return held, nil
+}
+
+// freeAllSlots releases all slots of a limit.
+func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	h.FreeSlots(slotsOf(k))
+}
+
+// Slots returns the slots of a limit that are held, at most most, those that end first in front, and how many there are.
+func (t *Table) Slots(now algorithms.Instant, k Key, most int) (list []notes.SlotInfo, all int) {
+	h := t.notes.Lock(k.Partition(), now.Steady)
+	defer h.Unlock()
+	return h.ListSlots(slotsOf(k), now.Steady, most)
+}
+
+// inlineSlotOps is InlineOps for limits of slots.
+func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
+	k := Key{Subject: subject}
+	h := t.notes.Lock(k.Partition(), 0)
+	defer h.Unlock()
+	for _, counter := range h.InlineSlots(subject) {
+		k.Counter = counter
+		if k.IsInline() && len(ops) < most {
+			limit := &algorithms.Limit{Kind: algorithms.Concurrency, Amount: 1, Window: algorithms.MinWindow}
+			ops = append(ops, Op{Key: k, Limit: limit})
+		}
+	}
+	return ops
+}
+
+// MarkSlotsLost records that slots of p may have been lost by now: until the longest of them has ended, none is granted in their place.
+func (t *Table) MarkSlotsLost(now algorithms.Instant, p int) {
+	t.notes.MarkLost(p, now.Steady, (now.Steady+int64(algorithms.MaxSlotTTL))/1e9+1)
+}
+
+// HeldSlots returns by Holder.Group how many slots are held in the partitions whose gates are open.
+func (t *Table) HeldSlots(now algorithms.Instant) map[uint32]int64 {
+	held := map[uint32]int64{}
+	for p := range len(t.lineages) {
+		if t.IsOpen(p) {
+			t.notes.AddHeldSlots(p, now.Steady, held)
+		}
+	}
+	return held
+}

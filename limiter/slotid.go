@@ -1,0 +1,97 @@
+package limiter
+
+import (
+	"crypto/hmac"
+	"encoding/base64"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// slot says which slots its holder has, of which limits: enough for any node to renew and release it. It travels in the ID, and a
+// signature proves that this cluster made it.
+type slot struct {
+	id    uint64 // derived from the request's id, if it has one
+	nonce uint64 // of the attempt that acquired it
+	parts []slotPart
+
+	// For a slot that nobody but the granter has counted, because that was cut off:
+	alone   bool
+	granter ring.NodeID
+	made    int64 // Unix nanoseconds, by the wall clock of the granter
+
+	left time.Duration // how long it is held; not in the ID
+}
+
+// slotPart is a slot of one limit.
+type slotPart struct {
+	counters.SlotPart
+	held   time.Duration // how long it is held by its holder's wish
+	shadow bool          // the limit is of a shadow rule, so nothing depends on it
+}
+
+// slotFormat is the first byte of an ID.
+const slotFormat = 1
+
+// Code implements wire.Message.
+func (s *slot) Code(c *wire.Coder) {
+	wire.Fixed(c, &s.id)
+	wire.Fixed(c, &s.nonce)
+	if c.Bool(&s.alone); s.alone {
+		wire.Fixed(c, &s.made)
+		c.Raw(s.granter[:])
+	}
+	wire.List(c, &s.parts, MaxReserved, minSlotPart, func(p *slotPart) { p.code(c) })
+}
+
+// minSlotPart is the minimum size of an encoded slotPart.
+const minSlotPart = 8 + 8 + 1 + 1 + 1 + 1 + 1
+
+func (p *slotPart) code(c *wire.Coder) {
+	group := uint64(p.Group)
+	wire.Fixed(c, &p.Key.Subject)
+	wire.Fixed(c, &p.Key.Counter)
+	wire.Number(c, &p.Units, algorithms.MaxAmount)
+	c.Millis(&p.TTL, MaxSlotTTL)
+	c.Millis(&p.held, MaxSlotTTL)
+	wire.Number(c, &group, math.MaxUint32)
+	c.Bool(&p.shadow)
+	p.Group = uint32(group)
+	c.Require(p.Units > 0 && p.TTL >= algorithms.MinWindow && p.held > 0)
+}
+
+// expires returns how long the holder may count on s: less than its owners do, because their clocks may run at different rates.
+func (s *slot) expires() time.Duration { return s.left - s.left/slotDrift - time.Millisecond }
+
+// pack returns the ID of s.
+func (s *slot) pack(l *Limiter) string {
+	key, _ := l.reservations.signingKey("slot")
+	b := wire.Encode([]byte{slotFormat}, s)
+	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
+}
+
+// parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as this node can't tell.
+func (l *Limiter) parseSlot(id string) (*slot, error) {
+	key, known := l.reservations.signingKey("slot")
+	if !known {
+		return nil, ErrTryAgain
+	}
+	s := &slot{}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
+	if err != nil || len(raw) <= signatureBytes {
+		return nil, ErrUnknownSlot
+	}
+	b := raw[:len(raw)-signatureBytes]
+	if !hmac.Equal(raw[len(b):], signature(key, b)) || b[0] != slotFormat || wire.Decode(b[1:], s, "slot") != nil {
+		return nil, ErrUnknownSlot
+	}
+	return s, nil
+}
+
+// ShortSlotID returns the ID of a slot as lists of holders show it.
+func ShortSlotID(id uint64) string { return fmt.Sprintf("%016x", id) }

@@ -1,0 +1,280 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wake"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// slotVerb says what a slotRequest does.
+type slotVerb uint8
+
+const (
+	slotLook  slotVerb = iota // look whether it is held
+	slotRenew                 // make it end later, or earlier
+	slotFree                  // release it
+	slotTell                  // count it, because a cut-off node has granted it
+	slotVerbs
+)
+
+// slotRequest asks an owner to do something with slots of one ID.
+type slotRequest struct {
+	verb slotVerb
+	hops int
+	id   uint64
+	// nonce must be that of the slot, but with slotLook.
+	nonce uint64
+	back  bool // with slotRenew: if it is missing, it comes back
+	list  []slotPart
+}
+
+// Code implements wire.Message.
+func (r *slotRequest) Code(c *wire.Coder) {
+	wire.Number(c, &r.verb, int64(slotVerbs-1))
+	wire.Number(c, &r.hops, maxHops)
+	wire.Fixed(c, &r.id)
+	wire.Fixed(c, &r.nonce)
+	c.Bool(&r.back)
+	wire.List(c, &r.list, MaxReserved, minSlotPart, func(p *slotPart) { p.code(c) })
+	c.Require(r.hops > 0 && len(r.list) == 1)
+}
+
+// slotResult is what became of a slotRequest.
+type slotResult struct {
+	units int64  // how many are held, or were
+	nonce uint64 // with slotLook
+}
+
+// Code implements wire.Message.
+func (r *slotResult) Code(c *wire.Coder) {
+	wire.Number(c, &r.units, math.MaxInt64)
+	wire.Fixed(c, &r.nonce)
+}
+
+// askSlots has the owners of s's parts carry out verb, all at the same time. It returns an error for each part.
+func (l *Limiter) askSlots(ctx context.Context, verb slotVerb, s *slot, back bool) []error {
+	errs := make([]error, len(s.parts))
+	var all sync.WaitGroup
+	for i := range s.parts {
+		ask := func() {
+			_, errs[i] = l.askSlot(ctx, &slotRequest{verb: verb, id: s.id, nonce: s.nonce, back: back, list: s.parts[i : i+1]})
+		}
+		if len(s.parts) == 1 {
+			ask()
+		} else {
+			all.Go(ask)
+		}
+	}
+	all.Wait()
+	return errs
+}
+
+// askSlot has the owner of r's slot, which may be this node, carry out r. The error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
+func (l *Limiter) askSlot(ctx context.Context, r *slotRequest) (result *slotResult, err error) {
+	result = &slotResult{}
+	err = l.doAtOwner(ctx, &ownerRequest{subject: r.list[0].Key.Subject, hops: r.hops, here: func() (err error) {
+		*result, err = l.serveSlotHere(r)
+		return err
+	}, forward: func(to ring.NodeID) error { // asking twice does no harm
+		next := *r
+		next.hops++
+		return l.membership.forward(ctx, to, MethodSlot, &next, result)
+	}})
+	return result, err
+}
+
+// serveSlotHere carries out r on this node's notes, as their owner. The error is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
+func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
+	part := &r.list[0]
+	now := l.clock.Now()
+	at := slotPlace{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
+	info, held, err := l.table.FindSlot(now, part.Key, r.id)
+	switch {
+	case err != nil:
+		return result, err
+	case r.verb == slotLook && held:
+		return slotResult{info.Units, info.Nonce}, nil
+	case r.verb == slotLook || r.verb == slotTell && held: // its holder has renewed it
+		return result, nil
+	case r.verb == slotFree:
+		held, err := l.table.FreeSlot(now, part.Key, r.id, r.nonce)
+		if held {
+			result.units = part.Units
+		}
+		return result, err
+	}
+
+	err = l.table.RenewSlot(now, &part.SlotPart, r.id, r.nonce, part.held, r.back || r.verb == slotTell)
+	switch {
+	case errors.Is(err, counters.ErrOver):
+		return result, ErrUnknownSlot
+	case err != nil:
+		return result, err
+	case !l.outlive([]slotPlace{at}):
+		return result, ErrTryAgain
+	}
+	if r.verb == slotRenew {
+		l.countRenewal(part.Group)
+	}
+	return result, nil
+}
+
+// countRenewal counts a renewal of a slot of a rule.
+func (l *Limiter) countRenewal(group uint32) {
+	if active := l.inForce.Load(); active != nil {
+		if r := active.slotRules()[group]; r != nil {
+			r.stats.slotRenewals.Add(1)
+		}
+	}
+}
+
+// freeParts releases slots at their owners, all at the same time, and reports whether one was held, and whether all are free. What could not be
+// freed in time is freed in the background, until it has ended.
+func (l *Limiter) freeParts(ctx context.Context, id, nonce uint64, parts []slotPart) (held, done bool) {
+	results := make([]bool, len(parts))
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i := range parts {
+		free := func() {
+			result, err := l.askSlot(ctx, &slotRequest{verb: slotFree, id: id, nonce: nonce, list: parts[i : i+1]})
+			results[i], errs[i] = result.units > 0, err
+		}
+		if len(parts) == 1 {
+			free()
+		} else {
+			all.Go(free)
+		}
+	}
+	all.Wait()
+	done = true
+	for i, err := range errs {
+		held = held || results[i]
+		if err != nil {
+			done = false
+			l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotFree, id: id, nonce: nonce, list: []slotPart{parts[i]}}})
+		}
+	}
+	return held, done
+}
+
+// tellSlot tells the owners of s's parts, as soon as they can be reached, that this node has granted them alone.
+func (l *Limiter) tellSlot(s *slot) {
+	for i := range s.parts {
+		l.keepSlot(slotTask{slotRequest: slotRequest{verb: slotTell, id: s.id, nonce: s.nonce, list: []slotPart{s.parts[i]}}})
+	}
+}
+
+// slotTask is a request that is repeated until its owner acknowledges it, or until its slot has ended.
+type slotTask struct {
+	slotRequest
+	until time.Duration // on the lease clock
+	next  time.Duration // likewise: when to try again
+}
+
+const (
+	// maxSlotTasks bounds the tasks that wait on a node. Slots whose release finds no room end by themselves.
+	maxSlotTasks = 65536
+	// slotTaskPause is the time between two attempts of a task.
+	slotTaskPause = 100 * time.Millisecond
+	// maxSlotTasksAtOnce bounds the tasks that are carried out at the same time.
+	maxSlotTasksAtOnce = 64
+)
+
+// slotTasks holds the tasks that wait.
+type slotTasks struct {
+	mu   sync.Mutex
+	list []slotTask    // at most maxSlotTasks; guarded by mu
+	wake chan struct{} // capacity 1: list is no longer empty
+}
+
+// keepSlot keeps a task. What a standalone node could not do, nobody can.
+func (l *Limiter) keepSlot(t slotTask) {
+	m := l.membership
+	if m == nil {
+		return
+	}
+	if t.until == 0 {
+		t.until = m.Boottime() + t.list[0].TTL
+	}
+	defer wake.Signal(m.slotTasks.wake)
+	m.slotTasks.mu.Lock()
+	defer m.slotTasks.mu.Unlock()
+	isOther := func(o slotTask) bool {
+		return o.id == t.id && o.nonce == t.nonce && o.list[0].Key == t.list[0].Key && o.verb == slotTell
+	}
+	if t.verb == slotFree { // a slot that is released need not be told any more
+		m.slotTasks.list = slices.DeleteFunc(m.slotTasks.list, isOther)
+	}
+	if len(m.slotTasks.list) < maxSlotTasks {
+		m.slotTasks.list = append(m.slotTasks.list, t)
+	} else {
+		m.counts.slotTasksDropped.Add(1)
+	}
+}
+
+// takeDue removes and returns the tasks that are due, at most maxSlotTasksAtOnce, and how many others wait. It drops those whose slots
+// have ended.
+func (w *slotTasks) takeDue(now time.Duration) (due []slotTask, waiting int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := w.list[:0]
+	for _, t := range w.list {
+		switch {
+		case now >= t.until:
+		case now >= t.next && len(due) < maxSlotTasksAtOnce:
+			due = append(due, t)
+		default:
+			rest = append(rest, t)
+		}
+	}
+	clear(w.list[len(rest):])
+	w.list = rest
+	return due, len(rest)
+}
+
+// carryOutSlotTasks carries out tasks, until the limiter is closed.
+func (l *Limiter) carryOutSlotTasks() {
+	m := l.membership
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-m.slotTasks.wake:
+		case <-m.ctx.Done():
+			return
+		}
+		due, waiting := m.slotTasks.takeDue(m.Boottime())
+		var all sync.WaitGroup
+		for i := range due {
+			all.Go(func() { l.carryOutSlotTask(&due[i]) })
+		}
+		all.Wait()
+		timer.Stop()
+		if waiting > 0 || len(due) > 0 {
+			timer.Reset(slotTaskPause / 4)
+		}
+	}
+}
+
+// carryOutSlotTask carries out t, or keeps it for another attempt.
+func (l *Limiter) carryOutSlotTask(t *slotTask) {
+	m := l.membership
+	ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
+	defer cancel()
+	if t.verb == slotTell { // it may have lasted for a while
+		t.list[0].held = max(time.Millisecond, min(t.list[0].held, t.until-m.Boottime()))
+	}
+	if _, err := l.askSlot(ctx, &t.slotRequest); err != nil && !errors.Is(err, ErrUnknownSlot) {
+		t.next = m.Boottime() + slotTaskPause
+		l.keepSlot(*t)
+	}
+}

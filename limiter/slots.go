@@ -1,0 +1,480 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A slot is acquired, renewed and released. An acquire is a check that asks the owners, each of which stores its slots and waits until
+// they would outlive it; see docs/design/slots.md.
+
+const (
+	// MaxSlotTTL bounds how long a slot is held unless it is renewed, algorithms.MinWindow is the least.
+	MaxSlotTTL = algorithms.MaxSlotTTL
+	// MaxWho bounds what a slot says of its holder, in bytes.
+	MaxWho = notes.MaxWho
+	// MaxSlots bounds the slots that one call acquires of each limit.
+	MaxSlots = algorithms.MaxSlots
+
+	// outliveTimeout bounds how long an owner waits until a slot would outlive it.
+	outliveTimeout = 500 * time.Millisecond
+	// rollbackTimeout bounds how long a refused acquire waits until its slots are free again. After that, they are freed in the background.
+	rollbackTimeout = 100 * time.Millisecond
+	// defaultSlotTTL is the ttl of a slot that no limit limits.
+	defaultSlotTTL = time.Minute
+	// slotDrift is the part of a slot's ttl by which its holder must give it up before its owner does: their clocks may run at different
+	// rates.
+	slotDrift = 1024
+)
+
+// Errors of slots.
+var (
+	// ErrAcquire means that a check or a count names a limit of slots.
+	ErrAcquire = errors.New("the rule limits how many slots are held at once: use POST /v1/acquire, or /v1/reserve (mode peek works here)")
+	// ErrNoSlots means that an acquire names only limits of another kind.
+	ErrNoSlots = errors.New("the rule has no limit of algorithm: concurrency: use POST /v1/check")
+	// ErrSlotTTL means that the caller asks for a longer time than the limit allows.
+	ErrSlotTTL = errors.New("ttl_ms")
+	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over: the caller holds it no longer.
+	ErrUnknownSlot = errors.New("the slot has ended or was released")
+	// ErrTryAgain means that no node may decide about the slot for now. Holders keep what they have.
+	ErrTryAgain = errors.New("no node may decide about slots of this subject for the moment; try again")
+	// ErrTooManySlots means that the subject's owner has no room for another slot, or no more for one of this rule or subject.
+	ErrTooManySlots = errors.New("too many slots of this rule or subject are held at its owner")
+)
+
+// Slot is what Acquire returns.
+type Slot struct {
+	ID      string
+	Expires time.Duration // how long it is held, counted from when the caller sent its request
+}
+
+// Acquire decides q as Check does, and holds slots of its limits of slots: q.Slots of each, for q.SlotTTL or as long as the limit
+// says, whichever is shorter. If q is allowed, any node can [Limiter.RenewSlot] and [Limiter.ReleaseSlot] the returned ID. With a RequestID that is held already,
+// it returns the same slot, and takes nothing. The error wraps one of Check's, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or ErrTryAgain; then
+// nothing is held.
+func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
+	a.scratch.mayHold = true
+	defer func() { a.scratch.mayHold = false }()
+	began := l.clock.Now().Steady
+	done, err := l.prepare(l.clock.Now(), q, a)
+	if err != nil {
+		return Slot{}, err
+	}
+	if err := a.validateSlots(q); err != nil {
+		return Slot{}, err
+	}
+
+	h := a.newHolding(q)
+	if err := l.recallSlot(q, a, h); err != nil {
+		return Slot{}, err
+	}
+	a.scratch.reserving = true
+	defer func() { a.scratch.reserving = false }()
+	if !done {
+		err = l.hold(q, a, h, func() error {
+			err := l.resolve(q, a)
+			if err == nil && !a.Allowed && q.AwaitsLoan {
+				err = l.resolveWithLoan(began, q, a, func() error { return l.resolve(q, a) })
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return Slot{}, err
+	}
+	l.count(q, a)
+	if !a.Allowed {
+		return Slot{}, nil
+	}
+	s := h.slot(l, a)
+	if s.alone {
+		l.tellSlot(s)
+	}
+	return Slot{ID: s.pack(l), Expires: s.expires()}, nil
+}
+
+// validateSlots returns an error if q, for which a is prepared, can't acquire slots.
+func (a *Answer) validateSlots(q *Query) error {
+	longest, some := time.Duration(0), false
+	for i := range a.scratch.ops {
+		op := &a.scratch.ops[i]
+		if op.Limit.Kind == algorithms.Concurrency {
+			longest, some = max(longest, op.Limit.Window), true
+		}
+	}
+	named := q.ByKey || len(q.Subjects) > 0
+	switch {
+	case !some && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
+		return ErrNoSlots
+	case some && q.SlotTTL > longest:
+		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL, q.SlotTTL.Milliseconds(), longest.Milliseconds())
+	}
+	return nil
+}
+
+// holding is the slots that a check in progress acquires.
+type holding struct {
+	id     uint64        // derived from the request's id, if it has one
+	nonce  uint64        // of this attempt
+	ttl    time.Duration // 0: as long as the limits say
+	who    string
+	groups map[uint64]uint32 // by Key.Subject
+	// taken are the slots that owners may have stored: they are freed unless the check is admitted.
+	taken []slotPart
+	alone bool // some were granted here, by on_partition: allow
+	// recalled means that an earlier attempt holds them. Its caller may know.
+	recalled bool
+}
+
+// newHolding returns what a prepared q would hold.
+func (a *Answer) newHolding(q *Query) *holding {
+	h := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who, groups: map[uint64]uint32{}}
+	if q.RequestID != "" {
+		h.id = ticketOf(q.RequestID, 0, 0).id
+	}
+	for i := range a.scratch.match.Hits {
+		hit := &a.scratch.match.Hits[i]
+		h.groups[hit.Subject.Hi] = groupOf(q, i, hit)
+	}
+	return h
+}
+
+// holder returns h as the table of counters takes it; nil if h is.
+func (h *holding) holder() *counters.Holder {
+	if h == nil {
+		return nil
+	}
+	return &counters.Holder{ID: h.id, Nonce: h.nonce, TTL: h.ttl, Who: h.who, Group: func(subject uint64) uint32 { return h.groups[subject] }}
+}
+
+// partOf returns the slots that op acquires.
+func (h *holding) partOf(op *counters.Op) slotPart {
+	return slotPart{
+		SlotPart: counters.SlotPart{Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: h.groups[op.Key.Subject]},
+		held:     min(cmp.Or(h.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow,
+	}
+}
+
+// note records that an owner may have stored the slots of ops.
+func (h *holding) note(ops []counters.Op) {
+	if h == nil {
+		return
+	}
+	for i := range ops {
+		op := &ops[i]
+		isNoted := func(p slotPart) bool { return p.Key == op.Key }
+		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode && !slices.ContainsFunc(h.taken, isNoted) {
+			h.taken = append(h.taken, h.partOf(op))
+		}
+	}
+}
+
+// forget records that the owner of subject has certainly stored nothing.
+func (h *holding) forget(subject uint64) {
+	if h != nil {
+		h.taken = slices.DeleteFunc(h.taken, func(p slotPart) bool { return p.Key.Subject == subject })
+	}
+}
+
+// noteAlone records that this node, which is cut off, decides about slots.
+func (h *holding) noteAlone() {
+	if h != nil {
+		h.alone = true
+	}
+}
+
+// slot returns the slot that h holds once a is allowed.
+func (h *holding) slot(l *Limiter, a *Answer) *slot {
+	s := &slot{id: h.id, nonce: h.nonce, alone: h.alone, left: cmp.Or(h.ttl, defaultSlotTTL)}
+	if h.alone {
+		s.granter, s.made = l.membership.Self, a.Now.Wall
+	}
+	first := true
+	for i := range a.Limits {
+		op := &a.scratch.ops[i]
+		if op.Limit.Kind != algorithms.Concurrency || op.Cost == 0 {
+			continue
+		}
+		part := h.partOf(op)
+		s.parts = append(s.parts, part)
+		left := cmp.Or(op.SlotLeft(), part.held)
+		if first || left < s.left {
+			s.left, first = left, false
+		}
+	}
+	return s
+}
+
+// hold runs decide, which decides q, and then makes sure that the slots it has acquired would outlive their owners. If q is not
+// admitted after all, it frees them.
+func (l *Limiter) hold(q *Query, a *Answer, h *holding, decide func() error) error {
+	a.scratch.holding = h
+	defer func() { a.scratch.holding = nil }()
+	err := decide()
+	switch {
+	case err != nil:
+	case a.Allowed && !l.outlivesHere(a):
+		a.scratch.cluster.rollBack()
+		err = ErrTryAgain
+	case !a.Allowed && a.lacksSlotRoom():
+		err = ErrTooManySlots
+	}
+
+	free := h.taken
+	if err != nil && h.recalled {
+		free = nil
+	}
+	if err == nil && a.Allowed { // newer rules may have left out some that the first attempt acquired
+		isHeld := func(p slotPart) bool {
+			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == p.Key })
+		}
+		free = slices.DeleteFunc(slices.Clone(free), isHeld)
+	}
+	if len(free) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		defer cancel()
+		l.freeParts(ctx, h.id, h.nonce, free)
+	}
+	return err
+}
+
+// lacksSlotRoom reports whether an owner refused a for lack of room for its slots.
+func (a *Answer) lacksSlotRoom() bool {
+	return slices.ContainsFunc(a.Limits, func(la LimitAnswer) bool {
+		return la.Full && la.Limit.Kind == algorithms.Concurrency && !la.Rule.Shadow
+	})
+}
+
+// outlivesHere reports whether the slots that this node has stored for a, as their owner, would outlive it.
+func (l *Limiter) outlivesHere(a *Answer) bool {
+	if l.membership == nil {
+		return true
+	}
+	var stored []slotPlace
+	c := a.scratch.cluster
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		if s.undo == undoHere && hasSlots(c.ops(s)) {
+			stored = append(stored, slotPlace{ring.PartitionOf(s.subject), s.life.Lineage})
+		}
+	}
+	return l.outlive(stored)
+}
+
+// slotPlace is a partition in which slots were stored, and the lineage that it had before.
+type slotPlace struct {
+	partition int
+	lineage   uint64
+}
+
+// outlive waits until what was stored in the partitions of list would outlive this node, and reports whether it would: whether this
+// node still owned them afterwards.
+func (l *Limiter) outlive(list []slotPlace) bool {
+	m := l.membership
+	if m == nil || len(list) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, outliveTimeout)
+	defer cancel()
+	results := make(chan bool, len(list))
+	for _, at := range list {
+		confirm := func() { results <- m.Backup == nil || m.Backup.ConfirmNotes(ctx, at.partition) == nil }
+		if len(list) == 1 {
+			confirm()
+		} else {
+			go confirm()
+		}
+	}
+	outlives := true
+	for range list {
+		outlives = <-results && outlives
+	}
+	for _, at := range list {
+		outlives = outlives && l.table.IsOpen(at.partition) && l.table.Lineage(at.partition) == at.lineage
+	}
+	return outlives && m.Authority()
+}
+
+// hasSlots reports whether one of ops is of slots.
+func hasSlots(ops []counters.Op) bool {
+	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
+}
+
+// recallSlot looks whether q's request, which has an id, holds its slots already. If so, it makes q take nothing else.
+func (l *Limiter) recallSlot(q *Query, a *Answer, h *holding) error {
+	i := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
+	if q.RequestID == "" || i < 0 || a.scratch.matchDecides {
+		return nil
+	}
+	part := h.partOf(&a.scratch.ops[i])
+	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
+	defer cancel()
+	result, err := l.askSlot(ctx, &slotRequest{verb: slotLook, id: h.id, list: []slotPart{part}})
+	if err != nil || result.units == 0 {
+		return nil // if no owner can be asked, the acquire finds out itself
+	}
+	if result.units != part.Units {
+		return ErrRequestIDReused
+	}
+	h.nonce, h.recalled = result.nonce, true
+	for i := range a.scratch.ops {
+		if op := &a.scratch.ops[i]; op.Limit.Kind != algorithms.Concurrency {
+			op.Cost = 0
+		}
+	}
+	return nil
+}
+
+// RenewSlot makes a slot last for ttl from now on, or as long as its limit says, if that is shorter or ttl is zero. The error wraps
+// ErrUnknownSlot: the slot is over; or ErrTryAgain: it is as it was.
+func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error) {
+	s, err := l.parseSlot(id)
+	if err != nil {
+		return 0, err
+	}
+	s.left = cmp.Or(ttl, defaultSlotTTL)
+	for i := range s.parts {
+		part := &s.parts[i]
+		longest := l.longestTTL(part)
+		part.held = min(cmp.Or(ttl, part.held), longest)
+		if i == 0 || part.held < s.left {
+			s.left = part.held
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	back := s.alone && l.clock.Now().Wall < s.made+int64(maxAloneSlot)
+	var gone, later bool
+	for i, err := range l.askSlots(ctx, slotRenew, s, back) {
+		gone = gone || errors.Is(err, ErrUnknownSlot) && !s.parts[i].shadow
+		later = later || err != nil && !errors.Is(err, ErrUnknownSlot)
+	}
+	switch {
+	case gone: // what is left of it is of no use to its holder
+		l.freeParts(ctx, s.id, s.nonce, s.parts)
+		return 0, ErrUnknownSlot
+	case later:
+		return 0, ErrTryAgain
+	}
+	return s.expires(), nil
+}
+
+// maxAloneSlot is how long after it was granted by a cut-off node a slot is held above the limit: by then, it was told.
+const maxAloneSlot = MaxSlotTTL
+
+// longestTTL returns how long a slot may be held by the rules in force.
+func (l *Limiter) longestTTL(part *slotPart) time.Duration {
+	if active := l.inForce.Load(); active != nil && !part.Key.IsInline() {
+		if ttl, found := active.slotTTL(part.Group); found {
+			return ttl
+		}
+	}
+	return part.TTL
+}
+
+// ReleaseSlot gives a slot back, and reports whether it was held. A second call frees nothing. The error wraps ErrUnknownSlot if id is
+// not a slot's, or ErrTryAgain: then it is freed as soon as an owner can be reached.
+func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
+	s, err := l.parseSlot(id)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	held, done := l.freeParts(ctx, s.id, s.nonce, s.parts)
+	if !done {
+		return false, ErrTryAgain
+	}
+	return held, nil
+}
+
+// slotTTL returns the longest ttl that a rule, identified by its group, has for slots. found is false if it has none.
+func (a *activeRules) slotTTL(group uint32) (ttl time.Duration, found bool) {
+	r := a.slotRules()[group]
+	if r == nil {
+		return 0, false
+	}
+	return r.longest, true
+}
+
+// slotRule is a rule with limits of slots.
+type slotRule struct {
+	name    string
+	longest time.Duration // the longest ttl
+	stats   *ruleStats
+}
+
+// slotRules returns the rules with limits of slots, by their group.
+func (a *activeRules) slotRules() map[uint32]*slotRule {
+	a.slotsOnce.Do(func() {
+		a.slots = map[uint32]*slotRule{}
+		for _, r := range a.set.Rules {
+			if longest := a.set.LongestSlotTTL(r.Name); longest > 0 {
+				a.slots[groupOfRule(r.Name, false)] = &slotRule{r.Name, longest, a.stats[r.Index]}
+			}
+		}
+	})
+	return a.slots
+}
+
+// slotsNeedAcquire returns an error if a check takes something in mode, and must not hold slots, although the limits of h include some.
+func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
+	if a.scratch.mayHold || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
+		return nil
+	}
+	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
+}
+
+// holdIfSlots is hold for a reservation, which need not be of slots. It sets h to what is held, if they are.
+func (l *Limiter) holdIfSlots(q *Query, a *Answer, decide func() error, h **holding) error {
+	if !hasSlots(a.scratch.ops) {
+		return decide()
+	}
+	*h = a.newHolding(q)
+	return l.hold(q, a, *h, decide)
+}
+
+// SlotOf returns the slot that was acquired with a reservation just made. It is held as long as its limit says, and settling the reservation
+// releases it. some is false if the reservation has none.
+func (l *Limiter) SlotOf(reservation string) (s Slot, some bool) {
+	key, known := l.reservations.signingKey("reservation")
+	r, err := parseReservation(reservation, key)
+	if !known || err != nil || r.slot == nil {
+		return Slot{}, false
+	}
+	r.slot.left = defaultSlotTTL
+	for i := range r.slot.parts {
+		if part := &r.slot.parts[i]; i == 0 || part.held < r.slot.left {
+			r.slot.left = part.held
+		}
+	}
+	return Slot{ID: r.slot.pack(l), Expires: r.slot.expires()}, true
+}
+
+// holdersOf lists the slots that are held of op's limit, of which this node has the notes.
+func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldSlots) {
+	if op.Limit.Kind != algorithms.Concurrency {
+		return held
+	}
+	list, all := l.table.Slots(now, op.Key, MaxHolders)
+	held.all = all
+	for i := range list {
+		s := &list[i]
+		held.list = append(held.list, Holder{
+			ID: s.ID, Slots: s.Units, Age: time.Duration(now.Steady - s.Acquired), Expires: time.Duration(s.End - now.Steady), Who: s.Who,
+		})
+	}
+	return held
+}

@@ -1,0 +1,127 @@
+package rules
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// A limit of `algorithm: concurrency` says how many slots may be held at once. It has a ttl in place of a window: LimitSpec.Per has it.
+
+// isSlots reports whether l limits slots. The algorithm has no default: it decides which keys a limit has.
+func (l *LimitSpec) isSlots() bool { return l.Algorithm == algorithms.Concurrency.String() }
+
+func ifSlots(l *LimitSpec, n *yaml.Node) *yaml.Node {
+	if l.isSlots() {
+		return n
+	}
+	return nil
+}
+
+func unlessSlots(l *LimitSpec, n *yaml.Node) *yaml.Node {
+	if l.isSlots() {
+		return nil
+	}
+	return n
+}
+
+// slotTTL reads after which time a slot ends that is not renewed.
+func (d *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
+	span := d.span(n, algorithms.MinWindow, algorithms.MaxSlotTTL)
+	l.Per, l.window = span.Text, span.Duration
+}
+
+// checkSlots checks l, a limit of slots, which n is.
+func (d *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
+	for _, key := range []string{"burst", "tz", "from"} {
+		if n.Get(key) != nil {
+			d.failAt(n, key, "%s is not for algorithm: concurrency", key)
+		}
+	}
+	switch {
+	case n.Get("limit") == nil:
+		d.fail(n, "limit is missing: how many slots may be held at once")
+	case l.Limit < 1 || l.Limit > algorithms.MaxSlots:
+		d.failAt(n, "limit", "%d slots; it must be from 1 to %d", l.Limit, algorithms.MaxSlots)
+	case n.Get("per") != nil:
+		d.failAt(n, "per", "algorithm: concurrency has no window; give ttl: the time after which a slot ends that is not renewed")
+	case n.Get("ttl") == nil:
+		d.fail(n, "ttl is missing: the time after which a slot ends that is not renewed")
+	}
+}
+
+// failAt reports a mistake in the value of a key of n.
+func (d *decoder) failAt(n *yaml.Node, key, format string, args ...any) {
+	mark := d.push(key)
+	d.fail(n.Get(key), format, args...)
+	d.path = d.path[:mark]
+}
+
+// checkSlots checks the limits of slots among limits, which apply to the rule r.
+func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
+	settings := func(of func(*Settings) string) string {
+		if own := of(&r.Settings); own != "" {
+			return own
+		}
+		return of(&c.doc.Defaults.Settings)
+	}
+	consistency := settings(func(s *Settings) string { return s.Consistency })
+	onLimit := settings(func(s *Settings) string { return s.OnLimit })
+	for i, l := range limits {
+		if !l.isSlots() {
+			continue
+		}
+		at := fmt.Sprintf("%s[%d].algorithm", path, i)
+		switch {
+		case r.Scope == "global":
+			c.add(l.pos, at, "the rule %q has scope: global, and regions can't divide slots", r.Name)
+		case consistency == "local":
+			c.add(l.pos, at, "the rule %q has consistency: local, and slots are held in the whole cluster", r.Name)
+		case onLimit == "delay":
+			c.add(l.pos, at, "the rule %q has on_limit: delay, and nobody knows when a slot will be free", r.Name)
+		}
+	}
+}
+
+// LongestSlotTTL returns the longest ttl of the limits of slots that a rule has, for any subject; 0 if it has none.
+func (s *Set) LongestSlotTTL(rule string) (longest time.Duration) {
+	add := func(limits []*LimitSpec) {
+		for _, l := range limits {
+			if l.isSlots() {
+				longest = max(longest, l.window)
+			}
+		}
+	}
+	d := s.Document
+	i := d.rule(rule)
+	if i < 0 {
+		return 0
+	}
+	if add(d.Rules[i].Limits); d.Rules[i].Tiered {
+		for _, t := range d.Tiers {
+			add(t.Limits)
+		}
+	}
+	for _, g := range d.Subjects {
+		for _, one := range g.Subjects {
+			for _, o := range one.Overrides {
+				if o.Rule == rule {
+					add(o.Limits)
+				}
+			}
+		}
+	}
+	return longest
+}
+
+// HasSlots reports whether one of limits is of slots.
+func HasSlots(limits []*Limit) bool {
+	for _, l := range limits {
+		if l.Kind == algorithms.Concurrency && !l.Unlimited {
+			return true
+		}
+	}
+	return false
+}
