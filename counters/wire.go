@@ -26,7 +26,7 @@ import (
 // earlier.
 
 const (
-	// noteKind stands for a note. The fullness is its kind.
+	// noteKind stands for a note. The fullness is its kind. A limit of slots has the same number, and no counter.
 	noteKind = algorithms.Kind(7)
 	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
 	maxAge   = math.MaxInt64 / 2 // nanoseconds

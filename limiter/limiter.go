@@ -65,8 +65,7 @@ type activeRules struct {
 	steps    []atomic.Int32
 	loadLeft func(source string) time.Duration // see FollowLoads; may be nil
 
-	slotsOnce sync.Once
-	slots     map[uint32]*slotRule // see slotRules
+	slots *slotIndex
 }
 
 // New returns a limiter over table for a standalone node; for a cluster see NewInCluster. It can't decide checks before
@@ -101,7 +100,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		}
 		set = set.WithEntries(l.entries, like)
 	}
-	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
+	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.CountsMonthly })}
 	next.recordShares()
 	if old := l.inForce.Load(); old != nil {
 		next.overall = old.overall

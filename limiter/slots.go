@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -416,17 +417,23 @@ type slotRule struct {
 	stats   *ruleStats
 }
 
+// slotIndex finds rules with limits of slots. It is made when it is needed.
+type slotIndex struct {
+	once    sync.Once
+	byGroup map[uint32]*slotRule
+}
+
 // slotRules returns the rules with limits of slots, by their group.
 func (a *activeRules) slotRules() map[uint32]*slotRule {
-	a.slotsOnce.Do(func() {
-		a.slots = map[uint32]*slotRule{}
-		for _, r := range a.set.Rules {
-			if longest := a.set.LongestSlotTTL(r.Name); longest > 0 {
-				a.slots[groupOfRule(r.Name, false)] = &slotRule{r.Name, longest, a.stats[r.Index]}
+	a.slots.once.Do(func() {
+		a.slots.byGroup = map[uint32]*slotRule{}
+		for name, longest := range a.set.SlotTTLs() {
+			if r := a.set.Rule(name); r != nil {
+				a.slots.byGroup[groupOfRule(name, false)] = &slotRule{name, longest, a.stats[r.Index]}
 			}
 		}
 	})
-	return a.slots
+	return a.slots.byGroup
 }
 
 // slotsNeedAcquire returns an error if a check takes something in mode, and must not hold slots, although the limits of h include some.

@@ -85,31 +85,30 @@ func (c *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// LongestSlotTTL returns the longest ttl of the limits of slots that a rule has, for any subject; 0 if it has none.
-func (s *Set) LongestSlotTTL(rule string) (longest time.Duration) {
-	add := func(limits []*LimitSpec) {
+// SlotTTLs returns the longest ttl of the limits of slots that a rule has, for any subject, by the rule's name. It leaves out rules
+// without such limits.
+func (s *Set) SlotTTLs() map[string]time.Duration {
+	longest := map[string]time.Duration{}
+	add := func(rule string, limits []*LimitSpec) {
 		for _, l := range limits {
 			if l.isSlots() {
-				longest = max(longest, l.window)
+				longest[rule] = max(longest[rule], l.window)
 			}
 		}
 	}
-	d := s.Document
-	i := d.rule(rule)
-	if i < 0 {
-		return 0
-	}
-	if add(d.Rules[i].Limits); d.Rules[i].Tiered {
-		for _, t := range d.Tiers {
-			add(t.Limits)
+
+	for _, r := range s.Document.Rules {
+		add(r.Name, r.Limits)
+		for _, t := range s.Document.Tiers {
+			if r.Tiered {
+				add(r.Name, t.Limits)
+			}
 		}
 	}
-	for _, g := range d.Subjects {
+	for _, g := range s.Document.Subjects {
 		for _, one := range g.Subjects {
 			for _, o := range one.Overrides {
-				if o.Rule == rule {
-					add(o.Limits)
-				}
+				add(o.Rule, o.Limits)
 			}
 		}
 	}
