@@ -15,7 +15,7 @@ import (
 
 const slowQueue = `version: 1
 rules:
-  - {name: slow, key: [k], limits: [{limit: 1, per: 6s, algorithm: leaky-bucket, burst: 100}]}
+  - {name: slow, key: [k], max_delay: 1m, limits: [{limit: 1, per: 6s, algorithm: leaky-bucket, burst: 100}]}
 `
 
 // numWaiting returns how many answers n holds back.
