@@ -145,12 +145,13 @@ func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	if !ok {
 		return l
 	}
+	d.needEither(n, []string{"unlimited"}, []string{"limit", "per"}, []string{"limit", "ttl"})
 	if l.Unlimited {
 		d.unlimited(n, l)
 		return l
 	}
 	switch {
-	case d.shapes != nil: // a schema can't say that they are needed unless there is no limit
+	case d.shapes != nil:
 	case l.isSlots():
 		d.checkSlots(n, l)
 		return l

@@ -49,12 +49,21 @@ type def struct {
 	name       string
 	properties *yaml.Node
 	required   []string
+	either     [][]string // keys that it needs, too: all of one of these
 }
 
 func (f *def) node() *yaml.Node {
 	n := object("type", yaml.Text("object"), "properties", f.properties, "additionalProperties", boolean(false))
 	if len(f.required) > 0 {
 		n.Set("required", textsNode(f.required))
+	}
+
+	var either []*yaml.Node
+	for _, keys := range f.either {
+		either = append(either, object("required", textsNode(keys)))
+	}
+	if len(either) > 0 {
+		n.Set("anyOf", yaml.NewList(either...))
 	}
 	return n
 }
@@ -242,6 +251,16 @@ func (d *decoder) alsoWords(n *yaml.Node, words ...string) {
 // isAny notes that n, a mapping, may have any content, and reports whether that is noted: it has not been read then.
 func (d *decoder) isAny(n *yaml.Node) bool {
 	return d.shapes != nil && d.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
+}
+
+// needEither notes that n needs all keys of one of these lists. It has no effect while a document is read.
+func (d *decoder) needEither(n *yaml.Node, lists ...[]string) {
+	if d.shapes == nil {
+		return
+	}
+	if f := d.shapes.byNode[n]; f != nil {
+		f.either = lists
+	}
 }
 
 // need reports by message that n lacks a key, and returns false then.
