@@ -216,3 +216,57 @@ func TestCountOfZeroInACluster(t *testing.T) {
 		}
 	})
 }
+
+// TestWindowsBeginWithTheirSubject: with `from: first`, each subject of a rule has a window that begins with its own first check, at whichever
+// node, and so subjects don't come back in the same instant.
+func TestWindowsBeginWithTheirSubject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 10 * time.Minute
+		w := newTestCluster(t, 3, "rules: [{name: r, key: [k], limits: [{limit: 300, per: 10m, algorithm: fixed-window, from: first}]}]")
+		nextWindow(window)
+
+		type subject struct {
+			key   string
+			began time.Time
+		}
+		var all []subject
+		by := map[DecidedBy]int{}
+		for i, owner := range w.nodes {
+			time.Sleep(time.Duration(i+1) * time.Minute)
+			one := subject{w.keyOf("r", owner, nil), time.Now()}
+			all = append(all, one)
+			for j := range 90 { // one in three by the owner
+				n := w.nodes[j%3]
+				a := n.check(byKey("r", one.key))
+				by[a.DecidedBy]++
+				if !a.Allowed || a.Limits[0].ResetAfter.Round(time.Second) != window {
+					t.Fatalf("%s, check %d: got allowed %v, reset after %v; want %v", one.key, j, a.Allowed, a.Limits[0].ResetAfter, window)
+				}
+			}
+		}
+
+		if by[ByOwner] != 90 || by[ByForward] != 180 { // such windows are never leased
+			t.Errorf("got checks decided by %v", by)
+		}
+		for _, one := range all {
+			for i := range 300 {
+				w.nodes[i%3].check(byKey("r", one.key))
+			}
+			for _, n := range w.nodes {
+				a := n.check(byKey("r", one.key))
+				left := time.Until(one.began.Add(window))
+				if la := a.Limits[0]; a.Allowed || (la.RetryAfter-left).Abs() > time.Second {
+					t.Errorf("%s is refused: got allowed %v, retry after %v; want %v", one.key, a.Allowed, la.RetryAfter, left)
+				}
+			}
+		}
+
+		time.Sleep(time.Until(all[0].began.Add(window + time.Second)))
+		for i, one := range all {
+			a := w.nodes[1].check(byKey("r", one.key))
+			if isNew := i == 0; a.Allowed != isNew {
+				t.Errorf("subject %d, once the first window has ended: got allowed %v, want %v", i, a.Allowed, isNew)
+			}
+		}
+	})
+}

@@ -169,6 +169,15 @@ func readObject(body string) (object *yaml.Node, meant bool) {
 	return nil, strings.HasPrefix(text, "{") && json.Valid([]byte(text))
 }
 
+// looksLikeAnObject reports whether the body is text that was probably meant as a JSON object.
+func (r *RefusalSpec) looksLikeAnObject() bool {
+	if r.BodyIsJSON || r.Body == "" {
+		return false
+	}
+	begin := splitTemplate(r.Body)[0].text // up to the first placeholder
+	return strings.HasPrefix(strings.TrimSpace(begin), "{")
+}
+
 // checkTemplates checks all texts of an object at that depth.
 func (d *decoder) checkTemplates(n *yaml.Node, depth int) {
 	switch {

@@ -27,6 +27,9 @@ func (d *Document) Warnings() []Error {
 		if r.Refusal != nil && r.Shadow {
 			w.add(r.position("refusal"), path+".refusal", "a shadow rule refuses nothing")
 		}
+		if r.Refusal != nil && r.Refusal.looksLikeAnObject() {
+			w.add(r.position("refusal"), path+".refusal.body", "it begins like a JSON object, but is none, and is sent as plain text")
+		}
 		if r.Usage != "" && r.Shadow {
 			w.add(r.position("usage"), path+".usage", "a shadow rule is not counted for bills")
 		}

@@ -354,3 +354,109 @@ func TestMisuse_EntriesToken(t *testing.T) {
 	n.run("diff - --token "+fail2ban, teamRules, 1, "403", "scope")
 	n.stop()
 }
+
+// TestMisuse_RefusalWithAQuote: what a rule answers may have quotes and backslashes, and so may the name of a rule that goes into it. What
+// the end user gets is valid JSON, and a body that only looks like it is said.
+func TestMisuse_RefusalWithAQuote(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	const rule = `version: 1
+rules:
+  - name: 'say "no" \ more'
+    key: [ip]
+    limits: [{limit: 1, per: 1h}]
+    refusal:
+      status: 403
+      title: 'You said "please" too often'
+      body: '%s'
+profiles: {web: {ip: 'header:X-Forwarded-For'}}
+`
+	apply := func(body string, code int, want ...string) {
+		t.Helper()
+		n.run("apply -f - --force", fmt.Sprintf(rule, body), code, want...)
+	}
+	apply(`{"error": {rule}}`, 1, "refusal.body", "placeholders may stand only within texts")
+	apply(`{"error": "{nobody}"}`, 1, "{nobody}")
+	n.unchanged(1)
+	apply(`{"error": "you said "no""}`, 0, "version 2 is in force", "refusal.body: it begins like a JSON object, but is none")
+	apply(`{"error": "\"quoted\" by {rule}", "limit": "{limit}"}`, 0, "version 3 is in force")
+
+	n.check(`{"attributes": {"ip": "127.0.0.1"}}`)
+	status, text, err := n.call("GET", n.data+"/v1/auth/web", "", "")
+	var got struct{ Error, Limit string }
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &got)
+	}
+	if want := `"quoted" by say "no" \ more`; err != nil || status != 403 || got.Error != want || got.Limit != "1" {
+		t.Errorf("got %d %s, %v; want the error %s", status, text, err, want)
+	}
+
+	status, text, err = n.call("POST", n.data+"/v1/check", "", `{"rule": "say \"no\" \\ more", "key": "127.0.0.1"}`)
+	var refused struct{ Refusal struct{ Title string } }
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &refused)
+	}
+	if err != nil || status != 429 || refused.Refusal.Title != `You said "please" too often` {
+		t.Errorf("got %d %s, %v", status, text, err)
+	}
+	n.stop()
+}
+
+// TestMisuse_Objections: what a whole document may not have is only a warning in a piece, and in what one goes back to.
+func TestMisuse_Objections(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	const mistake = "its unit is requests, but no limit of the rule has that unit"
+	costly := strings.Replace(teamRules, "    limits: [{limit: 100, per: 1h}]", "    cost: {by: endpoint, values: {/search: 10}}\n    limits: [{limit: 100, per: 1h, unit: credits}]", 1)
+	n.run("apply -f -", costly, 1, mistake, "did you mean unit: credits?", "unchanged")
+	validate(t, costly, 1, mistake)
+	n.unchanged(1)
+
+	written := n.put("PUT", "/v1/rules/search", `{"key": ["user"], "cost": {"by": "endpoint", "values": {"/search": 10}}, "limits": [{"limit": 100, "per": "1h", "unit": "credits"}]}`)
+	if !strings.Contains(written, mistake) {
+		t.Errorf("a piece: got %s, want the warning %q", written, mistake)
+	}
+	n.run("apply -f - --force", teamRules, 0, "version 3 is in force")
+	n.run("rollback 2", "", 0, "version 4 is in force", mistake)
+	if _, text := n.version(); !strings.Contains(text, "credits") {
+		t.Errorf("got\n%s\nwant version 2", text)
+	}
+	n.stop()
+}
+
+// validate runs the command on a document, and checks its exit code and that its output has want.
+func validate(t *testing.T, document string, code int, want string) {
+	t.Helper()
+	got, stdout, stderr := tool(t, document, "validate", "-")
+	if got != code || !strings.Contains(stdout+stderr, want) {
+		t.Errorf("validate: got exit code %d and %q, want %d and %q", got, stdout+stderr, code, want)
+	}
+}
+
+// TestMisuse_Names: misspelled names and values of other kinds are said before they are in force.
+func TestMisuse_Names(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	misspelled := strings.Replace(teamRules, "key: [user]", "key: [tenannt]", 1)
+	validate(t, misspelled, 0, "did you mean tenant?")
+	n.run("apply -f - --dry-run", misspelled, 4, "did you mean tenant?")
+	n.run("apply -f -", "attributes: [ip, user, tenant]\n"+misspelled, 1, `"tenannt" is not declared in attributes; did you mean tenant?`, "unchanged")
+	validate(t, strings.Replace(teamRules, "key: [user]", "match: {method: '!POST'}\n    key: [user]", 1), 0, "write it under not")
+	validate(t, strings.Replace(teamRules, "key: [user]", "match: {beta: true}\n    key: [user]", 1), 0, "true is neither text nor an integer")
+	n.run("deny add ip=203.0.113 --for 1h", "", 1, "203.0.113")
+	n.unchanged(1)
+	n.stop()
+}
+
+// TestMisuse_WhatTheDocumentHas: an entry that only the document has can't be removed beside it. The message names its line.
+func TestMisuse_WhatTheDocumentHas(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	n.run("apply -f -", teamRules+"lists:\n  deny:\n    - {ip: 203.0.113.9}\n", 0, "version 2 is in force")
+	n.run("deny remove ip=203.0.113.9", "", 1, "in-document", "line 19")
+	n.run("subject unset tenant=acme", "", 1, "in-document", "line 16")
+	n.run("deny remove ip=203.0.113.10", "", 1, "404")
+	n.run("deny list", "", 0, "203.0.113.9", "document")
+	n.unchanged(2)
+	n.stop()
+}
