@@ -206,7 +206,7 @@ func TestSchema_marksNothingValid(t *testing.T) {
 		sources = append(sources, string(StarterSet(name)))
 	}
 	var documents, values []*yaml.Node
-	for _, text := range []string{"1", "0", "1.0", "0.5", "true", "x", "''", "1m", "day", "1d12h", ".5h", "auto", "null", "[]", "{}", "[x, 1]", "{x: y}", "{limit: 1, per: 1m}", "{unlimited: true, unit: x}", "unlimited", "12", "007", "'7'", "1e3", "10.0.0.1"} {
+	for _, text := range []string{"1", "0", "1.0", "0.5", "true", "x", "''", "1m", "day", "1d12h", ".5h", "auto", "null", "[]", "{}", "[x, 1]", "{x: y}", "{limit: 1, per: 1m}", "{unlimited: true, unit: x}", "unlimited", "{limit: 2, ttl: 1m, algorithm: concurrency}", "12", "007", "'7'", "1e3", "10.0.0.1"} {
 		n, err := yaml.Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -262,7 +262,7 @@ func TestSchema_marksMistakes(t *testing.T) {
 		"rules: [{name: a, key: user}]", "rules: [{name: a, key: [user], limits: {limit: 1, per: 1m}}]", "rules: [{name: a, key: [[[user]]]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: -1, per: 1m}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1.5, per: 1m}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1}]}]", "rules: [{name: a, key: [user], limits: [{per: 1m}]}]",
-		"rules: [{name: a, key: [user], limits: [{unit: tokens}]}]", "tiers: {free: {limits: [{limit: 1, burst: 2}]}}",
+		"rules: [{name: a, key: [user], limits: [{unit: tokens}]}]", "rules: [{name: a, key: [user], limits: [{ttl: 1m, algorithm: concurrency}]}]", "tiers: {free: {limits: [{limit: 1, burst: 2}]}}",
 		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 60}]}]", "rules: [{name: a, key: [user], limits: [{limit: 1, per: 1 minute}]}]",
 		"rules: [{name: a, key: [user], limits: [{limit: 1, per: 1m, algorithm: bucket}]}]",
 		rule(", shadow: 1"), rule(", block: 5"), rule(", block: [5m, 1]"), rule(", matches: {}"), rule(", match: [x]"), rule(", match: {a: {b: c}}"),
