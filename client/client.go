@@ -37,8 +37,8 @@ type Client struct {
 	transport     *http.Transport
 	local         *local // used only while no node answers
 	http          *http.Client
-	otherCalls    chan struct{} // slots for unbatched calls; capacity MaxQueue
-	otherInFlight chan struct{} // slots for those of them that are in flight; capacity spareConnections
+	otherCalls    chan struct{} // unbatched calls; capacity MaxQueue
+	otherInFlight chan struct{} // those of them that are in flight; capacity spareConnections
 	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
 	lifetime context.Context // cancelled by Close, with cause ErrClosed
@@ -47,8 +47,10 @@ type Client struct {
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	inFlight int     // requests with checks that are in flight; at most MaxInFlight
-	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
+	inFlight int                // requests with checks that are in flight; at most MaxInFlight
+	queue    []*call            // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
+	slots    map[*Slot]struct{} // that are held
+	reserved map[string]*Slot   // those of reservations that are not settled, by their ids
 }
 
 // New returns a client. It waits for no node: an unreachable one shows only in the first call. With a Token or Rules, it asks a
@@ -58,7 +60,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
+	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections), slots: map[*Slot]struct{}{}, reserved: map[string]*Slot{}}
 	for i, address := range o.Nodes {
 		b, err := parseBaseURL(i, address)
 		if err != nil {
@@ -92,11 +94,12 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends all calls with ErrClosed, waits for them, and closes all connections. It may be called twice.
+// Close releases all slots, ends all calls with ErrClosed, waits for them, and closes all connections. It may be called twice.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	c.releaseSlots()
 	c.cancel(ErrClosed)
 	c.running.Wait()
 	c.transport.CloseIdleConnections()
@@ -239,6 +242,8 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 //
 // The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work that it was made
 // for has failed. With q.RequestID, a retried call reserves only once.
+//
+// Where q's rules limit slots, too, the Reservation has a Slot, which renews itself until Settle.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
 	ttl = cmp.Or(ttl, defaultTTL)
 	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.fallbackDecision(&q, err)}, err }
@@ -265,6 +270,12 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 		d.headers = headersOf(r.header)
 	}
 	reserved := Reservation{Decision: d, ID: a.Reservation}
+	if a.Slot != "" {
+		if reserved.Slot, err = c.hold(ctx, d, &a, r.sent); err != nil {
+			return fail(err)
+		}
+		c.rememberReserved(reserved.ID, reserved.Slot)
+	}
 	if q.Wait && d.Allowed {
 		err = c.waitDelay(ctx, d.Delay)
 	}
@@ -282,6 +293,9 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) (Settlement, error) {
 	if id == "" {
 		return Settlement{}, nil
+	}
+	if s := c.reservedSlot(id); s != nil {
+		s.forget()
 	}
 	body := append(appendString([]byte(`{"reservation":`), id), `,"costs":`...)
 	body, err := appendCosts(body, costs)
@@ -436,16 +450,28 @@ func (c *Client) call(ctx context.Context, path string, body []byte, retry retry
 	}
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
+	return c.askUntilOwned(ctx, path, body, retry)
+}
+
+// askUntilOwned asks until the owner can be reached, if the call may be repeated.
+func (c *Client) askUntilOwned(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
+	var last *Error
 	for {
-		r, err := c.askWithSlot(ctx, path, body, retry)
-		if e, ok := errors.AsType[*Error](err); retry == retryIfUnprocessed || !ok || e.Code != codeNoOwner || !sleep(ctx, ownerPause) {
+		r, err := c.askInTurn(ctx, path, body, retry)
+		e, answered := errors.AsType[*Error](err)
+		if last != nil && !answered && err != nil { // which says more
+			err = fmt.Errorf("%w: %w", err, last)
+		}
+		passes := answered && (e.Code == codeNoOwner || e.Code == codeTryAgain)
+		if retry == retryIfUnprocessed || !passes || !sleep(ctx, ownerPause) {
 			return r, err
 		}
+		last = e
 	}
 }
 
-// askWithSlot calls ask once a slot is free.
-func (c *Client) askWithSlot(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
+// askInTurn calls ask once few enough other calls are in flight.
+func (c *Client) askInTurn(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
 	before, began := c.answers.Load(), time.Now()
 	select {
 	case c.otherInFlight <- struct{}{}:

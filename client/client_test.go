@@ -91,7 +91,7 @@ func TestDecisionFields(t *testing.T) {
 		{200, `{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
 			`"window_ms":1,"used":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
 			Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
-			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, Rate{}, 1, 2, 4 * ms, Never, 0, false, true, false}},
+			Limits: []LimitDecision{{Rule: "r", Name: "l", Algorithm: "fixed-window", Unit: "u", Limit: 3, Window: ms, Used: 1, Remaining: 2, ResetAfter: 4 * ms, RetryAfter: Never, Shadow: true}},
 		}},
 	} {
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return test.status, test.have } })

@@ -40,6 +40,7 @@ type Decision struct {
 	Used       int64         // rounded up; may exceed Limit after counts and penalties. An estimate, like Remaining, if ByLease
 	Remaining  int64         // at least 0
 	Window     time.Duration // in which Limit comes back; of a bucket, the time in which all of it refills
+	TTL        time.Duration // of slots, in place of Window and Rate: after what time one ends that is not renewed
 	Rate       Rate          // what the limit allows over time
 	ResetAfter time.Duration // until the counter is unused again, if nothing more is taken
 	RetryAfter time.Duration // until the same check could be allowed; 0 if it was, or Never
@@ -117,8 +118,9 @@ type LimitDecision struct {
 	RetryAfter time.Duration // Never if the check can never be allowed
 	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if nothing is used
 	Allowed    bool
-	Shadow     bool // the limit only reports, and never refuses
-	Unlimited  bool // there is no limit in Unit, which is empty for all units; no number is set
+	Shadow     bool          // the limit only reports, and never refuses
+	Unlimited  bool          // there is no limit in Unit, which is empty for all units; no number is set
+	TTL        time.Duration // as in Decision
 }
 
 // Reservation is an estimated cost that was taken, and must be settled.
@@ -127,6 +129,8 @@ type Reservation struct {
 	// ID identifies the reservation to Settle, at any node of the cluster. It is empty if nothing was reserved: the check
 	// was refused, or no node answered.
 	ID string
+	// Slot is held until Settle, where the rules limit slots, too. Otherwise it is nil.
+	Slot *Slot
 }
 
 // Settlement is the result of settling a reservation.
@@ -159,7 +163,8 @@ type LimitUsage struct {
 	Algorithm string
 	Unit      string
 	Limit     int64
-	Window    time.Duration // as in Decision, like the next one
+	Window    time.Duration // as in Decision, like the next two
+	TTL       time.Duration
 	Rate      Rate
 	// Share is what there is to use where the subject is counted: Limit, or the region's or the node's part of it.
 	Share      int64
@@ -173,6 +178,18 @@ type LimitUsage struct {
 	Unlimited bool // there is no limit in Unit, which is empty for all units; no number is set
 	// Applied is, after an adjustment, by how much Used rose.
 	Applied int64
+	// Holders is how many hold slots, and Held lists those whose slots end first, at most 100.
+	Holders int
+	Held    []Holder
+}
+
+// Holder is who holds a slot.
+type Holder struct {
+	ID      string        // short, for people
+	Slots   int64         // how many
+	Age     time.Duration // since Acquire
+	Expires time.Duration // until it ends, unless it is renewed
+	Who     string        // Request.Who, or the token's name, or an address
 }
 
 // answer is the JSON of a decision, or of an error within a batch.
@@ -185,6 +202,7 @@ type answer struct {
 	Remaining    int64         `json:"remaining"`
 	Unit         string        `json:"unit"`
 	WindowMS     int64         `json:"window_ms"`
+	TTLMS        int64         `json:"ttl_ms"`
 	Rate         rate          `json:"rate"`
 	ResetAfterMS int64         `json:"reset_after_ms"`
 	RetryAfterMS int64         `json:"retry_after_ms"`
@@ -200,6 +218,8 @@ type answer struct {
 	Violated     []string      `json:"violated-policies"` // for a refusal
 	Refusal      refusal       `json:"refusal"`
 	Reservation  string        `json:"reservation"`
+	Slot         string        `json:"slot"`
+	ExpiresMS    int64         `json:"expires_ms"`
 	Error        *problem      `json:"error"`
 }
 
@@ -231,6 +251,7 @@ type limitAnswer struct {
 	Unit         string `json:"unit"`
 	Limit        int64  `json:"limit"`
 	WindowMS     int64  `json:"window_ms"`
+	TTLMS        int64  `json:"ttl_ms"`
 	Rate         rate   `json:"rate"`
 	Share        int64  `json:"share"` // this and the next two: of usage only
 	Leased       int64  `json:"leased"`
@@ -244,6 +265,17 @@ type limitAnswer struct {
 	MoreAfterMS  int64  `json:"more_after_ms"`
 	Allowed      bool   `json:"allowed"`
 	Shadow       bool   `json:"shadow"`
+	// Of usage only: how many hold slots, and some of them.
+	Holders int            `json:"holders"`
+	Slots   []holderAnswer `json:"slots"`
+}
+
+type holderAnswer struct {
+	Slot      string `json:"slot"`
+	N         int64  `json:"n"`
+	AgeMS     int64  `json:"age_ms"`
+	ExpiresMS int64  `json:"expires_ms"`
+	Who       string `json:"who"`
 }
 
 type problem struct {
@@ -271,7 +303,7 @@ func (a *answer) decision() (Decision, error) {
 	d := Decision{
 		Allowed: *a.Allowed, Granted: max(a.Granted, 0), Unlimited: a.Unlimited, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0),
 		Remaining: max(a.Remaining, 0),
-		Window:    millis(a.WindowMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
+		Window:    millis(a.WindowMS), TTL: millis(a.TTLMS), Rate: a.Rate.rate(), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS),
 		MoreAfter: millis(a.MoreAfterMS), Delay: millis(a.DelayMS), DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion,
 		Code: a.Code, Reason: a.Detail, Violated: a.Violated, Refusal: a.Refusal.own,
 	}
@@ -280,7 +312,7 @@ func (a *answer) decision() (Decision, error) {
 	}
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
-			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
+			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(), Used: max(l.Used, 0),
 			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow, Unlimited: l.Unlimited,
 		}
@@ -321,6 +353,8 @@ func (d *Decision) fillReason() {
 // rateText returns how much the limit allows, as in "100 requests per 1m" or "5 requests at once, 100 per 1m".
 func (d *Decision) rateText() string {
 	switch {
+	case d.TTL > 0:
+		return fmt.Sprintf("%d %s at once", d.Limit, d.Unit)
 	case d.Rate.Per == 0: // another kind of node
 		return fmt.Sprintf("%d %s per %s", d.Limit, d.Unit, formatDuration(d.Window))
 	case d.Rate.Limit == d.Limit:
@@ -368,9 +402,14 @@ func (u *usage) usage(key []string) (Usage, error) {
 	}
 	for i, l := range u.Limits {
 		all.Limits[i] = LimitUsage{
-			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Rate: l.Rate.rate(),
+			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), TTL: millis(l.TTLMS), Rate: l.Rate.rate(),
 			Share: l.Share, Used: l.Used, Leased: l.Leased, Remaining: l.Remaining,
 			ResetAfter: millis(l.ResetAfterMS), MoreAfter: millis(l.MoreAfterMS), Estimated: l.Estimated, Unlimited: l.Unlimited, Applied: l.Applied,
+			Holders: l.Holders,
+		}
+		for _, h := range l.Slots {
+			held := Holder{ID: h.Slot, Slots: h.N, Age: millis(h.AgeMS), Expires: millis(h.ExpiresMS), Who: h.Who}
+			all.Limits[i].Held = append(all.Limits[i].Held, held)
 		}
 	}
 	return all, nil

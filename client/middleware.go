@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,6 +41,11 @@ type MiddlewareOptions struct {
 	Request func(*http.Request) Request
 	// Skip reports whether to let a request pass without a check. Nil: never.
 	Skip func(*http.Request) bool
+	// Slots acquires slots in place of a check, and holds them for the length of the response: they are released when next returns
+	// or panics, and when the caller hangs up. The request's context ends, too, if they are lost. The Checker must be an Acquirer.
+	Slots bool
+	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
+	SlotTTL time.Duration
 
 	// OnRefuse answers a refused request; the headers are already set. If d.DecidedBy is ByError, no node decided, and
 	// d.Reason says why the request is refused. Nil: Refuse.
@@ -64,14 +70,23 @@ type Checker interface {
 	Check(ctx context.Context, q Request) (Decision, error)
 }
 
+// Acquirer acquires slots. *Client is one, and so is *node.Node.
+type Acquirer interface {
+	// Acquire takes slots as Client.Acquire does.
+	Acquire(ctx context.Context, q Request, ttl time.Duration) (*Slot, error)
+}
+
 // Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every answer. A
 // refused request gets 429 and a denied one 403, unless the rule's refusal or OnRefuse answers differently. A delayed request is held for its
 // delay, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
 //
-// It panics if Key is set without Rule.
+// It panics if Key is set without Rule, or Slots without an Acquirer.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
 	if o.Key != nil && o.Rule == "" {
 		panic("client: MiddlewareOptions.Key needs Rule")
+	}
+	if _, ok := c.(Acquirer); o.Slots && !ok {
+		panic("client: MiddlewareOptions.Slots needs an Acquirer")
 	}
 	if o.Attributes == nil {
 		o.Attributes = RequestAttributes(o.TrustedHops)
@@ -136,7 +151,11 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuseMissingKey(w, r, err)
 		return
 	}
-	d, err := g.checker.Check(r.Context(), q)
+	d, slot, err := Decide(r.Context(), g.checker, q, o.Slots, o.SlotTTL)
+	if slot != nil {
+		defer slot.CloseSoon()
+		defer context.AfterFunc(r.Context(), slot.CloseSoon)()
+	}
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
@@ -152,7 +171,28 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o.OnRefuse(w, r, d)
 		return
 	}
-	g.next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), d)))
+	ctx := r.Context()
+	if slot != nil {
+		ctx = slot.Context()
+	}
+	g.next.ServeHTTP(w, r.WithContext(NewContext(ctx, d)))
+}
+
+// Decide decides q, and acquires slots if slots is set: the Slot is nil if it is not, and for a refusal. It is for middleware.
+func Decide(ctx context.Context, c Checker, q Request, slots bool, ttl time.Duration) (Decision, *Slot, error) {
+	if !slots {
+		d, err := c.Check(ctx, q)
+		return d, nil, err
+	}
+	s, err := c.(Acquirer).Acquire(ctx, q, ttl)
+	if s != nil {
+		return s.Decision, s, s.Err
+	}
+	refused, ok := errors.AsType[*Refused](err)
+	if !ok {
+		return Decision{DecidedBy: ByError}, nil, err
+	}
+	return refused.Decision, nil, refused.cause
 }
 
 // request returns the check of r. The error wraps ErrMissingKey.

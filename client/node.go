@@ -155,6 +155,7 @@ const (
 // reply is a node's answer.
 type reply struct {
 	node   *node
+	sent   time.Time // no later than the request was sent
 	status int
 	header http.Header
 	body   []byte
@@ -169,6 +170,10 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 	tried := make([]bool, len(c.nodes))
 	var last error
 	var rejection *reply // the first node's
+	whole := c.options.Timeout
+	if deadline, some := ctx.Deadline(); some && time.Until(deadline) < whole/2 {
+		whole = time.Until(deadline) // a slot ends soon
+	}
 	for {
 		at, more := c.chooseNode(tried)
 		if at < 0 {
@@ -183,7 +188,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		}
 		tried[at] = true
 		n := c.nodes[at]
-		timeout := c.options.Timeout
+		timeout := whole
 		if more {
 			timeout /= 2
 		}
@@ -206,11 +211,11 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return rejection, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
-			if e.Code == codeTooManyReservations {
+			if e.Code == codeTooManyReservations || e.Code == codeTooManySlots {
 				n.markHealthy()
 				return nil, e
 			}
-			if e.Code == "overloaded" || e.Code == codeNoOwner { // the node is healthy, and another one may succeed
+			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain { // the node is healthy, and another one may succeed
 				n.markHealthy()
 			} else {
 				c.markFailed(n, failing, e)
@@ -258,6 +263,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, ma
 		// A nil value is not sent. It lets the transport retry on a new connection if the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
+	sent := time.Now()
 	response, err := c.http.Do(r)
 	if err != nil {
 		return nil, nodeError(ctx, n, err)
@@ -270,7 +276,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, ma
 	if int64(len(text)) > maxBytes {
 		return nil, fmt.Errorf("%w: %s sent more than %d bytes", ErrBadAnswer, n.baseURL, maxBytes)
 	}
-	return &reply{node: n, status: response.StatusCode, header: response.Header, body: text}, nil
+	return &reply{node: n, sent: sent, status: response.StatusCode, header: response.Header, body: text}, nil
 }
 
 // nodeError returns err, or the cause of ctx's end, prefixed with the node's address.
@@ -298,6 +304,15 @@ const codeNoOwner = "no-owner"
 
 // codeTooManyReservations means that the subject's owner has no room for another reservation. Any other node would ask it, too.
 const codeTooManyReservations = "too-many-reservations"
+
+// codeTooManySlots is the same for slots.
+const codeTooManySlots = "too-many-slots"
+
+// codeTryAgain means that no node may decide about a slot for the moment.
+const codeTryAgain = "try-again"
+
+// codeUnknownSlot means that a slot is over.
+const codeUnknownSlot = "unknown-slot"
 
 // codeForbidden means that the token lacks the scope.
 const codeForbidden = "forbidden"

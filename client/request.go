@@ -45,8 +45,8 @@ type Limit struct {
 	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. For fixed windows
 	// it can be a calendar unit: "minute", "hour", "day", "week", "month" or "year".
 	Per string
-	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket" or "leaky-bucket". Empty: the default
-	// of the rules file, else "sliding-window".
+	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket", "leaky-bucket" or, for how many are held at
+	// once, "concurrency". Empty: the default of the rules file, else "sliding-window".
 	Algorithm string
 	// Burst is the capacity of a bucket, up to 2⁵³−1. 0: Limit.
 	Burst int64
@@ -58,6 +58,9 @@ type Limit struct {
 	TZ string
 	// FromFirst makes a fixed window begin with its first hit instead of following the clock. The limit is then always exact.
 	FromFirst bool
+	// TTL is, with the algorithm concurrency, in place of Per: how long a slot is held that is not renewed, such as "30s"; 10 ms to
+	// 24 hours.
+	TTL string
 }
 
 // Subject is a subject with inline limits, for one decision about several. See Request for the fields.
@@ -117,13 +120,18 @@ type Request struct {
 	// cost 1. Set either Cost or Costs["requests"], not both.
 	Costs map[string]int64
 
-	// Wait makes an allowed check return only after Decision.Delay. The client itself waits, until the context ends; this may
-	// take longer than Options.Timeout.
+	// Wait makes an allowed check return only after Decision.Delay, and Acquire only with a slot. The client itself waits, until the
+	// context ends; this may take longer than Options.Timeout.
 	Wait bool
 	// Detail fills in Decision.Limits.
 	Detail bool
 	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
+
+	// Slots is, in Acquire, how many slots are taken of each limit that counts them. 0: the cost in its unit, which is 1 for requests.
+	Slots int64
+	// Who says, in Acquire, who holds the slots, for operators: at most 32 bytes. Empty: the token's name, or the caller's address.
+	Who string
 
 	// OnExpiry says, in Reserve, what becomes of a reservation that nobody settles in time. The zero OnExpiry leaves it charged.
 	OnExpiry OnExpiry
@@ -228,16 +236,23 @@ func (l *Limit) mistake() string {
 		return fmt.Sprintf("Limit is %d; it must be 0 to %d", l.Limit, int64(maxAmount))
 	case l.Burst < 0 || l.Burst > maxAmount:
 		return fmt.Sprintf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
-	case l.Per == "":
+	case l.isSlots() && (l.TTL == "" || l.Per != ""):
+		return "with the algorithm concurrency, it must have TTL, such as 30s, and no Per"
+	case !l.isSlots() && l.TTL != "":
+		return "TTL is for the algorithm concurrency; it must have Per"
+	case !l.isSlots() && l.Per == "":
 		return "Per is missing: the window, such as 10s, 1m or day"
 	}
-	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ} {
+	for _, text := range [...]string{l.Per, l.TTL, l.Algorithm, l.Unit, l.Name, l.TZ} {
 		if len(text) > maxValue || !utf8.ValidString(text) {
 			return fmt.Sprintf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
 		}
 	}
 	return ""
 }
+
+// isSlots reports whether l limits how many are held at once.
+func (l *Limit) isSlots() bool { return l.Algorithm == "concurrency" }
 
 func validateCost(at int, mode Mode, cost int64) error {
 	switch {
@@ -473,7 +488,7 @@ func appendLimits(b []byte, limits []Limit) []byte {
 			from = "first"
 		}
 		for _, field := range [...]struct{ name, value string }{
-			{`,"per":`, l.Per}, {`,"algorithm":`, l.Algorithm}, {`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
+			{`,"per":`, l.Per}, {`,"ttl":`, l.TTL}, {`,"algorithm":`, l.Algorithm}, {`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
 		} {
 			if field.value != "" {
 				b = appendString(append(b, field.name...), field.value)

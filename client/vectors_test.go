@@ -73,14 +73,16 @@ type vectorRequest struct {
 	Bill        bool
 	TTL         int64 `json:"ttl_ms"`
 	Reservation string
+	N           int64
+	Who         string
 }
 
 type vectorSubject struct {
 	Namespace, Consistency string
 	Key                    []string
 	Limits                 []struct {
-		Limit, Burst                         int64
-		Per, Algorithm, Unit, Name, TZ, From string
+		Limit, Burst                              int64
+		Per, Algorithm, Unit, Name, TZ, From, TTL string
 	}
 	Shadow bool
 	Mode   Mode
@@ -94,7 +96,7 @@ func (v *vectorSubject) subject() Subject {
 		s.Limits = []Limit{}
 	}
 	for _, l := range v.Limits {
-		s.Limits = append(s.Limits, Limit{l.Limit, l.Per, l.Algorithm, l.Burst, l.Unit, l.Name, l.TZ, l.From == "first"})
+		s.Limits = append(s.Limits, Limit{l.Limit, l.Per, l.Algorithm, l.Burst, l.Unit, l.Name, l.TZ, l.From == "first", l.TTL})
 	}
 	return s
 }
@@ -104,7 +106,7 @@ func (v *vectorRequest) request() Request {
 	q := Request{
 		Rule: v.Rule, Key: s.Key, Attributes: v.Attributes, Limits: s.Limits, Namespace: s.Namespace, Exact: s.Exact, Shadow: s.Shadow, Mode: s.Mode,
 		Cost: s.Cost, Costs: s.Costs, Detail: v.Detail, Headers: v.Headers, RequestID: v.RequestID,
-		LimitName: v.LimitName, Bill: v.Bill,
+		LimitName: v.LimitName, Bill: v.Bill, Slots: v.N, Who: v.Who,
 	}
 	if v.Subjects != nil {
 		q.Subjects = []Subject{}
@@ -135,6 +137,15 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 		if d = r.Decision; r.ID != "" {
 			more["reservation"] = r.ID
 		}
+	case "acquire":
+		var slot *Slot
+		slot, err = c.Acquire(background, q, time.Duration(v.TTL)*time.Millisecond)
+		if refused, ok := errors.AsType[*Refused](err); ok {
+			d, err = refused.Decision, refused.cause
+		} else {
+			d, err = slot.Decision, slot.Err
+			more["slot"] = slot.ID
+		}
 	case "settle":
 		s, err := c.Settle(background, v.Reservation, v.Costs)
 		return asJSON(map[string]any{"settled": s.Settled, "costs": s.Costs, "remaining": s.Remaining}), nil, err
@@ -153,7 +164,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 	for name, value := range map[string]any{
 		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
 		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
-		"granted": d.Granted, "more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
+		"granted": d.Granted, "more_after_ms": d.MoreAfter.Milliseconds(), "never": d.Never(), "ttl_ms": d.TTL.Milliseconds(), "unlimited": d.Unlimited, "code": d.Code, "rate": rateVector(d.Rate),
 		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
 	} {
 		more[name] = value
@@ -163,7 +174,7 @@ func (v *vectorRequest) make(c *Client, call string) (result map[string]any, hea
 		limits = append(limits, map[string]any{
 			"rule": l.Rule, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
 			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(l.RetryAfter),
-			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow, "unlimited": l.Unlimited,
+			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow, "unlimited": l.Unlimited, "ttl_ms": l.TTL.Milliseconds(),
 		})
 	}
 	more["limits"] = limits
@@ -204,8 +215,12 @@ func retryVector(d time.Duration) int64 {
 func usageVector(u Usage) map[string]any {
 	var limits []any
 	for _, l := range u.Limits {
+		var held []any
+		for _, h := range l.Held {
+			held = append(held, map[string]any{"slot": h.ID, "n": h.Slots, "age_ms": h.Age.Milliseconds(), "expires_ms": h.Expires.Milliseconds(), "who": h.Who})
+		}
 		limits = append(limits, map[string]any{
-			"name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
+			"ttl_ms": l.TTL.Milliseconds(), "holders": l.Holders, "slots": held, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
 			"share": l.Share, "leased": l.Leased, "estimated": l.Estimated, "applied": l.Applied, "remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "more_after_ms": l.MoreAfter.Milliseconds(), "rate": rateVector(l.Rate),
 		})
 	}

@@ -55,6 +55,11 @@ type Options struct {
 	Request func(ctx context.Context, method string) client.Request
 	// Skip reports whether to let a call pass without a check. Nil: never.
 	Skip func(ctx context.Context, method string) bool
+	// Slots acquires slots in place of a check, and holds them until the handler returns, or the caller hangs up. The handler's context
+	// ends, too, if they are lost. The Checker must be a client.Acquirer. Not with EachMessage.
+	Slots bool
+	// SlotTTL is how long slots are held without being renewed. 0: as long as the rules say.
+	SlotTTL time.Duration
 
 	// EachMessage checks each message that a stream receives, like a call of its own: the first one is part of the check of the stream's
 	// beginning. If one is refused, the handler's RecvMsg returns the status that ends the stream.
@@ -80,10 +85,14 @@ type guard struct {
 	held    atomic.Int64 // calls held for their delay
 }
 
-// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule.
+// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule, or Slots without an Acquirer or with
+// EachMessage.
 func newGuard(c client.Checker, o Options) *guard {
 	if o.Key != nil && o.Rule == "" {
 		panic("interceptor: Options.Key needs Rule")
+	}
+	if _, ok := c.(client.Acquirer); o.Slots && (!ok || o.EachMessage) {
+		panic("interceptor: Options.Slots needs a client.Acquirer, and excludes EachMessage")
 	}
 	if o.Attributes == nil {
 		o.Attributes = attributes(o.TrustedHops)
@@ -113,10 +122,11 @@ func attributes(trustedHops int) func(context.Context, string) map[string]string
 func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	g := newGuard(c, o)
 	return func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		ctx, err := g.admit(ctx, info.FullMethod, func(h metadata.MD) error { return grpc.SetHeader(ctx, h) })
+		ctx, release, err := g.admit(ctx, info.FullMethod, func(h metadata.MD) error { return grpc.SetHeader(ctx, h) })
 		if err != nil {
 			return nil, err
 		}
+		defer release()
 		return handler(ctx, in)
 	}
 }
@@ -125,10 +135,11 @@ func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 	g := newGuard(c, o)
 	return func(server any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx, err := g.admit(s.Context(), info.FullMethod, s.SetHeader)
+		ctx, release, err := g.admit(s.Context(), info.FullMethod, s.SetHeader)
 		if err != nil {
 			return err
 		}
+		defer release()
 		return handler(server, &stream{ServerStream: s, ctx: ctx, guard: g, method: info.FullMethod})
 	}
 }
@@ -148,36 +159,55 @@ func (s *stream) RecvMsg(m any) error {
 	if err != nil || s.received.Add(1) == 1 || !s.guard.options.EachMessage {
 		return err
 	}
-	_, err = s.guard.admit(s.ServerStream.Context(), s.method, func(metadata.MD) error { return nil })
+	_, _, err = s.guard.admit(s.ServerStream.Context(), s.method, func(metadata.MD) error { return nil })
 	return err
 }
 
 // Context returns the context with the decision.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// admit checks a call. It returns the context for its handler, or the status that refuses it. It passes the headers to set.
-func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) error) (context.Context, error) {
+// admit checks a call. It returns the context for its handler, and what to do after it; or the status that refuses it. It passes the
+// headers to set.
+func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) error) (context.Context, func(), error) {
 	o := &g.options
+	nothing := func() {}
 	if o.Skip != nil && o.Skip(ctx, method) {
-		return ctx, nil
+		return ctx, nothing, nil
 	}
 	q, err := g.request(ctx, method)
 	if err != nil && o.MissingKey == client.MissingAllow {
-		return ctx, nil
+		return ctx, nothing, nil
 	}
 	if err != nil {
-		return nil, g.missingKey(ctx, err)
+		return nil, nil, g.missingKey(ctx, err)
 	}
-	d, err := g.checker.Check(ctx, q)
+
+	d, slot, err := client.Decide(ctx, g.checker, q, o.Slots, o.SlotTTL)
 	if err != nil && o.OnError != nil {
 		o.OnError(ctx, err)
 	}
 	if d.Allowed && d.Delay > 0 && !o.IgnoreDelay {
 		g.waitDelay(ctx, &d)
 	}
-	if ctx.Err() != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
+	if slot != nil && (ctx.Err() != nil || !d.Allowed) {
+		slot.CloseSoon()
 	}
+	if ctx.Err() != nil {
+		return nil, nil, status.FromContextError(ctx.Err()).Err()
+	}
+	g.setHeaders(&d, set)
+	switch {
+	case !d.Allowed:
+		return nil, nil, refusal(&d)
+	case slot == nil:
+		return client.NewContext(ctx, d), nothing, nil
+	}
+	context.AfterFunc(ctx, slot.CloseSoon) // which gRPC ends after the handler at the latest
+	return client.NewContext(slot.Context(), d), slot.CloseSoon, nil
+}
+
+// setHeaders passes d's headers to set.
+func (g *guard) setHeaders(d *client.Decision, set func(metadata.MD) error) {
 	header, md := http.Header{}, metadata.MD{}
 	d.SetHeaders(header)
 	for name, values := range header {
@@ -186,10 +216,6 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 	if len(md) > 0 {
 		_ = set(md) // fails only if the headers have already been sent
 	}
-	if !d.Allowed {
-		return nil, refusal(&d)
-	}
-	return client.NewContext(ctx, d), nil
 }
 
 // missingKey returns the status for a call whose key is missing.
