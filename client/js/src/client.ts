@@ -3,7 +3,8 @@ import { RequestError, RlnodeError } from "./errors.js";
 import { Journal, type Log } from "./journal.js";
 import { Local } from "./local.js";
 import { Nodes, parse, problem, rejects, type Reply } from "./nodes.js";
-import { checkBody, settleBody, targetBody, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
+import { acquireBody, checkBody, settleBody, slotBody, targetBody, type AcquireRequest, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
+import { RefusedError, Slot, now, type Keeper } from "./slot.js";
 
 /** What a check is answered if no node decides it: "open" allows, "closed" refuses, "local" counts in this process. */
 export type OnError = "open" | "closed" | "local";
@@ -74,6 +75,7 @@ interface Call extends Built {
   path: string;
   repeat: boolean;
   until: number; // when it ends without an answer
+  ms: number; // how long it may take once it is sent
   sent?: boolean;
   ended?: boolean;
   /** end ends the call with an answer or an error, unless it has ended. */
@@ -109,6 +111,9 @@ export class RlnodeClient {
   readonly #together: Lane;
   readonly #alone: Lane;
   readonly #calls = new Set<Call>(); // all in progress, the oldest first
+  readonly #slots = new Set<Slot>(); // that are held
+  readonly #reserved = new Map<string, Slot>(); // those of reservations that are not settled
+  readonly #keeper: Keeper = { renew: (id, ms) => this.#renew(id, ms), release: (id) => this.#release(id), ended: (slot) => this.#ended(slot) };
   #closed = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -191,7 +196,41 @@ export class RlnodeClient {
 
   /** A check whose cost is an estimate, to be settled. Without a `requestId`, one that is repeated may count twice. */
   async reserve(request: ReserveRequest, options?: CallOptions): Promise<Reservation> {
-    return { reservation: "", ...(await this.#decide("reserve", { ttlMs: 60_000, ...request } as CheckRequest, undefined, options)) };
+    const began = now();
+    const d: Reservation = { reservation: "", ...(await this.#decide("reserve", { ttlMs: 60_000, ...request } as CheckRequest, undefined, options)) };
+    const { slot, expiresMs = 0 } = d as { slot?: string; expiresMs?: number };
+    if (!slot) return d;
+    const held = this.#hold(d, began + expiresMs, options);
+    this.#reserved.set(d.reservation, held);
+    return { ...d, signal: held.signal };
+  }
+
+  /**
+   * Takes a slot of each limit with the algorithm "concurrency" that applies, and the costs from the limits beside them: all or nothing.
+   * The slot renews itself until it is released: `await using slot = await client.acquire(…)`, or see withSlot. Look at `allowed` first.
+   * With `wait`, a call that finds no free slot asks again, in growing pauses of up to a second, until its signal ends.
+   */
+  async acquire(request: AcquireRequest, options?: CallOptions): Promise<Slot> {
+    acquireBody(request, "x"); // throws if it is wrong
+    for (let pause = 25; ; pause = Math.min(2 * pause, 1000)) {
+      const slot = await this.#acquire(request, options);
+      if (slot.allowed || !request.wait || slot.never || slot.denied || slot.error) return slot;
+      await unless(options?.signal, sleep(Math.min(pause, slot.retryAfterMs || pause)));
+    }
+  }
+
+  /**
+   * Runs work while it holds a slot, and returns its result. The slot is released when work ends, however it does. If there is no slot, it
+   * throws a RefusedError; if the slot is lost, the signal that work gets ends.
+   */
+  async withSlot<T>(request: AcquireRequest, work: (signal: AbortSignal, slot: Slot) => T | Promise<T>, options?: CallOptions): Promise<T> {
+    const slot = await this.acquire(request, options);
+    if (!slot.allowed) throw new RefusedError(slot);
+    try {
+      return await work(slot.signal, slot);
+    } finally {
+      await slot.release();
+    }
   }
 
   /**
@@ -202,6 +241,8 @@ export class RlnodeClient {
     const one = typeof reservation === "string" ? { reservation } : reservation;
     const id = one.reservation;
     if (!id) return Promise.resolve({ reservation: id, settled: false, costs: {}, repeated: false });
+    this.#reserved.get(id)?.forget();
+    this.#reserved.delete(id);
     return this.#tell<Settlement>("settle", () => settleBody(id, costs ?? one.costs ?? {}), options);
   }
 
@@ -220,12 +261,72 @@ export class RlnodeClient {
     return this.#tell<Usage>("reset", () => targetBody(request, crypto.randomUUID()), options);
   }
 
-  /** Ends all calls with a RlnodeError of the code "closed". */
-  close(): void {
+  /** Releases all slots, and ends all calls with a RlnodeError of the code "closed". It resolves once the slots are released. */
+  async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
     for (const c of this.#calls) c.end(undefined, failure("closed", "the client is closed"));
+    if (this.#slots.size) await Promise.all(Array.from(this.#slots, (slot) => slot.release()));
     this.#nodes.close();
+  }
+
+  /** acquire makes one attempt. It has an id, so that one that is sent twice gets one slot. */
+  async #acquire(request: AcquireRequest, options: CallOptions | undefined): Promise<Slot> {
+    const built = acquireBody(request, request.requestId ?? crypto.randomUUID());
+    let d: Decision;
+    let sent = 0;
+    try {
+      // The caller's signal does not end the call: if it is answered with a slot later, that is released.
+      const calling = this.#call("acquire", built, undefined);
+      const r = await unless(options?.signal, calling, (late) => this.#giveBack(late));
+      sent = r.sent ?? 0;
+      d = read(r, request, false);
+      const { slot, expiresMs } = d as Partial<Slot> & { expiresMs?: number };
+      if (slot && !(expiresMs! > 0)) throw failure("bad-answer", "it gives a slot without a time");
+    } catch (e) {
+      if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
+      d = this.#undecided(e, built, request.rule);
+    }
+    return this.#hold(d, sent + ((d as { expiresMs?: number }).expiresMs ?? 0), options);
+  }
+
+  #hold(d: Decision, until: number, options: CallOptions | undefined): Slot {
+    const slot = new Slot(d, this.#keeper, until, options?.signal);
+    if (!slot.slot) return slot;
+    this.#slots.add(slot);
+    if (this.#closed) void slot.release();
+    return slot;
+  }
+
+  #giveBack(r: Answer): void {
+    const { slot } = (r.json ?? {}) as { slot?: string };
+    if (slot) void this.#release(slot);
+  }
+
+  async #renew(id: string, ms: number): Promise<number> {
+    const built = { ...slotBody(id), ms: Math.max(1, Math.min(ms, this.#timeoutMs)) };
+    const r = await this.#call("renew", built, undefined);
+    if (r.status !== 200) throw problem(r as Reply);
+    const { expires_ms: expires } = (r.json ?? {}) as { expires_ms?: number };
+    if (!(expires! > 0)) throw badAnswer(r);
+    return r.sent! + expires!;
+  }
+
+  /** release gives a slot back, also while the client is being closed. It repeats the call while there is time. */
+  async #release(id: string): Promise<boolean> {
+    const deadline = Date.now() + this.#timeoutMs;
+    for (let pause = 25; ; pause *= 2) {
+      try {
+        return (await this.#nodes.ask("/v1/release", slotBody(id).body, deadline, true)).status === 200;
+      } catch {
+        if (Date.now() + pause >= deadline) return false;
+      }
+      await sleep(pause);
+    }
+  }
+
+  #ended(slot: Slot): void {
+    this.#slots.delete(slot);
   }
 
   /** decide makes a check or a reservation. Only the nodes' own trouble may let it pass: a stranger could cause the rest. */
@@ -285,7 +386,7 @@ export class RlnodeClient {
       if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
       const abort = () => c.end(undefined, signal!.reason);
       const c: Call = {
-        ...built, path: "/v1/" + path, repeat, until: Date.now() + 2 * this.#timeoutMs,
+        ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: Date.now() + 2 * this.#timeoutMs,
         end: (answer, error) => {
           if (c.ended) return;
           c.ended = true;
@@ -336,7 +437,7 @@ export class RlnodeClient {
   async #send(lane: Lane, batch: Call[]): Promise<void> {
     lane.inFlight++;
     for (const c of batch) c.sent = true;
-    const deadline = Date.now() + this.#timeoutMs;
+    const deadline = Date.now() + batch[0]!.ms;
     try {
       await (batch.length > 1 ? this.#sendBatch(batch, deadline) : this.#sendOne(batch[0]!, deadline));
     } catch (e) {
@@ -352,7 +453,7 @@ export class RlnodeClient {
         const r = await this.#nodes.ask(c.path, c.body, deadline, c.repeat);
         return c.end({ ...r, json: parse(r.text) });
       } catch (e) {
-        if (c.ended || c.path === "/v1/check" || (e as RlnodeError).code !== "no-owner" || !c.repeat) throw e;
+        if (c.ended || c.path === "/v1/check" || !/^(no-owner|try-again)$/.test((e as RlnodeError).code) || !c.repeat) throw e;
         if (deadline - Date.now() <= ownerPause) throw e;
       }
       await sleep(ownerPause);
@@ -366,6 +467,25 @@ export class RlnodeClient {
     if (results?.length !== batch.length) throw badAnswer(r);
     for (const one of results) if (typeof one?.refusal === "number") one.refusal = refusals[one.refusal];
     batch.forEach((c, i) => c.end({ node: r.node, json: results[i] }));
+  }
+}
+
+/** unless returns what a promise does, unless a signal ends first: then what it does later goes to `late`. */
+async function unless<T>(signal: AbortSignal | undefined, promise: Promise<T>, late?: (value: T) => void): Promise<T> {
+  if (!signal) return promise;
+  let stop: () => void;
+  const aborted = new Promise<never>((_, reject) => {
+    stop = () => reject(signal.reason as Error);
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop);
+  });
+  try {
+    return await Promise.race([promise, aborted]);
+  } catch (e) {
+    if (signal.aborted) promise.then(late, () => undefined);
+    throw e;
+  } finally {
+    signal.removeEventListener("abort", stop!);
   }
 }
 

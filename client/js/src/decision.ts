@@ -28,6 +28,8 @@ export interface Decision {
   remaining: number;
   /** In which `limit` comes back; of a bucket, in which all of it refills. */
   windowMs: number;
+  /** Of slots, in place of windowMs and rate: after what time one ends that is not renewed. */
+  ttlMs?: number;
   /** What the limit allows over time, as the rules say it. */
   rate?: Rate;
   /** Until the counter is fresh. */
@@ -84,6 +86,7 @@ export interface LimitDecision {
   unit: string;
   limit: number;
   windowMs: number;
+  ttlMs?: number;
   rate?: Rate;
   used: number;
   remaining: number;
@@ -99,6 +102,8 @@ export interface LimitDecision {
 /** A decision with the id of what was reserved; the id is empty if nothing was. */
 export interface Reservation extends Decision {
   reservation: string;
+  /** Where the rules limit slots, too, one is held and renewed until `settle`: this ends if it is lost, as Slot.signal does. */
+  signal?: AbortSignal;
 }
 
 export interface Settlement {
@@ -144,10 +149,22 @@ export interface LimitUsage {
   moreAfterMs?: number;
   /** A node did not say how much it holds: that counts as used. */
   estimated?: boolean;
+  /** Of a limit of slots: how many hold some, and those that end first, at most 100. */
+  holders?: number;
+  slots?: Holder[];
   /** After an adjustment: by how much `used` rose. */
   applied?: number;
   /** There is no limit in `unit`, which is absent for all units; nor are there figures. */
   unlimited?: boolean;
+}
+
+/** Who holds a slot; its id is short, for people. */
+export interface Holder {
+  slot: string;
+  n: number;
+  ageMs: number;
+  expiresMs: number;
+  who: string;
 }
 
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
@@ -196,8 +213,8 @@ export function decisionOf(answer: Json): Decision | undefined {
 }
 
 /** amount says how much a limit allows: "100 requests per 60 s", or "5 requests at once, 100 per 60 s". */
-const amount = ({ limit, unit, windowMs, rate = { limit, perMs: windowMs } }: Decision): string =>
-  `${limit} ${unit}${rate.limit === limit ? "" : ` at once, ${rate.limit}`} per ${rate.perMs / 1000} s`;
+const amount = ({ limit, unit, windowMs, ttlMs, rate = { limit, perMs: windowMs } }: Decision): string =>
+  ttlMs ? `${limit} ${unit} at once` : `${limit} ${unit}${rate.limit === limit ? "" : ` at once, ${rate.limit}`} per ${rate.perMs / 1000} s`;
 
 export const seconds = (ms: number): number => Math.ceil(ms / 1000);
 

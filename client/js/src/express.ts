@@ -1,5 +1,5 @@
 import type { Decision } from "./decision.js";
-import { Guard, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, holdUntilClose, type Ending, type GuardOptions, type Seen } from "./guard.js";
 
 /** What is used of a request of Express or Connect. */
 export interface ExpressRequest {
@@ -12,7 +12,7 @@ export interface ExpressRequest {
   rlnode?: Decision;
 }
 
-export interface ExpressResponse {
+export interface ExpressResponse extends Ending {
   statusCode: number;
   setHeader(name: string, value: string): unknown;
   end(body?: string): unknown;
@@ -39,6 +39,7 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(options: Ra
         return;
       }
       if (v.decision) request.rlnode = v.decision;
+      if (v.slot) holdUntilClose(response, v.slot);
       next();
     }).catch(next); // prettier-ignore
   };

@@ -1,5 +1,5 @@
 import type { Decision } from "./decision.js";
-import { Guard, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, holdUntilClose, type Ending, type GuardOptions, type Seen } from "./guard.js";
 
 /** What is used of Fastify. */
 export interface FastifyRequestLike {
@@ -11,6 +11,7 @@ export interface FastifyRequestLike {
 }
 
 interface Reply {
+  raw: Ending;
   header(name: string, value: string): unknown;
   code(status: number): { send(body: string): unknown };
 }
@@ -38,6 +39,7 @@ export async function rateLimit(app: Instance, options: RateLimitOptions): Promi
     for (const [name, value] of Object.entries(v.headers)) reply.header(name, value);
     request.rlnode = v.decision ?? null;
     if (v.refusal) return reply.code(v.refusal.status).send(v.refusal.body);
+    if (v.slot) holdUntilClose(reply.raw, v.slot);
     return undefined;
   });
 }

@@ -1,4 +1,5 @@
 import { Guard, forwarded, type GuardOptions, type Seen } from "./guard.js";
+import { during } from "./slot.js";
 
 export type RateLimitOptions = GuardOptions<Request> & {
   /** How many proxies in front append to X-Forwarded-For; 0: none. Without it, give `ip`, `attributes` or `key`. */
@@ -18,7 +19,15 @@ export function rateLimit(options: RateLimitOptions) {
     async (request: Request, ...more: A): Promise<Response> => {
       const v = await guard.decide(request, see);
       if (v.refusal) return new Response(v.refusal.body, { status: v.refusal.status, headers: v.headers });
-      let response = await handler(request, ...more);
+      let response: Response;
+      try {
+        if (v.slot) request.signal?.addEventListener("abort", () => void v.slot!.release());
+        response = await handler(request, ...more);
+        if (v.slot) response = during(response, v.slot);
+      } catch (e) {
+        void v.slot?.release();
+        throw e;
+      }
       for (const [name, value] of Object.entries(v.headers)) {
         try {
           response.headers.set(name, value);

@@ -4,6 +4,7 @@ import { clientOf, type Connection } from "./connect.js";
 import { decide, type Decision } from "./decision.js";
 import { RequestError, RlnodeError } from "./errors.js";
 import type { Costs, CheckRequest, Value } from "./request.js";
+import { Slot } from "./slot.js";
 
 /** Options of a middleware. By default every rule is asked that matches the attributes ip, endpoint and method. */
 export type GuardOptions<R> = Connection & {
@@ -31,6 +32,13 @@ export type GuardOptions<R> = Connection & {
   maxHeld?: number;
   /** false: no rate headers but Retry-After. */
   headers?: boolean;
+  /**
+   * Acquire slots in place of a check, and hold them for the length of the response: they are released when it has been sent, when it
+   * fails, and when the caller hangs up. The decision is then a Slot, whose `signal` ends if they are lost, too.
+   */
+  slots?: boolean;
+  /** For how long a slot is held that is not renewed; as long as the rules say, unless said. */
+  slotTtlMs?: number;
 };
 
 /** What is known of a request; ip is undefined if its framework does not know it. */
@@ -43,6 +51,8 @@ export interface Seen {
 /** A request passes, or is answered with this. */
 export interface Verdict {
   decision: Decision | undefined;
+  /** To be released when the response is over. */
+  slot?: Slot;
   headers: Record<string, string>;
   refusal?: { status: number; body: string };
 }
@@ -96,13 +106,19 @@ export class Guard<R> {
     const cost = o.cost?.(request);
     if (typeof cost === "number") q.cost = cost;
     else if (cost) q.costs = cost;
-    return this.#verdict(await this.#check(q));
+    const d = await this.#check(q);
+    const slot = d instanceof Slot && d.allowed ? d : undefined;
+    const v = await this.#verdict(d);
+    if (v.refusal) void slot?.release();
+    else if (slot) v.slot = slot;
+    return v;
   }
 
   /** check refuses what nodes, or the client, can't decide. What was thrown by the user's functions is not caught. */
   async #check(q: CheckRequest): Promise<Decision> {
     try {
-      return await this.client.check(q);
+      if (!this.o.slots) return await this.client.check(q);
+      return await this.client.acquire(this.o.slotTtlMs ? { ...q, ttlMs: this.o.slotTtlMs } : q);
     } catch (e) {
       if (!(e instanceof RlnodeError)) throw e;
       this.client.complain(e);
@@ -131,6 +147,19 @@ export class Guard<R> {
     }
     return d.allowed ? { decision: d, headers: d.headers } : refuse(d);
   }
+}
+
+/** The part of Node's response that says when it is over: when all is sent, and when the connection is cut. */
+export interface Ending {
+  once?(event: "close", f: () => void): unknown;
+  closed?: boolean;
+  destroyed?: boolean;
+}
+
+/** holdUntilClose releases a slot when a response is over. */
+export function holdUntilClose(response: Ending, slot: Slot): void {
+  response.once?.("close", () => void slot.release());
+  if (!response.once || response.closed || response.destroyed) void slot.release(); // the caller hung up meanwhile
 }
 
 /** refuse answers as the rule's refusal says, or with application/problem+json: 429, 403 where it is denied, 503 where no node decided. */

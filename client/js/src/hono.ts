@@ -1,8 +1,10 @@
-import { Guard, forwarded, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, forwarded, type Ending, type GuardOptions, type Seen } from "./guard.js";
+import { during } from "./slot.js";
 
 /** What is used of Hono's context. */
 export interface HonoContext {
-  req: { method: string; path: string; header(name: string): string | undefined };
+  req: { method: string; path: string; raw?: unknown; header(name: string): string | undefined };
+  res?: Response;
   env: unknown;
   set(name: never, value: never): void;
   header(name: string, value: string): void;
@@ -31,6 +33,16 @@ export function rateLimit<C extends HonoContext = HonoContext>(options: RateLimi
     for (const [name, value] of Object.entries(v.headers)) c.header(name, value);
     if (v.refusal) return c.body(v.refusal.body, v.refusal.status as never);
     if (v.decision) c.set("rlnode" as never, v.decision as never);
-    await next();
+    const { slot } = v;
+    if (!slot) return next();
+    (c.req.raw as Request | undefined)?.signal?.addEventListener("abort", () => void slot.release());
+    (c.env as { outgoing?: Ending } | undefined)?.outgoing?.once?.("close", () => void slot.release()); // of @hono/node-server
+    try {
+      await next();
+      c.res = during(c.res!, slot);
+    } catch (e) {
+      void slot.release();
+      throw e;
+    }
   };
 }

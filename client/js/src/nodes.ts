@@ -25,6 +25,8 @@ export interface Reply {
   status: number;
   headers: Headers;
   text: string;
+  /** By performance.now(): no later than the request was sent. */
+  sent: number;
 }
 
 /** parse returns what a node says; undefined if it is no JSON. */
@@ -98,6 +100,7 @@ export class Nodes {
    */
   async ask(path: string, body: string, deadline: number, repeat: boolean): Promise<Reply> {
     const tried = new Set<Node>();
+    const whole = Math.min(this.timeoutMs, deadline - Date.now());
     let rejection: Reply | undefined;
     for (let last = new RlnodeError(0, "unavailable", "no node has answered lately"); ; ) {
       const [n, more] = this.#choose(tried);
@@ -108,7 +111,7 @@ export class Nodes {
       }
       tried.add(n);
       try {
-        const r = await this.#send(n, path, body, Math.min(deadline - began, more ? this.timeoutMs / 2 : Infinity));
+        const r = await this.#send(n, path, body, Math.min(deadline - began, more ? whole / 2 : Infinity));
         if (r.status >= 500) throw problem(r);
         this.#well(n);
         if (!rejects(r.status, () => problem(r).code)) return r;
@@ -117,12 +120,12 @@ export class Nodes {
       } catch (e) {
         last = e as RlnodeError;
         // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
-        if (/^(overloaded|no-owner|too-many-reservations)$/.test(last.code)) this.#well(n);
+        if (/^(overloaded|no-owner|try-again|too-many-(reservations|slots))$/.test(last.code)) this.#well(n);
         else if (last.code !== "timeout") this.#mark(n, failing, last);
         else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, last);
         if (rejection) return this.#rejected(rejection);
         // Any other node would ask the same owner for room.
-        if (last.code === "too-many-reservations" || (!repeat && !untouched(last))) throw last;
+        if (/^too-many-/.test(last.code) || (!repeat && !untouched(last))) throw last;
       } finally {
         n.probing = false;
       }
@@ -186,9 +189,10 @@ export class Nodes {
     }, ms);
     try {
       const { fetch } = this;
+      const sent = performance.now();
       const r = await fetch(n.base + path, { method: body ? "POST" : "GET", headers: this.#headers, body, signal: abort.signal, redirect: "manual" });
       const text = await textOf(r, path.endsWith("/batch") ? maxBatchAnswer : maxAnswer, n.base);
-      return { node: n.base, status: r.status, headers: r.headers, text };
+      return { node: n.base, status: r.status, headers: r.headers, text, sent };
     } catch (e) {
       abort.abort(); // of an answer that is too long, the rest
       if (e instanceof RlnodeError) throw e;

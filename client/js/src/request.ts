@@ -11,8 +11,10 @@ export interface Limit {
   /** The capacity, 1 to 2^53 - 1. */
   limit: number;
   /** The window: "10s", "1m", "7d", or "day" of the calendar; or milliseconds. */
-  per: string | number;
-  algorithm?: "sliding-window" | "sliding-window-log" | "fixed-window" | "token-bucket" | "leaky-bucket";
+  per?: string | number;
+  /** With the algorithm "concurrency", in place of `per`: how long a slot is held that is not renewed, as "30s", or milliseconds. */
+  ttl?: string | number;
+  algorithm?: "sliding-window" | "sliding-window-log" | "fixed-window" | "token-bucket" | "leaky-bucket" | "concurrency";
   burst?: number;
   /** What is counted; "requests" unless said. */
   unit?: string;
@@ -77,6 +79,16 @@ export interface ReserveRequest extends Omit<CheckRequest, "mode"> {
   ttlMs?: number;
   /** What becomes of it if nobody settles it in time: it stays charged, comes back, or these costs stay charged. */
   onExpiry?: "charge" | "refund" | { costs: Costs };
+}
+
+/** A check that takes slots. Its `wait` is for a free one. */
+export interface AcquireRequest extends Omit<CheckRequest, "mode"> {
+  /** How many slots of each limit; the cost in its unit unless said, which is 1 for requests. */
+  n?: number;
+  /** For how long a slot is held that is not renewed; as long as the limits say, unless said. */
+  ttlMs?: number;
+  /** Who holds it, for operators: at most 32 bytes. The token's name, or the caller's address, unless said. */
+  who?: string;
 }
 
 /** A penalty, or a reward if it is below 0. */
@@ -176,10 +188,15 @@ function costsOf(costs: Costs, least: number): Costs {
 /** limitOf returns a limit as nodes spell it. */
 export function limitOf(given: Fields): Fields {
   need(typeof given === "object" && given, "limits: an object such as { limit: 5, per: '1m' } is wanted");
-  const { per, ...limit } = given;
+  const { per, ttl, ...limit } = given;
   whole(limit.limit, 0, "limit");
   need(limit.limit <= most, "limit: too large");
+  if (limit.algorithm === "concurrency") {
+    need((ttl || limit.ttl_ms) && !per && !limit.per_ms, "ttl: a limit of slots needs it, in place of per");
+    return typeof ttl === "number" ? { ...limit, ttl_ms: ttl } : { ...limit, ttl };
+  }
   need(per || limit.per_ms, "per: a limit needs its window");
+  need(ttl === undefined && limit.ttl_ms === undefined, 'ttl: it is for the algorithm "concurrency"');
   return typeof per === "number" ? { ...limit, per_ms: per } : { ...limit, per };
 }
 
@@ -230,6 +247,8 @@ export interface Built {
   counts?: boolean;
   /** No batch may carry it: the answer would not tell what was taken, or lack its headers. */
   alone?: boolean;
+  /** How long it may take once it is sent, in place of timeoutMs. */
+  ms?: number;
 }
 
 /** checkBody returns the body of a check, and throws if no node could decide it. */
@@ -253,6 +272,18 @@ export function checkBody(request: CheckRequest & { ttlMs?: number }, mode?: Mod
   const counts = modes.includes("count");
   return { ...bounded(out), counts, alone: q.headers || (counts && modes.some((m) => m !== "count")) };
 }
+
+/** acquireBody returns the body of an acquire with an id. */
+export function acquireBody(request: AcquireRequest, requestId: string): Built {
+  const { n, who, mode, subjects } = request as Fields;
+  need(mode === undefined && !(subjects as Subject[] | undefined)?.some?.((s) => s?.mode), "mode: a slot is either held or not");
+  if (n !== undefined) whole(n, 1, "n");
+  need(who === undefined || (typeof who === "string" && who && utf8.encode(who).length <= 32), "who: 1 to 32 bytes are wanted");
+  return checkBody({ ...request, requestId });
+}
+
+/** slotBody returns the body of a call about a slot. */
+export const slotBody = (slot: string): Built => bounded({ slot });
 
 /** targetBody returns the body of a call about one subject that is no check; `changes`: it needs a cost. */
 export function targetBody(request: AdjustRequest, id?: string, changes?: boolean): Built {
