@@ -147,7 +147,7 @@ test("a slot that is granted to a caller who has gone is released", async (t) =>
 });
 
 test("the signal of the call ends that of the slot, which is held until it is released", async (t) => {
-  const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 100 }], renew: () => [200, { expires_ms: 100 }] });
+  const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 1500 }], renew: () => [200, { expires_ms: 1500 }] });
   const stop = new AbortController();
   const slot = await make(t, s).acquire(q, { signal: stop.signal });
   stop.abort(new Error("gone"));
@@ -169,7 +169,7 @@ test("close releases what is held", async (t) => {
 });
 
 test("a reservation's slot is renewed until it is settled", async (t) => {
-  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", expires_ms: 100 }], renew: () => [200, { expires_ms: 100 }] });
+  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", expires_ms: 1500 }], renew: () => [200, { expires_ms: 1500 }] });
   const c = make(t, s);
   const { reservation, signal } = await c.reserve(q);
   await eventually("it is renewed", () => s.count("renew") >= 2);

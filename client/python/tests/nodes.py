@@ -212,7 +212,11 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.client, name)
-        return lambda *args, **more: self.run(method(*args, **more))
+
+        async def call(*args: Any, **more: Any) -> Any:
+            return await method(*args, **more)
+
+        return lambda *args, **more: self.run(call(*args, **more))
 
     def close(self) -> None:
         if self.loop.is_closed():

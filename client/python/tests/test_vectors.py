@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodes import ROOT, Answer, Fake
-from rlnode import Decision, NodeError, RequestError, Settlement, Usage
+from rlnode import Decision, LimitUsage, NodeError, RequestError, Reservation, Settlement, Usage
 from rlnode._answers import make_headers, read_decision, with_headers
 from rlnode._requests import question, scrub
 from rlnode._web import Seen, address_of
@@ -28,7 +28,7 @@ def as_json(found: Any) -> dict[str, Any]:
     if isinstance(found, Settlement):
         return {"settled": found.settled, "costs": found.costs, "remaining": found.remaining}
     fields = dict(found.__dict__)
-    for name in ("window", "reset_after", "retry_after", "delay", "more_after", "blocked_until"):
+    for name in ("window", "ttl", "age", "expires", "reset_after", "retry_after", "delay", "more_after", "blocked_until"):
         if fields.get(name) is not None:
             fields[f"{name}_ms"] = milliseconds(fields[name])
     if "rate" in fields:
@@ -37,6 +37,8 @@ def as_json(found: Any) -> dict[str, Any]:
         fields["limits"] = [as_json(one) for one in found.limits]
     if isinstance(found, Usage):
         fields["key"] = list(found.key)
+    if isinstance(found, LimitUsage):
+        fields["slots"] = [as_json(one) for one in found.slots]
     if isinstance(found, Decision):
         fields["denied"], fields["never"], fields["reservation"] = found.denied, found.never, fields.get("id")
     return fields
@@ -48,7 +50,10 @@ def make(client: Any, call: str, request: dict[str, Any]) -> Any:
         return client.settle(request["reservation"], request["costs"])
     if "ttl_ms" in request:
         request["ttl"] = request.pop("ttl_ms") / 1000
-    return getattr(client, call)(**request)
+    made = getattr(client, call)(**request)
+    if call != "acquire":
+        return made
+    return Reservation(**made.decision.__dict__, slot=made.id)
 
 
 def agrees(have: Any, want: Any) -> bool:

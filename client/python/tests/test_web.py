@@ -143,7 +143,7 @@ def test_choices(serve: Callable[..., Ask], fake: Callable[..., Fake]) -> None:
     serve(nodes=[node.url], token="t", attributes=lambda request: {"a": "b"}, costs=lambda request: {"tokens": 7})("/")
     serve(nodes=[node.url], rule="r", key=lambda request: ["x", "y"])("/")
     serve(nodes=[node.url], rule="r")("/")
-    assert [body for _, _, body in node.requests] == [
+    assert [body for path, _, body in node.requests if path == "/v1/check"] == [
         {"attributes": {"a": "b"}, "costs": {"tokens": 7}},
         {"rule": "r", "key": ["x", "y"]},
         {"rule": "r", "attributes": {"ip": "192.0.2.99", "endpoint": "/", "method": "GET"}},

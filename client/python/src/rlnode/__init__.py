@@ -7,8 +7,9 @@ True
 """
 
 from ._aio import AsyncClient
-from ._answers import NEVER, Decision, LimitDecision, LimitUsage, Rate, Reservation, Settlement, Usage
+from ._answers import NEVER, Decision, Holder, LimitDecision, LimitUsage, Rate, Reservation, Settlement, Usage
 from ._requests import Check, Limit, Subject, Target, fingerprint
+from ._slots import AsyncSlot, Slot
 from ._sync import Client
 from .errors import (
     BadAnswerError,
@@ -18,8 +19,10 @@ from .errors import (
     MissingKeyError,
     NodeError,
     QueueFullError,
+    RefusedError,
     RequestError,
     RlnodeError,
+    SlotLostError,
     UnavailableError,
 )
 
@@ -28,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NEVER",
     "AsyncClient",
+    "AsyncSlot",
     "BadAnswerError",
     "Check",
     "Client",
@@ -35,6 +39,7 @@ __all__ = [
     "ConnectError",
     "DeadlineError",
     "Decision",
+    "Holder",
     "Limit",
     "LimitDecision",
     "LimitUsage",
@@ -42,10 +47,13 @@ __all__ = [
     "NodeError",
     "QueueFullError",
     "Rate",
+    "RefusedError",
     "RequestError",
     "Reservation",
     "RlnodeError",
     "Settlement",
+    "Slot",
+    "SlotLostError",
     "Subject",
     "Target",
     "UnavailableError",

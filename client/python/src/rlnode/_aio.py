@@ -19,8 +19,9 @@ from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
 from ._local import LocalLimiter
 from ._options import Address, OnError, OnRejected, Options, options_of
-from ._requests import Check, Key, Limit, Target, changes_of, part_of, question, target
-from .errors import ClosedError, DeadlineError, QueueFullError
+from ._requests import Check, Key, Limit, Question, Target, changes_of, part_of, question, target
+from ._slots import Acquiring, AsyncSlot, Held
+from .errors import ClosedError, DeadlineError, QueueFullError, RlnodeError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -93,6 +94,9 @@ class Loop:
         task = asyncio.get_running_loop().create_task(make())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def later(self, at: float, f: Callable[[], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_later(max(0.0, at - time.monotonic()), f).cancel
 
     async def enter(self, deadline: float) -> bool:
         if self.turns > 0:
@@ -182,6 +186,14 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
+async def _give_back(task: asyncio.Future[tuple[Decision, Held]], wait: bool) -> None:
+    if wait and not task.done():
+        task.cancel()
+    with suppress(RlnodeError, asyncio.CancelledError):
+        _, held = await task
+        await held.release()
+
+
 class AsyncClient:
     """Asks nodes for decisions. Its options are those of Client; token and rules are checked from the first call on.
 
@@ -238,18 +250,19 @@ class AsyncClient:
         self._unchecked |= set(self._options.setup.add(names))
 
     async def close(self) -> None:
-        """Ends all calls with ClosedError, and closes all connections. It may be called twice."""
+        """Releases all slots, ends all calls with ClosedError, and closes all connections. It may be called twice."""
         with self._lock:
             self._closed = True
             states, self._states = self._states, {}
         for (loop, pid), state in states.items():
             if pid != os.getpid() or loop.is_closed():
                 continue
-            state.core.closed = True
             if loop is asyncio.get_running_loop():
+                await asyncio.gather(*(held.release() for held in list(state.core.slots)))
                 state.core.close()
                 await state.end()
             else:
+                state.core.closed = True
                 loop.call_soon_threadsafe(state.core.disconnect)
 
     async def __aenter__(self) -> Self:
@@ -283,6 +296,31 @@ class AsyncClient:
     ) -> Reservation:
         """See Client.reserve."""
         return await self._attach().reserve(question(rule, key, **more), ttl, on_expiry)
+
+    def acquire(
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        n: int | None = None,
+        ttl: float | None = None,
+        who: str | None = None,
+        **more: Unpack[Check],
+    ) -> Acquiring:
+        """See Client.acquire. ``await`` it, or enter it: ``async with client.acquire("render", "acme") as slot:``."""
+        asked = question(rule, key, **more)
+        return Acquiring(lambda: self._acquire(asked, n, ttl, who))
+
+    async def _acquire(self, asked: Question, n: int | None, ttl: float | None, who: str | None) -> AsyncSlot:
+        core = self._attach()
+        # A slot that is granted to a task that has been cancelled meanwhile is released.
+        task = asyncio.ensure_future(core.acquire(asked, n, ttl, who))
+        try:
+            decision, held = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            core.spawn(lambda: _give_back(task, asked.wait))
+            raise
+        return AsyncSlot(decision, held)
 
     async def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """See Client.settle."""

@@ -49,6 +49,7 @@ class LimitDecision:
     allowed: bool
     shadow: bool  #: it only reports, and refuses nothing
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
+    ttl: float = 0.0  #: of slots, in place of window and rate: after what time one ends that is not renewed
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Decision:
     used: int = 0  #: rounded up; above limit after counts and penalties; an estimate from a lease
     remaining: int = 0
     window: float = 0.0  #: in which limit comes back; of a bucket, in which all of it refills
+    ttl: float = 0.0  #: of slots, in place of window and rate: after what time one ends that is not renewed
     rate: Rate = field(default_factory=Rate)  #: what the limit allows over time
     reset_after: float = 0.0  #: until the counter is fresh again if left alone
     retry_after: float = 0.0  #: until the same check could be allowed; NEVER, which is infinite
@@ -109,6 +111,8 @@ class Reservation(Decision):
 
     #: for settle, at any node; empty if nothing was reserved
     id: str = ""
+    #: of the slot that is held until settle, where the rules limit slots, too; else empty
+    slot: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,17 @@ class Settlement:
     costs: Mapping[str, int] = field(default_factory=dict)  #: by unit; a repeated call gets those of the first
     remaining: int = 0
     expired: bool = False  #: it came after the reservation's end
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds slots."""
+
+    slot: str  #: its id, short, for people
+    n: int  #: how many
+    age: float
+    expires: float  #: until it ends, unless it is renewed
+    who: str
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,9 @@ class LimitUsage:
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
     estimated: bool = False  #: a node did not say how much it holds: that counts as used
     applied: int = 0  #: after an adjustment: by how much used rose
+    ttl: float = 0.0  #: of slots, in place of window and rate
+    holders: int = 0  #: of slots: how many hold some
+    slots: tuple[Holder, ...] = ()  #: of slots: those that end first, at most 100
 
 
 @dataclass(frozen=True)
@@ -164,6 +182,7 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    sent: float = 0.0  # by the monotonic clock: no later than the request was sent
 
     def json(self) -> dict[str, Any]:
         try:
@@ -228,6 +247,7 @@ def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
             used=_whole(found, "used"),
             remaining=_whole(found, "remaining"),
             window=_seconds(found, "window_ms"),
+            ttl=_seconds(found, "ttl_ms"),
             rate=_rate(found),
             reset_after=_seconds(found, "reset_after_ms"),
             retry_after=_wait(found),
@@ -258,6 +278,7 @@ def _limit(one: dict[str, Any]) -> LimitDecision:
         unit=str(one.get("unit", "")),
         limit=_whole(one, "limit"),
         window=_seconds(one, "window_ms"),
+        ttl=_seconds(one, "ttl_ms"),
         rate=_rate(one),
         used=_whole(one, "used"),
         remaining=_whole(one, "remaining"),
@@ -311,7 +332,7 @@ def explain(d: Decision) -> str:
         return "This is not allowed."
     rate = d.rate if d.rate.per else Rate(d.limit, d.window)
     once = "" if rate.limit == d.limit else f" at once, {rate.limit}"
-    limit = f"The limit of {d.limit} {d.unit}{once} per {span(rate.per)}"
+    limit = f"The limit of {d.limit} {d.unit}{once} per {span(rate.per)}" if not d.ttl else f"The limit of {d.limit} {d.unit} at once"
     if d.retry_after == NEVER:
         return f"{limit} can never allow this: its cost is above the capacity of {d.limit}."
     return f"{limit} is used up; retry in {span(d.retry_after)}."
@@ -400,7 +421,15 @@ def reservation_of(reply: Reply, question: Question) -> Reservation:
     ident = found.get("reservation", "")
     if not isinstance(ident, str) or (decision.allowed and not ident):
         raise BadAnswerError(f"{reply.node} reserves without an id")
-    return Reservation(**{**decision.__dict__, "id": ident})
+    return Reservation(**{**decision.__dict__, "id": ident, "slot": slot_of(reply, found)[0]})
+
+
+def slot_of(reply: Reply, found: dict[str, Any]) -> tuple[str, float]:
+    """Returns the slot of an answer, and until when it is held, by the monotonic clock."""
+    slot, expires = found.get("slot", ""), found.get("expires_ms", 0)
+    if not isinstance(slot, str) or not isinstance(expires, int) or (slot and expires <= 0):
+        raise BadAnswerError(f"{reply.node} gives a slot without a time")
+    return slot, reply.sent + expires / 1000
 
 
 def settlement_of(reply: Reply) -> Settlement:
@@ -432,6 +461,12 @@ def usage_of(reply: Reply, key: Any) -> Usage:
                     unit=str(one.get("unit", "")),
                     limit=_whole(one, "limit"),
                     window=_seconds(one, "window_ms"),
+                    ttl=_seconds(one, "ttl_ms"),
+                    holders=_whole(one, "holders"),
+                    slots=tuple(
+                        Holder(str(h.get("slot", "")), _whole(h, "n"), _seconds(h, "age_ms"), _seconds(h, "expires_ms"), str(h.get("who", "")))
+                        for h in one.get("slots") or ()
+                    ),
                     rate=_rate(one),
                     used=_whole(one, "used"),
                     remaining=_whole(one, "remaining"),

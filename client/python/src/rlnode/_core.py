@@ -21,7 +21,10 @@ from ._answers import Decision, Reply, Reservation, Settlement, Usage
 from ._http import ResponseReader, request
 from ._local import LocalLimiter
 from ._options import Address, Options
-from ._requests import DEFAULT_TTL, Question, costs_of, encode, expiry_of, ttl_ms, with_id
+from ._requests import DEFAULT_TTL, Question, acquire_of, costs_of, encode, expiry_of, ttl_ms, with_id
+from ._slots import FIRST_PAUSE as FIRST_SLOT_PAUSE
+from ._slots import LAST_PAUSE as LAST_SLOT_PAUSE
+from ._slots import Held
 from .errors import (
     BadAnswerError,
     ClosedError,
@@ -75,6 +78,9 @@ class Runtime(Protocol):
 
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a coroutine beside all else."""
+
+    def later(self, at: float, f: Callable[[], None]) -> Callable[[], None]:
+        """Calls f at a time of the monotonic clock, unless what it returns is called first."""
 
     async def enter(self, deadline: float) -> bool:
         """Waits for one of SPARE turns. False: none came until the deadline."""
@@ -137,6 +143,8 @@ class Core:
         self.in_flight = 0  # requests with checks
         self.queue: deque[Call] = deque()  # checks that wait, at most max_queue
         self.open: set[Stream] = set()  # connections in use
+        self.slots: set[Held] = set()  # that are held
+        self.reserved: dict[str, Held] = {}  # those of reservations that are not settled
         self.local.begin()
         for node in self.nodes:
             node.idle = []
@@ -253,16 +261,86 @@ class Core:
         try:
             reply = await self._tell("/v1/reserve", encode(fields), True, self._budget(question.timeout))
             reserved = answers.reservation_of(reply, question)
+            slot, until = answers.slot_of(reply, reply.json())
         except RlnodeError as e:
             return Reservation(**self.undecided(e, question).__dict__)
+        if slot:
+            self.reserved[reserved.id] = self.hold(slot, until)
         await self._hold(question, reserved)
         return reserved
 
     async def settle(self, reservation: str, costs: Any, timeout: float | None) -> Settlement:
         if not reservation:
             return Settlement()
+        held = self.reserved.pop(reservation, None)
+        if held is not None:
+            held.end()  # which releases the slot
         fields = {"reservation": reservation, "costs": costs_of(costs or {})}
         return answers.settlement_of(await self._tell("/v1/settle", encode(fields), True, self._budget(timeout)))
+
+    # Slots
+
+    async def acquire(self, question: Question, n: int | None, ttl: float | None, who: str | None) -> tuple[Decision, Held]:
+        """Acquires a slot. With wait, it asks again as long as all are held."""
+        fields = acquire_of(question, n, ttl, who)
+        pause = FIRST_SLOT_PAUSE
+        while True:
+            decision, held = await self._acquire(question, fields)
+            if decision.allowed or not question.wait or decision.never or decision.denied or decision.error is not None:
+                return decision, held
+            if not await self.runtime.pause(min(pause, decision.retry_after or pause)):
+                raise ClosedError("the client was closed while a slot was waited for")
+            pause = min(2 * pause, LAST_SLOT_PAUSE)
+
+    async def _acquire(self, question: Question, fields: dict[str, Any]) -> tuple[Decision, Held]:
+        # An attempt that is sent twice gets one slot.
+        body = encode(fields if "request_id" in fields else with_id(fields, uuid4().hex))
+        try:
+            reply = await self._tell("/v1/acquire", body, True, self._budget(question.timeout))
+            decision, found = answers.decision_of(reply, False, question.headers)
+            slot, until = answers.slot_of(reply, found)
+        except RlnodeError as e:
+            return self.undecided(e, question), Held(self, "", 0.0)
+        return decision, self.hold(slot, until)
+
+    def hold(self, slot: str, until: float) -> Held:
+        """Begins to renew a slot."""
+        held = Held(self, slot, until)
+        if slot:
+            self.slots.add(held)
+            held.begin()
+        return held
+
+    def later(self, at: float, f: Callable[[], None]) -> Callable[[], None]:
+        return self.runtime.later(at, f)
+
+    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.runtime.spawn(make)
+
+    def ended(self, held: Held) -> None:
+        self.slots.discard(held)
+
+    async def renew(self, slot: str, left: float) -> float:
+        if left <= 0:
+            raise DeadlineError("it comes too late")
+        reply = await self._tell("/v1/renew", encode({"slot": slot}), True, min(left, self.options.timeout))
+        if reply.status != 200:
+            raise reply.problem()
+        return answers.slot_of(reply, {**reply.json(), "slot": slot})[1]
+
+    async def release(self, slot: str) -> bool:
+        """Gives a slot back, and repeats that while there is time."""
+        body = encode({"slot": slot})
+        budget = self.options.timeout
+        deadline = time.monotonic() + budget
+        pause = FIRST_SLOT_PAUSE
+        while True:
+            try:
+                return (await self._ask("/v1/release", body, MAX_ANSWER, True, deadline, budget)).status == 200
+            except RlnodeError:
+                if time.monotonic() + pause >= deadline or not await self.runtime.pause(pause):
+                    return False
+            pause *= 2
 
     async def usage(self, fields: dict[str, Any], timeout: float | None) -> Usage:
         reply = await self._tell("/v1/usage", encode(fields), True, self._budget(timeout))
@@ -303,7 +381,7 @@ class Core:
                     return await self._ask_in_turn(path, body, repeat, deadline, budget)
                 except NodeError as e:
                     late = time.monotonic() + OWNER_PAUSE >= deadline
-                    if not repeat or e.code != "no-owner" or late or not await self.runtime.pause(OWNER_PAUSE):
+                    if not repeat or e.code not in ("no-owner", "try-again") or late or not await self.runtime.pause(OWNER_PAUSE):
                         raise
         finally:
             with self.lock:
@@ -451,12 +529,12 @@ class Core:
                     continue
                 # The call was not, or not fully, carried out.
                 problem = reply.problem()
-                if problem.code in ("overloaded", "no-owner", "too-many-reservations"):
+                if problem.code in ("overloaded", "no-owner", "try-again", "too-many-reservations", "too-many-slots"):
                     with self.lock:
                         node.condition, node.failures = WELL, 0  # it is healthy; the next one may do better
                 else:
                     self._failed(node, FAILING, problem)
-                if problem.code == "too-many-reservations":
+                if problem.code in ("too-many-reservations", "too-many-slots"):
                     raise problem  # any other node would ask the same owner for room
                 last = problem
             except DeadlineError as e:
@@ -486,6 +564,7 @@ class Core:
             if stream is None:
                 stream = await self._connect(node, deadline)
             reader = ResponseReader(bound)
+            sent = time.monotonic()
             try:
                 await stream.exchange(data, reader, deadline)
             except BaseException as e:
@@ -500,7 +579,7 @@ class Core:
                     raise BadAnswerError(f"{address.base}: {e}") from None
                 raise
             self._put_idle(node, stream, reader.keep)
-            return Reply(address.base, reader.status, reader.headers, reader.body)
+            return Reply(address.base, reader.status, reader.headers, reader.body, sent)
 
     async def _connect(self, node: Node, deadline: float) -> Stream:
         try:

@@ -19,6 +19,7 @@ MAX_VALUE = 1024  # bytes of a key or attribute value
 MAX_AMOUNT = (1 << 53) - 1
 MAX_BODY = 64 << 10  # bytes of a check
 MAX_ID = 64  # bytes of a request id
+MAX_WHO = 32  # bytes of what a slot says of its holder
 MAX_LIMITS = 8
 MAX_SUBJECTS = 16
 DEFAULT_TTL = 60.0
@@ -35,6 +36,8 @@ Limit = TypedDict(
         "limit": int,
         "per": str,
         "per_ms": int,
+        "ttl": str,
+        "ttl_ms": int,
         "algorithm": str,
         "burst": int,
         "unit": str,
@@ -48,10 +51,13 @@ Limit.__doc__ = """A limit that comes with the call.
 
 ``limit`` is the capacity, and ``per`` the window: a duration of 10 ms to 366 days such as ``"10s"`` or ``"7d"``, or ``"day"``
 and other units of the calendar; or ``per_ms``. ``algorithm`` is ``sliding-window``, ``sliding-window-log``,
-``fixed-window``, ``token-bucket`` or ``leaky-bucket``. ``unit`` is what is counted, such as ``tokens``. With ``"from":
-"first"`` a fixed window begins with its first hit."""
+``fixed-window``, ``token-bucket``, ``leaky-bucket`` or, for how many are held at once, ``concurrency``. In place of ``per``
+that has ``ttl`` or ``ttl_ms``: how long a slot is held that is not renewed, such as ``"30s"``. ``unit`` is what is counted,
+such as ``tokens``. With ``"from": "first"`` a fixed window begins with its first hit."""
 
-_LIMIT_FIELDS = {"limit": int, "per": str, "per_ms": int, "algorithm": str, "burst": int, "unit": str, "name": str, "tz": str, "from": str}
+_LIMIT_FIELDS = dict.fromkeys(("limit", "per_ms", "ttl_ms", "burst"), int) | dict.fromkeys(
+    ("per", "ttl", "algorithm", "unit", "name", "tz", "from"), str
+)
 
 
 class Subject(TypedDict, total=False):
@@ -337,7 +343,13 @@ def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str,
             one[name] = value
         if "limit" not in one:
             raise RequestError(f"{at}.limit is not given")
-        if not one.get("per") and "per_ms" not in one:
+        window, ttl = one.get("per") or "per_ms" in one, one.get("ttl") or "ttl_ms" in one
+        if one.get("algorithm") == "concurrency":
+            if window or not ttl:
+                raise RequestError(f"{at}.ttl is to be given, and no per: how long a slot is held that is not renewed, such as 30s")
+        elif ttl:
+            raise RequestError(f"{at}.ttl is for the algorithm concurrency")
+        elif not window:
             raise RequestError(f"{at}.per is not given: the window, such as 10s, 1m or day")
         out.append(one)
     if not 1 <= len(out) <= MAX_LIMITS:
@@ -401,6 +413,27 @@ def ttl_ms(ttl: float) -> int:
     if not 0 < ttl <= 3600:
         raise RequestError(f"ttl is {ttl!r}; it must be above 0 and at most 3600 seconds")
     return ceil(round(ttl * 1000, 6))
+
+
+def acquire_of(asked: Question, n: int | None, ttl: float | None, who: str | None) -> dict[str, Any]:
+    """Returns the fields of an acquire, without its id."""
+    fields = dict(asked.fields)
+    modes = [one.get("mode") for one in fields.get("subjects", [fields])]
+    if fields.get("peek") or any(modes):
+        raise RequestError("mode must be check: a slot is either held or not")
+    if n is not None:
+        if not _whole(n) or n < 1:
+            raise RequestError(f"n is {n!r:.80}; it must be a whole number of at least 1")
+        fields["n"] = n
+    if ttl is not None:
+        if not 0 < ttl <= 86400:
+            raise RequestError(f"ttl is {ttl!r}; it must be above 0 and at most 86400 seconds")
+        fields["ttl_ms"] = ceil(round(ttl * 1000, 6))
+    if who is not None:
+        if not 1 <= len(_text(who, "who").encode("utf-8", "replace")) <= MAX_WHO:
+            raise RequestError(f"who must have 1 to {MAX_WHO} bytes")
+        fields["who"] = scrub(who)
+    return fields
 
 
 def expiry_of(on_expiry: object) -> object:

@@ -21,6 +21,7 @@ from ._local import LocalLimiter
 from ._options import Address, OnError, OnRejected, Options, options_of
 from ._requests import Check, Key, Limit, Target, changes_of, part_of, question, target
 from ._setup import LOGGER
+from ._slots import Slot
 from .errors import ClosedError, DeadlineError, QueueFullError
 
 if TYPE_CHECKING:
@@ -84,8 +85,21 @@ def _left(deadline: float) -> float:
     return left
 
 
+class Timer:
+    """What is to be called at a time."""
+
+    __slots__ = ("at", "call")
+
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at, self.call = at, call
+
+
 class Threads:
-    """The runtime of threads. It has one of its own only for a node that is passed over, and at first to check the setup."""
+    """The runtime of threads.
+
+    It has some of its own only for a node that is passed over, at first to check the setup, and while slots are held: one that waits
+    until they are to be renewed, and one for each renewal.
+    """
 
     def __init__(self) -> None:
         self.core: Core
@@ -94,6 +108,10 @@ class Threads:
     def begin(self) -> None:
         self.ended = threading.Event()
         self.turns = threading.Semaphore(SPARE)
+        self.changed = threading.Condition()  # guards what follows
+        self.timers: set[Timer] = set()
+        self.wakes = 0.0  # when the thread looks at them
+        self.ticking = False  # it runs
 
     async def connect(self, address: Address, options: Options, deadline: float) -> SocketStream:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -121,6 +139,39 @@ class Threads:
 
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         threading.Thread(target=lambda: run(make()), name="rlnode", daemon=True).start()
+
+    def later(self, at: float, f: Callable[[], None]) -> Callable[[], None]:
+        timer = Timer(at, f)
+        with self.changed:
+            self.timers.add(timer)
+            if not self.ticking:
+                self.ticking = True
+                threading.Thread(target=self._tick, name="rlnode-slots", daemon=True).start()
+            elif at < self.wakes:
+                self.changed.notify()
+        return lambda: self._cancel(timer)
+
+    def _cancel(self, timer: Timer) -> None:
+        with self.changed:
+            self.timers.discard(timer)
+
+    def _tick(self) -> None:
+        """Calls what is due, until there has been nothing to wait for during a second."""
+        idle = False
+        while True:
+            with self.changed:
+                now = time.monotonic()
+                due = [timer for timer in self.timers if timer.at <= now]
+                self.timers.difference_update(due)
+                if not due and (self.ended.is_set() or (idle and not self.timers)):
+                    self.ticking = False
+                    return
+                idle = not due and not self.timers
+                if not due:
+                    self.wakes = min((timer.at for timer in self.timers), default=now + 1)
+                    self.changed.wait(self.wakes - now)
+            for timer in due:
+                timer.call()
 
     async def enter(self, deadline: float) -> bool:
         return self.turns.acquire(timeout=max(0.0, deadline - time.monotonic()))
@@ -191,6 +242,8 @@ class Threads:
 
     def wake_all(self) -> None:
         self.ended.set()
+        with self.changed:
+            self.changed.notify()
         with self.core.lock:
             waiting = [*self.core.queue]
             self.core.queue.clear()
@@ -254,7 +307,9 @@ class Client:
             self._core.expect(added)
 
     def close(self) -> None:
-        """Ends all calls with ClosedError, and closes all connections. It may be called twice."""
+        """Releases all slots, ends all calls with ClosedError, and closes all connections. It may be called twice."""
+        for held in list(self._core.slots):
+            run(held.release())
         self._core.close()
         self._threads.wake_all()
 
@@ -300,6 +355,33 @@ class Client:
         these stay charged.
         """
         return run(self._core.reserve(question(rule, key, **more), ttl, on_expiry))
+
+    def acquire(
+        self,
+        rule: str | None = None,
+        key: Key | None = None,
+        *,
+        n: int | None = None,
+        ttl: float | None = None,
+        who: str | None = None,
+        **more: Unpack[Check],
+    ) -> Slot:
+        """Takes a slot of each limit with the algorithm concurrency that applies, and the costs from the limits beside them.
+
+        All or nothing. The slot renews itself, whenever a third of its time is over, until it is released:
+
+        >>> with client.acquire("render", "acme") as slot:  # RefusedError: all are held
+        ...     render()
+
+        Args:
+            rule: See check.
+            key: See check.
+            n: How many slots; the cost if left out, which is 1 for requests.
+            ttl: Seconds for which a slot is held that is not renewed; as long as the limits say if left out.
+            who: Who holds it, for operators: at most 32 bytes.
+            more: See Check. With ``wait``, it asks again as long as all are held, in pauses of up to a second.
+        """
+        return Slot(*run(self._core.acquire(question(rule, key, **more), n, ttl, who)), run)
 
     def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """Replaces a reservation's estimate by what was really used, by unit.

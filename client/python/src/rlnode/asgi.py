@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ._aio import AsyncClient
 from ._answers import Decision
 from ._options import OnError
 from ._requests import Key, Limit, Value
+from ._slots import AsyncSlot, Held
 from ._web import Guard, Seen, own_limits, refusal
 from .errors import MissingKeyError, RlnodeError
 
@@ -59,6 +61,9 @@ class RateLimitMiddleware:
             key: ``refuse`` (the default) answers 400, ``error`` raises MissingKeyError, ``allow`` lets the request pass without
             a check. Any other text, such as ``anonymous``, is used in place of what is missing.
         local_limits: See Client; limits if left out.
+        slots: Acquire slots in place of a check, and hold them for the length of the response: they are released when the app has ended,
+            however it does, and when the caller hangs up. ``request.state.rlnode_slot`` is the AsyncSlot, which may be lost meanwhile.
+        slot_ttl: Seconds for which a slot is held that is not renewed; as long as the limits say if left out.
     """
 
     def __init__(
@@ -84,8 +89,11 @@ class RateLimitMiddleware:
         max_held: int = 10_000,
         missing_key: str = "refuse",
         local_limits: Sequence[Limit] = (),
+        slots: bool = False,
+        slot_ttl: float | None = None,
     ) -> None:
         self.app = app
+        self.slots, self.slot_ttl = slots, slot_ttl
         self.own = client is None
         self.client = client or AsyncClient(nodes, token=token, on_error=on_error, local_limits=local_limits or own_limits(on_error, limits))
         if rule is not None:
@@ -106,16 +114,27 @@ class RateLimitMiddleware:
             await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        decision = await decide(self.client, self.guard, scope)
+        decision, held = await decide(self.client, self.guard, scope, self.slots, self.slot_ttl)
         state = dict(scope.get("state") or {})
         state["rlnode"] = decision
         scope = {**scope, "state": state}
-        if decision.allowed:
+        if decision.allowed and held is not None:
+            state["rlnode_slot"] = AsyncSlot(decision, held)
+            await self._serve_holding(scope, receive, _adding(send, decision.headers), held)
+        elif decision.allowed:
             await self.app(scope, receive, _adding(send, decision.headers))
         elif self.on_refuse is not None:
             await self.on_refuse(scope, receive, _adding(send, decision.headers))
         else:
             await _refuse(scope, receive, send, decision)
+
+    async def _serve_holding(self, scope: Scope, receive: Receive, send: Send, held: Held) -> None:
+        watch = Watch(receive, lambda: held.keeper.spawn(lambda: give_back(held)))
+        try:
+            await self.app(scope, watch.receive, send)
+        finally:
+            watch.stop()
+            held.keeper.spawn(lambda: give_back(held))
 
     def _closing(self, send: Send) -> Send:
         async def closing(message: Message) -> None:
@@ -126,17 +145,86 @@ class RateLimitMiddleware:
         return closing
 
 
-async def decide(client: AsyncClient, guard: Guard[Any], request: Any) -> Decision:
-    """Decides a request, and waits for its turn."""
+async def give_back(held: Held) -> None:
+    """Releases a slot."""
+    await held.release()
+
+
+class Watch:
+    """Notes when the caller hangs up, which an app that does not ask is not told.
+
+    It reads one message ahead, so that what has not been read does not grow.
+    """
+
+    def __init__(self, receive: Receive, gone: Callable[[], None]) -> None:
+        self._receive, self._gone = receive, gone
+        self._messages: deque[Message] = deque()
+        self._changed = asyncio.Condition()
+        self._task = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._receive()
+            async with self._changed:
+                self._messages.append(message)
+                self._changed.notify_all()
+                if message["type"].endswith(".disconnect"):
+                    self._gone()
+                    return
+                if message["type"] != "http.request" or message.get("more_body"):
+                    await self._changed.wait_for(lambda: not self._messages)
+
+    async def receive(self) -> Message:
+        """Returns the next message, as the server's function does."""
+        async with self._changed:
+            # If the server's function has failed, the app hears of it.
+            while not self._messages:
+                if self._task.done():
+                    self._task.result()
+                self._task.add_done_callback(lambda _: asyncio.ensure_future(self._wake()))
+                await self._changed.wait()
+            message = self._messages[0]
+            if not message["type"].endswith(".disconnect"):
+                self._messages.popleft()
+                self._changed.notify_all()
+            return message
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ends the reading."""
+        self._task.cancel()
+
+
+async def decide(
+    client: AsyncClient, guard: Guard[Any], request: Any, slots: bool = False, slot_ttl: float | None = None
+) -> tuple[Decision, Held | None]:
+    """Decides a request, and waits for its turn. With slots, it acquires them, which the caller has to release if it is allowed."""
+    held: Held | None = None
     try:
         asked = guard.question(request)
         if isinstance(asked, Decision):
-            return asked
-        decision = await client._attach().check(asked)
+            return asked, None
+        if slots:
+            slot = await client._acquire(asked, None, slot_ttl, None)
+            decision, held = slot.decision, slot._held
+        else:
+            decision = await client._attach().check(asked)
     except MissingKeyError:
         raise  # as the option says
     except RlnodeError as e:
-        return guard.failed(e)
+        return guard.failed(e), None
+    try:
+        return await _wait(guard, decision), held
+    except BaseException:
+        if held is not None:
+            held.keeper.spawn(lambda: give_back(held))
+        raise
+
+
+async def _wait(guard: Guard[Any], decision: Decision) -> Decision:
     if decision.allowed and decision.delay > 0 and not guard.ignore_delay:
         late = guard.too_late(decision)
         if late is not None:

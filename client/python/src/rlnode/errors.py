@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._answers import Decision
+
 
 class RlnodeError(Exception):
     """The base of all errors of this package."""
@@ -37,6 +42,18 @@ class ConnectError(UnavailableError):
 
 class BadAnswerError(UnavailableError):
     """The answer does not come from an rlnode node, or breaks the protocol."""
+
+
+class SlotLostError(RlnodeError):
+    """The slot may no longer be held: it is over, or no node has renewed it in time."""
+
+
+class RefusedError(RlnodeError):
+    """There is no slot. Its decision says why."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
 
 
 class NodeError(RlnodeError):

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from ._answers import Decision
 from ._options import OnError
 from ._requests import Key, Limit, Value
+from ._slots import Held, Slot
 from ._sync import Client, run
 from ._web import Guard, Seen, own_limits, refusal
 from .errors import MissingKeyError, RlnodeError
@@ -33,7 +34,8 @@ class RateLimitMiddleware:
     """Checks each request. See asgi.RateLimitMiddleware for the arguments, whose functions take the environ here.
 
     ``environ["rlnode.decision"]`` is the decision. on_refuse is a WSGI app. A delayed request holds its thread, so at most 16
-    are held at once unless max_held says otherwise.
+    are held at once unless max_held says otherwise. With slots, ``environ["rlnode.slot"]`` is the Slot, which is released when the
+    server closes the answer: it has been sent, it failed, or the caller has hung up.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class RateLimitMiddleware:
         max_held: int = 16,
         missing_key: str = "refuse",
         local_limits: Sequence[Limit] = (),
+        slots: bool = False,
+        slot_ttl: float | None = None,
     ) -> None:
         self.app = app
+        self.slots, self.slot_ttl = slots, slot_ttl
         self.client = client or Client(nodes, token=token, on_error=on_error, local_limits=local_limits or own_limits(on_error, limits))
         if rule is not None:
             self.client.expect_rules(rule)
@@ -73,7 +78,7 @@ class RateLimitMiddleware:
         """Serves a request."""
         if self.skip is not None and self.skip(environ):
             return self.app(environ, start_response)
-        decision = self._decide(environ)
+        decision, held = self._decide(environ)
         environ["rlnode.decision"] = decision
         if not decision.allowed and self.on_refuse is None:
             status, headers, body = refusal(decision)
@@ -84,19 +89,39 @@ class RateLimitMiddleware:
             there = {name.lower() for name, _ in headers}
             return start_response(status, [*headers, *((n, v) for n, v in decision.headers.items() if n.lower() not in there)], *more)
 
-        return (self.app if decision.allowed or self.on_refuse is None else self.on_refuse)(environ, start)
+        if not decision.allowed and self.on_refuse is not None:
+            return self.on_refuse(environ, start)
+        if held is None:
+            return self.app(environ, start)
+        environ["rlnode.slot"] = Slot(decision, held, run)
+        try:
+            return _Holding(self.app(environ, start), held)
+        except BaseException:
+            run(held.release())
+            raise
 
-    def _decide(self, environ: Environ) -> Decision:
+    def _decide(self, environ: Environ) -> tuple[Decision, Held | None]:
         guard = self.guard
+        held: Held | None = None
         try:
             asked = guard.question(environ)
             if isinstance(asked, Decision):
-                return asked
-            decision = run(self.client._core.check(asked))
+                return asked, None
+            if self.slots:
+                decision, held = run(self.client._core.acquire(asked, None, self.slot_ttl, None))
+            else:
+                decision = run(self.client._core.check(asked))
         except MissingKeyError:
             raise  # as the option says
         except RlnodeError as e:
-            return guard.failed(e)
+            return guard.failed(e), None
+        waited = self._wait(decision)
+        if held is not None and not waited.allowed:
+            run(held.release())
+        return waited, held
+
+    def _wait(self, decision: Decision) -> Decision:
+        guard = self.guard
         if decision.allowed and decision.delay > 0 and not guard.ignore_delay:
             late = guard.too_late(decision)
             if late is not None:
@@ -107,6 +132,24 @@ class RateLimitMiddleware:
             finally:
                 guard.held -= 1
         return decision
+
+
+class _Holding:
+    """An answer that releases a slot when the server closes it."""
+
+    def __init__(self, answer: Iterable[bytes], held: Held) -> None:
+        self.answer, self.held = answer, held
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.answer)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self.answer, "close", None)
+            if close is not None:
+                close()
+        finally:
+            run(self.held.release())
 
 
 def _phrase(status: int) -> str:

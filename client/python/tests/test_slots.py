@@ -1,0 +1,432 @@
+"""Slots beside nodes that do what a test wants, and in middlewares over connections that are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import fastapi
+import pytest
+import uvicorn
+from fastapi.responses import StreamingResponse
+
+from nodes import PATIENCE, Answer, Fake, as_answer, eventually
+from rlnode import AsyncClient, Client, ClosedError, NodeError, RefusedError, SlotLostError
+from rlnode.asgi import RateLimitMiddleware as ASGI
+from rlnode.fastapi import limit
+from rlnode.wsgi import RateLimitMiddleware as WSGI
+
+HELD = {
+    "allowed": True,
+    "rule": "r",
+    "limit": 2,
+    "used": 1,
+    "remaining": 1,
+    "unit": "requests",
+    "ttl_ms": 30000,
+    "retry_after_ms": 0,
+    "delay_ms": 0,
+    "decided_by": "owner",
+    "node": "n1",
+    "slot": "abc",
+    "expires_ms": 30000,
+}
+FULL = {
+    **HELD,
+    "allowed": False,
+    "remaining": 0,
+    "retry_after_ms": 1500,
+    "code": "rate-limited",
+    "detail": "All are held.",
+    "slot": "",
+    "expires_ms": 0,
+}
+
+
+def problem(status: int, code: str) -> Answer:
+    return as_answer(status, {"type": "about:blank", "title": "x", "status": status, "code": code, "detail": "why"})
+
+
+class Slots:
+    """What a fake node answers, by the last part of a path."""
+
+    def __init__(self, fake: Callable[..., Fake]) -> None:
+        self.on: dict[str, Callable[[], Answer | None]] = {
+            "acquire": lambda: as_answer(200, HELD),
+            "renew": lambda: as_answer(200, {"expires_ms": 30000}),
+            "release": lambda: as_answer(200, {"released": True}),
+            "settle": lambda: as_answer(200, {"settled": True}),
+        }
+        self.node = fake(lambda path, body: self.on[path.rpartition("/")[2]]())
+        self.url = self.node.url
+
+    def names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path, _, _ in self.node.requests]
+
+    def count(self, name: str) -> int:
+        return self.names().count(name)
+
+    def expire(self, acquired: int, renewed: int) -> None:
+        self.on["acquire"] = lambda: as_answer(200, {**HELD, "expires_ms": acquired})
+        self.on["renew"] = lambda: as_answer(200, {"expires_ms": renewed})
+
+
+@pytest.fixture
+def slots(fake: Callable[..., Fake]) -> Slots:
+    return Slots(fake)
+
+
+def release(client: Any, slot: Any) -> bool:
+    """Releases a slot of either kind of client."""
+    found = slot.release()
+    return bool(client.run(found) if asyncio.iscoroutine(found) else found)
+
+
+async def until(ok: Callable[[], bool]) -> None:
+    """Polls in a loop."""
+    for _ in range(2000):
+        if ok():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 20 s")
+
+
+def test_a_slot_renews_itself(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.expire(1500, 1500)
+    client = connect(slots.url, timeout=20)
+    slot = client.acquire("r", "k", n=2, who="me", ttl=3)
+    sent = dict(slots.node.requests[0][2])
+    assert sent.pop("request_id")
+    assert sent == {"rule": "r", "key": "k", "n": 2, "who": "me", "ttl_ms": 3000}
+    assert (bool(slot), slot.id, slot.decision.ttl, slot.lost) == (True, "abc", 30, False)
+    eventually("it is renewed", lambda: slots.count("renew") > 1)
+    assert not slot.lost
+    assert release(client, slot)
+    assert release(client, slot)
+    renewals = slots.count("renew")
+    time.sleep(0.15)
+    assert (slots.count("renew") - renewals <= 1, slots.count("release")) == (True, 1)
+    assert not client._core.slots
+
+
+def test_a_slot_that_is_over_is_lost(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.expire(100, 0)
+    slots.on["renew"] = lambda: problem(404, "unknown-slot")
+    client = connect(slots.url, timeout=20)
+    slot = client.acquire("r", "k")
+    heard = threading.Event()
+    slot.on_lost(heard.set)
+    eventually("it is lost", lambda: slot.lost)
+    assert heard.wait(PATIENCE)
+    with pytest.raises(SlotLostError):
+        slot.raise_if_lost()
+    assert release(client, slot)
+    assert slots.count("release") == 0
+
+
+@pytest.mark.parametrize(
+    "renew", [lambda: problem(503, "try-again"), lambda: time.sleep(1), lambda: as_answer(200, {})], ids=["later", "silence", "odd"]
+)
+def test_a_slot_that_is_not_renewed_in_time_is_lost(slots: Slots, connect: Callable[..., Any], renew: Any) -> None:
+    slots.expire(500, 0)
+    slots.on["renew"] = renew
+    client = connect(slots.url, timeout=20)
+    began = time.monotonic()
+    slot = client.acquire("r", "k")
+    eventually("it is lost", lambda: slot.lost)
+    assert time.monotonic() - began >= 0.49
+    assert 1 <= slots.count("renew") < 40
+    assert release(client, slot)
+    assert slots.count("release") == 1
+
+
+def test_with(slots: Slots) -> None:
+    client = Client(slots.url, timeout=20)
+    with client.acquire("r", "k") as slot:
+        assert slot.id == "abc"
+    with pytest.raises(ZeroDivisionError), client.acquire("r", "k"):
+        raise ZeroDivisionError
+    assert slots.names() == ["acquire", "release", "acquire", "release"]
+    slots.on["acquire"] = lambda: as_answer(429, FULL)
+    refused = client.acquire("r", "k")
+    assert (bool(refused), refused.id, refused.decision.retry_after) == (False, "", 1.5)
+    with pytest.raises(RefusedError, match="All are held") as caught, refused:
+        raise AssertionError
+    assert caught.value.decision.retry_after == 1.5
+    client.close()
+
+
+def test_async_with(slots: Slots) -> None:
+    async def main() -> None:
+        async with AsyncClient(slots.url, timeout=20) as client:
+            async with client.acquire("r", "k") as slot:
+                assert slot.id == "abc"
+            with pytest.raises(ZeroDivisionError):
+                async with client.acquire("r", "k"):
+                    raise ZeroDivisionError
+            assert slots.names() == ["acquire", "release", "acquire", "release"]
+
+            async def works() -> None:
+                async with client.acquire("r", "k"):
+                    await asyncio.sleep(60)
+
+            task = asyncio.ensure_future(works())
+            await until(lambda: slots.count("acquire") == 3)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert slots.count("release") == 3
+
+            slots.expire(100, 0)
+            slots.on["renew"] = lambda: problem(404, "unknown-slot")
+            with pytest.raises(SlotLostError):
+                await works()
+            slots.on["acquire"] = lambda: as_answer(429, FULL)
+            with pytest.raises(RefusedError):
+                await works()
+
+    asyncio.run(main())
+
+
+def test_a_slot_that_is_granted_to_a_cancelled_task_is_released(slots: Slots) -> None:
+    answer = threading.Event()
+
+    def acquire() -> Answer:
+        answer.wait(PATIENCE)
+        return as_answer(200, HELD)
+
+    slots.on["acquire"] = acquire
+
+    async def main() -> None:
+        async with AsyncClient(slots.url, timeout=20) as client:
+            task = asyncio.ensure_future(client._acquire(client_question(), None, None, None))
+            await until(lambda: bool(slots.names()))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            answer.set()
+            await until(lambda: slots.count("release") == 1)
+
+    asyncio.run(main())
+
+
+def client_question() -> Any:
+    from rlnode._requests import question
+
+    return question("r", "k")
+
+
+def test_waiting_for_a_slot(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.on["acquire"] = lambda: as_answer(200, HELD) if slots.count("acquire") > 4 else as_answer(429, FULL)
+    client = connect(slots.url, timeout=20)
+    slot = client.acquire("r", "k", wait=True)
+    assert slot
+    assert slots.count("acquire") == 5
+    assert release(client, slot)
+
+
+def test_no_node_decides(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.on["acquire"] = lambda: problem(503, "too-many-slots")
+    for on_error, passes in (("open", True), ("closed", False)):
+        client = connect(slots.url, timeout=20, on_error=on_error)
+        slot = client.acquire("r", "k")
+        assert (bool(slot), slot.id, slot.decision.error.code) == (passes, "", "too-many-slots")
+        assert release(client, slot)
+    slots.on["acquire"] = lambda: problem(400, "bad-value")
+    with pytest.raises(NodeError):
+        connect(slots.url).acquire("r", "k")
+    assert slots.count("release") == 0
+
+
+def test_close_releases(slots: Slots, connect: Callable[..., Any]) -> None:
+    client = connect(slots.url, timeout=20)
+    held = [client.acquire("r", "k") for _ in range(3)]
+    assert release(client, held[0])
+    client.close()
+    assert slots.count("release") == 3
+    if isinstance(client, Client):
+        with pytest.raises(ClosedError):
+            client.acquire("r", "k")
+
+
+def test_a_reservation_holds_its_slot_until_it_is_settled(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.expire(1500, 1500)
+    slots.on["reserve"] = lambda: as_answer(200, {**HELD, "reservation": "def", "expires_ms": 1500})
+    client = connect(slots.url, timeout=20)
+    reserved = client.reserve("r", "k")
+    assert reserved.slot == "abc"
+    eventually("it is renewed", lambda: slots.count("renew") > 1)
+    client.settle(reserved.id, {})
+    renewals = slots.count("renew")
+    time.sleep(0.15)
+    assert slots.count("renew") - renewals <= 1
+    assert slots.count("release") == 0
+    assert not client._core.slots
+
+
+def test_threads_end(slots: Slots) -> None:
+    slots.expire(1500, 1500)
+    client = Client(slots.url, timeout=20)
+    slot = client.acquire("r", "k")
+    eventually("it is renewed", lambda: slots.count("renew") > 1)
+    slot.release()
+    eventually("no thread is left", lambda: not any(thread.name.startswith("rlnode") for thread in threading.enumerate()))
+    client.close()
+
+
+# The middlewares. Each application begins something at /waits and /streams, and counts that.
+
+
+class App:
+    def __init__(self) -> None:
+        self.begun = 0
+        self.port = 0
+        self.stop: Callable[[], None] = lambda: None
+
+
+def asgi_app(seen: App, **options: Any) -> Any:
+    app = fastapi.FastAPI()
+    given = options.pop("dependency", None)
+    more: dict[str, Any] = {"dependencies": [fastapi.Depends(given)]} if given else {}
+
+    @app.get("/", **more)
+    async def index() -> str:
+        return "ok"
+
+    @app.get("/fails", **more)
+    async def fails() -> str:
+        raise ZeroDivisionError
+
+    @app.get("/waits", **more)
+    async def waits() -> str:
+        seen.begun += 1
+        await asyncio.sleep(5)
+        return "late"
+
+    @app.get("/streams", **more)
+    async def streams() -> StreamingResponse:
+        async def events() -> Any:
+            yield b"some"
+            seen.begun += 1
+            await asyncio.sleep(60)
+
+        return StreamingResponse(events())
+
+    @app.post("/echo", **more)
+    async def echo(request: fastapi.Request) -> fastapi.Response:
+        return fastapi.Response(await request.body())
+
+    if not given:
+        app.add_middleware(ASGI, **options)
+    return app
+
+
+def serve_asgi(app: Any, seen: App) -> None:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    eventually("it is served", lambda: server.started)
+    seen.port = server.servers[0].sockets[0].getsockname()[1]
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join()
+
+    seen.stop = stop
+
+
+def serve_wsgi(seen: App, **options: Any) -> None:
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        path = environ["PATH_INFO"]
+        if path == "/fails":
+            raise ZeroDivisionError
+        start("200 OK", [])
+        if path == "/streams":
+            return events()
+        return [environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"ok"]
+
+    def events() -> Iterator[bytes]:
+        seen.begun += 1
+        while True:
+            yield b"some" * 1000
+
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+
+    class Handler(WSGIRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def get_stderr(self) -> Any:
+            import io
+
+            return io.StringIO()
+
+    server = make_server("127.0.0.1", 0, WSGI(app, **options), Server, Handler)
+    seen.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    seen.stop = stop
+
+
+def ask(port: int, path: str, method: str = "GET", body: bytes = b"") -> socket.socket:
+    conn = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    conn.sendall(head.encode() + body)
+    return conn
+
+
+def answer_of(conn: socket.socket) -> bytes:
+    found = b""
+    while part := conn.recv(65536):
+        found += part
+    conn.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["asgi", "fastapi", "wsgi"])
+def test_middleware(kind: str, slots: Slots) -> None:
+    seen = App()
+    if kind == "asgi":
+        serve_asgi(asgi_app(seen, nodes=slots.url, slots=True, slot_ttl=3), seen)
+    elif kind == "fastapi":
+        serve_asgi(
+            asgi_app(seen, dependency=limit(AsyncClient(slots.url, timeout=20), attributes=lambda request: {"a": "b"}, slots=True, slot_ttl=3)), seen
+        )
+    else:
+        serve_wsgi(seen, client=Client(slots.url, timeout=20), slots=True, slot_ttl=3)
+    try:
+        assert b"ok" in answer_of(ask(seen.port, "/"))
+        assert slots.node.requests[0][2]["ttl_ms"] == 3000
+        eventually("released after success", lambda: slots.count("release") == 1)
+        assert b" 500 " in answer_of(ask(seen.port, "/fails"))
+        eventually("released after an error", lambda: slots.count("release") == 2)
+        assert b"hello" in answer_of(ask(seen.port, "/echo", "POST", b"hello"))
+        eventually("released after a body was read", lambda: slots.count("release") == 3)
+        for path in ["/streams"] if kind == "wsgi" else ["/waits", "/streams"]:
+            begun = seen.begun
+            conn = ask(seen.port, path)
+            eventually("it is under way", lambda begun=begun: seen.begun > begun)  # type: ignore[misc]
+            assert slots.count("release") == slots.count("acquire") - 1
+            conn.close()
+            eventually(f"released after a disconnect: {path}", lambda: slots.count("release") == slots.count("acquire"))
+        slots.on["acquire"] = lambda: as_answer(429, FULL)
+        refused = answer_of(ask(seen.port, "/"))
+        assert b" 429 " in refused
+        assert b"All are held." in refused
+        assert b"retry-after: 2" in refused.lower()
+        assert slots.count("release") == slots.count("acquire") - 1
+    finally:
+        seen.stop()
