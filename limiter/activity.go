@@ -45,9 +45,27 @@ type NodeActivity struct {
 	Node        ring.NodeID   // zero for a standalone node
 	Incarnation uint64        // identifies the process; when it changes, the counts start again from zero
 	Uptime      time.Duration // age of the process when the counts were read; whole milliseconds
+	Vitals      Vitals
 	Checks      Counts
 	Rules       []RuleCounts // rules with any checks; at most 1,000
 }
+
+// Vitals says how much a node takes, and of how much. What is unknown, and a bound that does not exist, is 0.
+type Vitals struct {
+	Counters, MaxCounters int64
+	Memory, MaxMemory     int64 // bytes of the process
+	Disk, DiskFree        int64 // bytes of the data directory, and those that are free beside it
+}
+
+func (v *Vitals) code(c *wire.Coder) {
+	for _, n := range []*int64{&v.Counters, &v.MaxCounters, &v.Memory, &v.MaxMemory, &v.Disk, &v.DiskFree} {
+		wire.Number(c, n, math.MaxInt64)
+	}
+}
+
+// UseVitals makes the limiter report v in its activity, except for the counters, which it counts itself. Call it before the first
+// check.
+func (l *Limiter) UseVitals(v func() Vitals) { l.vitals = v }
 
 // cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.
 type cachedRound[T any] struct {
@@ -87,6 +105,12 @@ func (l *Limiter) activityHere() NodeActivity {
 	if l.membership != nil {
 		a.Node = l.membership.Self
 	}
+	if l.vitals != nil {
+		a.Vitals = l.vitals()
+	}
+	table := l.table.Stats()
+	a.Vitals.Counters = table.Counters
+	a.Vitals.MaxCounters = table.Max
 	active := l.inForce.Load()
 	if active == nil {
 		return a
@@ -106,6 +130,7 @@ func (l *Limiter) activityHere() NodeActivity {
 func (a *NodeActivity) Code(c *wire.Coder) {
 	wire.Fixed(c, &a.Incarnation)
 	c.Millis(&a.Uptime, math.MaxInt64)
+	a.Vitals.code(c)
 	a.Checks.code(c)
 	wire.List(c, &a.Rules, maxActiveRules, 1+countsLen, func(r *RuleCounts) {
 		c.Text(&r.Rule, maxActivityName)

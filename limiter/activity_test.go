@@ -17,7 +17,7 @@ import (
 func someActivity() NodeActivity {
 	var c Counts
 	c[DecisionAllowed][ByFallback], c[DecisionRefused][ByNone], c[DecisionShadowRefused][ByNone] = 1, 1<<53-1, 7
-	return NodeActivity{Incarnation: 1<<63 + 5, Uptime: 90 * time.Second, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
+	return NodeActivity{Incarnation: 1<<63 + 5, Uptime: 90 * time.Second, Vitals: Vitals{Counters: 1, MaxCounters: 1 << 40, DiskFree: 1 << 62}, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
 }
 
 func TestActivityComesBack(t *testing.T) {

@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 900, Recent: 3, Used: 4, Limit: 5}}}),
-		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Vitals: Vitals{1, 2, 3, 4, 5, 6}, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 		message("use", &useReport{counted: UseWindow, silent: 1, rules: []usedRule{{"login", 1204}}}),
 	}
 	var lines []golden.Line

@@ -30,6 +30,7 @@ type Limiter struct {
 	incarnation   uint64        // random; identifies this process, its counts and its clock readings
 	startedAt     time.Time
 	activityRound cachedRound[NodeActivity]
+	vitals        func() Vitals // nil: not known
 	steps         steps
 	unknownRules  atomic.Int64                                      // checks and other calls that named a rule that does not exist
 	undeclared    atomic.Int64                                      // attributes of checks that the document does not declare

@@ -263,6 +263,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closeOnRelease(n.limiter)
 	n.limiter.FollowLoads(n.loads.Steps, n.loads.Left)
+	n.limiter.UseVitals((&vitals{dir: n.dir, maxMemory: n.config.MemoryLimit}).read)
 	n.recent.ruleStats = n.limiter.Stats
 	n.recent.passSecond = n.limiter.PassSecond
 	if n.meter != nil {

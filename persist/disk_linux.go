@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// freeSpace returns how many bytes are free for this user on dir's file system.
-func freeSpace(dir string) (free int64, ok bool) {
+// FreeSpace returns how many bytes are free for this user on dir's file system.
+func FreeSpace(dir string) (free int64, ok bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, false

@@ -4,8 +4,8 @@ package persist
 
 import "os"
 
-// freeSpace is unknown here; writes fail when there is no space.
-func freeSpace(string) (free int64, ok bool) { return 0, false }
+// FreeSpace is unknown here; writes fail when there is no space.
+func FreeSpace(string) (free int64, ok bool) { return 0, false }
 
 // syncData waits until the file is on disk.
 func syncData(f *os.File) error { return f.Sync() }

@@ -19,7 +19,7 @@ const (
 
 // HasSpareRoom reports whether the disk of a directory has room for files that a node can do without, as far as that is known.
 func HasSpareRoom(dir string) bool {
-	free, known := freeSpace(dir)
+	free, known := FreeSpace(dir)
 	return !known || free >= spareRoom
 }
 
@@ -46,7 +46,7 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 
 	page := make([]byte, probeSize)
 	write := func() error {
-		if free, ok := freeSpace(filepath.Dir(path)); ok && free < minFree {
+		if free, ok := FreeSpace(filepath.Dir(path)); ok && free < minFree {
 			return errFull // the page itself needs no more room, so the write would succeed
 		}
 		_, err := f.WriteAt(page, 0)

@@ -127,7 +127,7 @@ type ballast struct {
 }
 
 func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ballast {
-	return &ballast{path: path, size: size, workers: workers, log: log, freeBytes: freeSpace, pause: refillPause}
+	return &ballast{path: path, size: size, workers: workers, log: log, freeBytes: FreeSpace, pause: refillPause}
 }
 
 // prepare creates the file if it does not exist. If there is no room, the file is created later.

@@ -25,6 +25,17 @@ type nodeActivity struct {
 	UptimeMS int64  `json:"uptime_ms,omitempty"`
 	Allowed  int64  `json:"allowed"`
 	Refused  int64  `json:"refused"`
+	Vitals   vitals `json:"vitals,omitzero"`
+}
+
+// vitals says how much a node takes, and of how much. What is unknown is left out.
+type vitals struct {
+	Counters    int64 `json:"counters"`
+	MaxCounters int64 `json:"max_counters,omitempty"`
+	Memory      int64 `json:"memory_bytes,omitempty"`
+	MaxMemory   int64 `json:"max_memory_bytes,omitempty"`
+	Disk        int64 `json:"disk_bytes,omitempty"`
+	DiskFree    int64 `json:"disk_free_bytes,omitempty"`
 }
 
 type ruleActivity struct {
@@ -82,6 +93,7 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 		if i < len(nodes) {
 			n := &nodes[i]
 			one.Process, one.UptimeMS = fmt.Sprintf("%016x", n.Incarnation), n.Uptime.Milliseconds()
+			one.Vitals = vitals(n.Vitals)
 			one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
 		}
 		r.Nodes = append(r.Nodes, one)

@@ -70,7 +70,7 @@ func TestActivityOfSeveral(t *testing.T) {
 		}}
 		c.Activity = func() []limiter.NodeActivity {
 			return []limiter.NodeActivity{
-				{Node: id(1), Incarnation: 1, Uptime: 5 * time.Second, Checks: one(10, 1), Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
+				{Node: id(1), Incarnation: 1, Uptime: 5 * time.Second, Vitals: limiter.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}, Checks: one(10, 1), Rules: []limiter.RuleCounts{{Rule: "b", Checks: one(10, 1)}}},
 				{Node: id(2), Incarnation: 1 << 60, Uptime: time.Second, Checks: one(100, 2),
 					Rules: []limiter.RuleCounts{{Rule: "a", Checks: one(1, 0)}, {Rule: "b", Checks: one(99, 2)}}},
 			}
@@ -80,7 +80,7 @@ func TestActivityOfSeveral(t *testing.T) {
 	want := admin.ActivityReport{
 		Node: "n1", AtMS: 5000, Checks: admin.CheckCounts{"allowed": {"lease": 110}, "refused": {"owner": 3}},
 		Nodes: []admin.NodeActivity{
-			admin.NewNodeActivity("n1", id(1).String(), true, admin.NodeActivity{Process: "0000000000000001", UptimeMS: 5000, Allowed: 10, Refused: 1}),
+			admin.NewNodeActivity("n1", id(1).String(), true, admin.NodeActivity{Process: "0000000000000001", UptimeMS: 5000, Allowed: 10, Refused: 1, Vitals: admin.Vitals{Counters: 3, MaxCounters: 9, Memory: 5}}),
 			admin.NewNodeActivity("n2", id(2).String(), true, admin.NodeActivity{Process: "1000000000000000", UptimeMS: 1000, Allowed: 100, Refused: 2}),
 			admin.NewNodeActivity("n3", id(3).String(), false, admin.NodeActivity{}),
 		},

@@ -13,6 +13,7 @@ type (
 	NodeActivity   = nodeActivity
 	NodeSteps      = nodeSteps
 	RuleActivity   = ruleActivity
+	Vitals         = vitals
 	StepReport     = stepReport
 )
 

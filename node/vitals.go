@@ -1,0 +1,65 @@
+package node
+
+import (
+	"io/fs"
+	"path/filepath"
+	"runtime/metrics"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/persist"
+)
+
+// vitalsAge bounds the age of what was read of the disk, which takes a call for each file.
+const vitalsAge = 5 * time.Second
+
+// vitals reads how much this node takes of its machine.
+type vitals struct {
+	dir       string // empty: everything is in memory
+	maxMemory int64
+
+	mu   sync.Mutex // guards the rest
+	at   time.Time  // when the disk was read
+	disk int64
+	free int64
+}
+
+// read returns what the node takes, except for its counters.
+func (v *vitals) read() limiter.Vitals {
+	out := limiter.Vitals{Memory: memoryInUse(), MaxMemory: v.maxMemory}
+	if v.dir == "" {
+		return out
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.at.IsZero() || time.Since(v.at) > vitalsAge {
+		v.at = time.Now()
+		v.disk = sizeOf(v.dir)
+		v.free, _ = persist.FreeSpace(v.dir)
+	}
+	out.Disk = v.disk
+	out.DiskFree = v.free
+	return out
+}
+
+// memoryInUse returns how many bytes Go's runtime has taken from the system and not given back.
+func memoryInUse() int64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
+}
+
+// sizeOf returns the size of the files in a directory. Files that vanish meanwhile don't count.
+func sizeOf(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
+}
