@@ -1,7 +1,9 @@
 package node
 
 import (
+	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"runtime/metrics"
 	"sync"
@@ -43,8 +45,15 @@ func (v *vitals) read() limiter.Vitals {
 	return out
 }
 
-// memoryInUse returns how many bytes Go's runtime has taken from the system and not given back.
+// memoryInUse returns how many bytes of memory the process has. Where the system does not say so, it returns what Go's runtime has
+// taken from the system and not given back.
 func memoryInUse() int64 {
+	var all, resident int64 // in pages
+	if text, err := os.ReadFile("/proc/self/statm"); err == nil {
+		if _, err := fmt.Sscan(string(text), &all, &resident); err == nil {
+			return resident * int64(os.Getpagesize())
+		}
+	}
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
 	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())

@@ -173,7 +173,7 @@ func showsAlone(t *testing.T, s *site) {
 	}
 	s.until("all are back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.until("with rates", checksRate+` > 50 && `+checksRate+` < 5000`)
-	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503", "/v1/usage")
+	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_SOCKET_NOT_CONNECTED", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503", "/v1/usage")
 }
 
 func showsNothing(t *testing.T, s *site) {
@@ -355,7 +355,7 @@ func keepsTheHour(t *testing.T, s *site) {
 
 func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.kill(2)
-	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText) && /n3 does not answer/.test(document.getElementById('health').innerText)`)
+	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText)`)
 	s.until("the others go on", `document.getElementById('checks-note').innerText === '2 of 3 nodes, without n3' && `+checksRate+` > 30`)
 	s.visit("#/nodes")
 	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)

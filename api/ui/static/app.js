@@ -2,6 +2,7 @@
 import { byId, keyed, make, setClass, setText, shown, span } from './dom.js';
 import { Failure, get, getLarge } from './node.js';
 import { here } from './address.js';
+import { sinceOf } from './events.js';
 import { store } from './store.js';
 import { troubles } from './trouble.js';
 import { token } from './token.js';
@@ -17,6 +18,7 @@ import { regions } from './regions.js';
 
 const pace = 1000; // milliseconds from question to question
 const rulesPace = 5000; // milliseconds until the rules are asked for again
+const sincePace = 3; // turns until it is asked since when nodes have failed
 const refusedPace = 10000; // milliseconds until a question is asked again that the token does not allow
 const lateAfter = 3000; // milliseconds without an answer
 
@@ -72,6 +74,7 @@ async function tick() {
     get('v1/cluster').then((c) => { store.cluster = c; }),
   ];
   if (turn % 2 && store.doc?.rules?.some((r) => r.adaptive)) questions.push(get('v1/load').then((l) => { store.factors = new Map(l.rules.map((r) => [r.rule, r.factor])); }));
+  if (turn % sincePace === 0 && store.cluster?.members.some((m) => m.state === 'failed')) questions.push(sinceOf().then((since) => { store.since = since; }));
   questions.push(...(page.questions?.(turn) ?? []));
   const outcomes = await Promise.allSettled(questions);
   if (document.hidden || mine !== turn) return; // nobody looks, or the page has asked anew since
@@ -110,7 +113,7 @@ async function askRules() {
 function show() {
   const { report, cluster, meter } = store;
   const late = !token.asked && !refused && Date.now() - Math.max(heard, since) > lateAfter;
-  const list = late || token.asked || !cluster || !report ? [] : troubles(cluster, report, meter);
+  const list = late || token.asked || !cluster || !report ? [] : troubles(cluster, report, meter, store.since);
   store.troubles = list;
   if (report && cluster) {
     showFacts();

@@ -3,7 +3,7 @@ import { make, shown } from './dom.js';
 import { change } from './confirm.js';
 import { entryText } from './events.js';
 import { get, send } from './node.js';
-import { moment } from './parts.js';
+import { moment, time } from './parts.js';
 import { store } from './store.js';
 
 // listed is an entry of a list for one value.
@@ -27,6 +27,10 @@ function placeOf({ kind, entry }, method) {
 
 // untilText says when an entry ends.
 export const untilText = (entry) => (entry.until ? `until ${moment(Date.parse(entry.until))}` : 'without an end');
+
+// untilCell says until when an entry holds, and who wrote it when.
+export const untilCell = (entry) => [entry.until ? time(Date.parse(entry.until)) : 'no end',
+  entry.by ? make('small', {}, shown(entry.by), entry.when ? `, ${moment(Date.parse(entry.when))}` : '') : ''];
 
 // scopeOf is the scope that a change needs. The scope entries is enough for denying and blocking single values for a time.
 const scopeOf = ({ kind }) => (kind === 'deny' || kind === 'block' ? ['entries', 'admin'] : 'admin');

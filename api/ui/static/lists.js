@@ -1,7 +1,7 @@
 // Lists, and what is written about subjects and blocks: of the document and beside it.
 import { byId, make, number, setText, shown } from './dom.js';
 import { Choice } from './choice.js';
-import { changeEntry, listed, pageOf } from './entries.js';
+import { changeEntry, listed, pageOf, untilCell } from './entries.js';
 import { changeText, entryText } from './events.js';
 import { get, getLarge, target } from './node.js';
 import { button, onSubmit, rows, time } from './parts.js';
@@ -58,15 +58,13 @@ function draw() {
   const some = list.slice(0, most);
   const keyOf = (e) => JSON.stringify([e.kind, e.text, e.origin]);
   rows(body, some, keyOf, cells, { empty: all.length ? 'None with that.' : 'There is none.' });
-  some.forEach((e, i) => act(body.rows[i].cells[5], e));
+  some.forEach((e, i) => act(body.rows[i].cells[3], e));
 }
 
 const cells = (e) => [
-  [e.kind, e.asleep ? make('span', { class: 'tag', title: 'It names a tier or a rule that the document lacks.' }, 'asleep') : ''],
+  [make('span', { class: 'word-only' }, e.kind), make('small', { class: 'nowrap' }, e.origin === 'both' ? 'document, entry' : e.origin), e.asleep ? make('span', { class: 'tag', title: 'It names a tier or a rule that the document lacks.' }, 'asleep') : ''],
   [make('span', { class: 'mono', dir: 'auto' }, e.text), make('small', {}, shown(e.entry.note ?? '', 300))],
-  e.origin === 'document' ? 'document' : e.origin === 'both' ? 'document and entry' : 'entry',
-  e.entry.until ? time(Date.parse(e.entry.until)) : '–',
-  [shown(e.entry.by ?? '–'), e.entry.when ? make('small', {}, time(Date.parse(e.entry.when))) : ''],
+  untilCell(e.entry),
   null,
 ];
 

@@ -3,15 +3,15 @@ import { byId, keyed, make, number, percent, rate, setClass, setText, shown, spa
 import { change } from './confirm.js';
 import { get, send } from './node.js';
 import { metrics } from './metrics.js';
-import { button, rows } from './parts.js';
+import { button, moment, rows } from './parts.js';
 import { store } from './store.js';
 
 const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
 const slowPace = 5; // turns from question to question
 const figures = [
-  ['rlnode_counters', 'rlnode_counters_max'], ['process_resident_memory_bytes'], ['go_gc_gomemlimit_bytes'], ['rlnode_checkpoint_file_bytes'], ['rlnode_raft_log_bytes'],
-  ['rlnode_checkpoint_age_seconds'], ['rlnode_clock_offset_seconds'], ['rlnode_certificate_expiry_seconds'], ['process_start_time_seconds'], ['rlnode_connections', 'rlnode_connections_max'],
-].flat();
+  'rlnode_checkpoint_file_bytes', 'rlnode_raft_log_bytes', 'rlnode_checkpoint_age_seconds', 'rlnode_clock_offset_seconds',
+  'rlnode_certificate_expiry_seconds', 'rlnode_connections', 'rlnode_connections_max',
+];
 
 let level = null; // the last of /v1/level
 let turns = 0;
@@ -43,13 +43,14 @@ export const nodes = {
       const state = node.querySelector('.word');
       setText(state, away ? 'not reachable from here' : m.behind ? 'behind' : m.via ? `by way of ${shown(m.via)}` : m.state);
       setClass(state, m.state === 'alive' && !away && !m.behind && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
-      const [where, what] = node.querySelectorAll('small');
+      const [where, what, takes] = node.querySelectorAll('small');
       setText(where, [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).map((t) => shown(t)).join(' · '));
       setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
       setText(partitions, m.in_ring || m.partitions ? `${number(m.partitions)} (${percent(m.partitions, all)})` : '–');
       setText(checks, there?.answered ? rate(meter.nodes.get(m.id)) : '–');
       const known = level?.members?.find((l) => l.id === m.id);
-      setText(what, [known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : ''].filter(Boolean).join(' · '));
+      setText(what, [known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : m.state !== 'alive' && store.since.get(m.name) ? `${m.state} since ${moment(store.since.get(m.name))}` : ''].filter(Boolean).join(' · '));
+      setText(takes, there?.vitals ? vitalsText(there.vitals) : '');
       row.querySelector('button').hidden = m.state === 'alive' || m.name === report.node;
     });
     const seeds = members.filter((m) => m.state === 'alive').slice(0, 3).map((m) => m.address);
@@ -69,7 +70,7 @@ function noteOf(cluster) {
 
 const create = (m) =>
   make('tr', {},
-    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small'), make('small')),
+    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small'), make('small'), make('small')),
     make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }),
     make('td', {}, button('Remove', () => remove(m.id), { class: 'plain small', 'aria-label': `Remove ${shown(m.name)}` })));
 
@@ -125,17 +126,22 @@ async function copy() {
   }
 }
 
+const of = (n, most, write) => (most ? `${write(n)} of ${write(most)} (${percent(n, most)})` : write(n));
+
+// vitalsText says how much a node takes, and of how much.
+function vitalsText(v) {
+  return [`counters ${of(v.counters, v.max_counters, number)}`, v.memory_bytes ? `memory ${of(v.memory_bytes, v.max_memory_bytes, bytes)}` : '',
+    v.disk_bytes ? `disk ${bytes(v.disk_bytes)}${v.disk_free_bytes ? `, ${bytes(v.disk_free_bytes)} free` : ''}` : ''].filter(Boolean).join(' · ');
+}
+
 const bytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : `${(n / 1024).toFixed(0)} KiB`);
 
 function showFigures(found) {
   if (!byId('figures')) return;
   const one = (name) => found[name][0]?.value;
   const line = (what, value, write, bound = '–') => (value === undefined || Number.isNaN(value) ? null : { what, now: write(value), bound });
-  const limit = one('go_gc_gomemlimit_bytes');
   const clock = one('rlnode_clock_offset_seconds');
   const list = [
-    line('Counters', one('rlnode_counters'), number, number(one('rlnode_counters_max') ?? 0)),
-    line('Memory', one('process_resident_memory_bytes'), bytes, limit && limit < 2 ** 60 ? bytes(limit) : '–'),
     line('Counters on disk', one('rlnode_checkpoint_file_bytes'), bytes),
     line('Log of the cluster on disk', one('rlnode_raft_log_bytes'), bytes),
     line('Written to disk', one('rlnode_checkpoint_age_seconds'), (s) => `${span(s * 1000)} ago`),

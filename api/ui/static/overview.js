@@ -37,10 +37,8 @@ export const overview = {
   },
 
   show() {
-    const [worst] = store.troubles;
-    const [dot, text] = byId('health').children;
-    setClass(dot, `dot ${worst ? worst[0] : 'good'}`);
-    setText(text, worst ? worst[2] : wellText(store));
+    byId('health').hidden = store.troubles.length > 0; // the notices say what is wrong
+    setText(byId('health').lastElementChild, wellText(store));
     showNow(store.meter, store.report);
   },
 };
@@ -66,7 +64,7 @@ function wellText({ cluster, report, meter }) {
 // why says of a rule what its subjects are refused for.
 function why(name) {
   const rule = ruleNamed(name);
-  return [make('a', { href: ruleAddress(name) }, shown(name)), make('small', {}, rule ? shown(limitsText(rule)) : '')];
+  return [make('a', { href: ruleAddress(name) }, shown(name)), make('small', {}, rule ? shown([limitsText(rule), rule.block ? `blocks for ${[rule.block].flat().join(', ')}` : ''].filter(Boolean).join(' · ')) : '')];
 }
 
 function showTop(top) {
@@ -85,10 +83,10 @@ function showTight(near) {
     if (part > (tightest.get(s.rule)?.part ?? 0)) tightest.set(s.rule, { ...s, part });
   }
   const list = [...tightest.values()].sort((a, b) => b.part - a.part).slice(0, topShown);
-  rows(byId('tight'), list, (s) => s.rule, (s) => [make('a', { href: ruleAddress(s.rule) }, shown(s.rule)), subjectLink(s.rule, s.key, false), [percent(s.used, s.limit), make('small', {}, `${number(s.used)} of ${number(s.limit)}`)]], { numbers: [2], empty: 'Nobody has used anything yet.' });
+  rows(byId('tight'), list, (s) => s.rule, (s) => [[make('a', { href: ruleAddress(s.rule) }, shown(s.rule)), ruleNamed(s.rule)?.shadow ? make('span', { class: 'tag' }, 'shadow') : ''], subjectLink(s.rule, s.key, false), [percent(s.used, s.limit), make('small', {}, `${number(s.used)} of ${number(s.limit)}`)]], { numbers: [2], empty: 'Nobody has used anything yet.' });
 }
 
 function showEvents(list) {
   if (!byId('events')) return;
-  rows(byId('events'), list.slice(0, 15), (e) => e.key, (e) => [time(e.at), e.what], { empty: 'Nothing was changed, as far as this node knows.' });
+  rows(byId('events'), list.slice(0, 20), (e) => e.key, (e) => [time(e.at), e.what], { empty: 'Nothing, as far as this node knows.' });
 }

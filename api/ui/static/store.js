@@ -7,6 +7,8 @@ export const store = {
   cluster: null, // and of /v1/cluster
   doc: null, // the rules in force, with rules_version
   factors: new Map(), // what adaptive rules multiply by, by name
+  since: new Map(), // since when members have failed, by name
+  troubles: [], // what is wrong, the worst first
   me: null, // who changes are recorded as, and the scopes: /v1/whoami
 };
 

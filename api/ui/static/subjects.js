@@ -1,16 +1,17 @@
 // One subject: what it has used, what is written about it, and what can be done.
-import { byId, make, number, setText, shown, span } from './dom.js';
+import { byId, make, number, percent, setText, shown, span } from './dom.js';
 import { subjectAddress } from './address.js';
 import { Choice } from './choice.js';
 import { change } from './confirm.js';
-import { changeEntry, entriesAbout, listed, tierOf } from './entries.js';
+import { changeEntry, entriesAbout, listed, tierOf, untilCell } from './entries.js';
 import { get, post, subject, target } from './node.js';
-import { button, onSubmit, rows, subjectLink, time } from './parts.js';
+import { button, onSubmit, rows, subjectLink } from './parts.js';
 import { report } from './rule.js';
 import { ruleNamed, store } from './store.js';
 import { showUsage } from './usage.js';
 
 const topShown = 15;
+const mostOthers = 6; // rules that are asked about the same values
 const slowPace = 5; // turns from question to question about what is written
 
 let asked = null; // the rule and key that are shown; null: none
@@ -49,7 +50,7 @@ export const subjects = {
     if (turn % 2 === 0) return [];
     const slow = turns++ % slowPace === 0;
     if (!asked) return [lookAround()];
-    return slow ? [lookUp(asked), lookAbout(asked)] : [lookUp(asked)];
+    return slow ? [lookUp(asked), lookAbout(asked), lookElsewhere(asked)] : [lookUp(asked)];
   },
 };
 
@@ -89,11 +90,26 @@ async function lookAbout(mine) {
   const one = recent.subjects.find((s) => JSON.stringify([s.key].flat()) === JSON.stringify(mine.key));
   setText(byId('subject-refusals'), one ? `Refused ${number(one.recent)} times in the last five minutes, ${number(one.refused)} of ${number(one.checks)} checks since the nodes began.` : 'Not among those refused most.');
   setText(byId('subject-tier'), tierOf(spec, mine.key, list));
-  rows(byId('subject-entries'), list, (e) => e.id, (e) => [[e.text, make('small', {}, shown(e.entry.note ?? '', 200))], e.entry.until ? time(Date.parse(e.entry.until)) : 'no end', shown(e.entry.by ?? '–'), null], { empty: 'Nothing.' });
+  rows(byId('subject-entries'), list, (e) => e.id, (e) => [[e.text, make('small', {}, shown(e.entry.note ?? '', 200))], untilCell(e.entry), null], { empty: 'Nothing.' });
   list.forEach((e, i) => {
-    const cell = byId('subject-entries').rows[i].cells[3];
+    const cell = byId('subject-entries').rows[i].cells[2];
     if (!cell.firstElementChild) cell.append(button('End', () => changeEntry(e, 'DELETE', again), { class: 'plain small', 'aria-label': `End ${e.text}` }));
   });
+}
+
+// lookElsewhere asks what the same values have used of other rules with the same key.
+async function lookElsewhere({ rule, key }) {
+  const mine = asked;
+  const keyOf = (r) => JSON.stringify(r?.key ?? []);
+  const same = (store.doc?.rules ?? []).filter((r) => key.length && r.name !== rule && keyOf(r) === keyOf(ruleNamed(rule))).slice(0, mostOthers);
+  const told = await Promise.all(same.map((r) => get(`v1/usage?${subject(r.name, key)}`)));
+  if (mine !== asked || !byId('others')) return;
+  const lines = told.flatMap((u) => u.limits.filter((l) => !l.unlimited).map((l) => ({ rule: u.rule, key: u.key, l })));
+  byId('others-card').hidden = !lines.length;
+  rows(byId('others'), lines, (one) => `${one.rule} ${one.l.name}`, ({ rule: name, key: values, l }) => [
+    [make('a', { href: subjectAddress(name, [values].flat()) }, shown(name)), ruleNamed(name)?.shadow ? make('span', { class: 'tag' }, 'shadow') : ''],
+    `${number(l.limit)} ${shown(l.unit)}${l.window_ms ? ` in ${span(l.window_ms)}` : ''}`, [percent(l.used, l.share ?? l.limit), make('small', {}, number(l.used))],
+  ], { numbers: [2] });
 }
 
 function again() {

@@ -1,5 +1,6 @@
 // What is wrong with the cluster.
 import { names, rate } from './dom.js';
+import { moment } from './parts.js';
 
 // apart says of a node without authority whom it does not reach, and what it does meanwhile.
 function apart(cluster, node) {
@@ -26,8 +27,14 @@ function starting(cluster, node) {
   ].join(' ');
 }
 
-// troubles are what a person should know of first, the worst first.
-export function troubles(cluster, report, meter) {
+// sinceText says since when nodes do not answer, as far as that is known.
+function sinceText(list, since) {
+  const first = list.map((m) => since?.get(m.name)).filter(Boolean).sort((a, b) => a - b);
+  return first.length ? `, since ${moment(first[0])}` : '';
+}
+
+// troubles are what a person should know of first, the worst first. since has when members failed, by name.
+export function troubles(cluster, report, meter, since) {
   const node = report?.node ?? 'This node';
   const list = [];
   if (cluster.starting) return [['warn', 'starting', starting(cluster, node)]];
@@ -37,7 +44,7 @@ export function troubles(cluster, report, meter) {
     if (!cluster.leader) list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
     const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
     const [it, does] = failed.length === 1 ? ['it', 'does'] : ['them', 'do'];
-    if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${it}.`]);
+    if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer${sinceText(failed, since)}: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${it}.`]);
     const behind = cluster.members.filter((m) => m.behind);
     if (behind.length) {
       list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others rely on. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
