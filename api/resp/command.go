@@ -46,15 +46,15 @@ func init() {
 	register(nativeSpecs()...)
 }
 
-// maxName is the length of the longest name of a command that is looked up.
-const maxName = 32
+// maxCommandName is the length of the longest name of a command that is looked up.
+const maxCommandName = 32
 
 // findSpec returns the command of that name, in any case; nil if there is none.
 func findSpec(name []byte) *spec {
-	if len(name) > maxName {
+	if len(name) > maxCommandName {
 		return nil
 	}
-	var buffer [maxName]byte
+	var buffer [maxCommandName]byte
 	lower := buffer[:len(name)]
 	for i, c := range name {
 		if 'A' <= c && c <= 'Z' {

@@ -53,6 +53,9 @@ const (
 	optExplicit // a UNIT needs a COST
 )
 
+// maxName bounds the names of rules, limits and units, in bytes; there are no longer ones.
+const maxName = 128
+
 // text returns a word as text, which points into it. It must be valid UTF-8.
 func text(word []byte, field string, most int) (string, failure) {
 	switch {
@@ -72,7 +75,7 @@ type named struct {
 
 // read reads the words of a command: a rule, as many values as its key has, and options.
 func (n *named) read(set *rules.Set, words [][]byte, may option) (f failure) {
-	if n.Rule, f = text(words[0], "rule", rules.MaxValueBytes); f != "" {
+	if n.Rule, f = text(words[0], "rule", maxName); f != "" {
 		return f
 	}
 	n.ByKey = true
@@ -121,7 +124,7 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 		case may&optTTL != 0 && is(word, "ttl"):
 			n.ttl, f = readTTL(value)
 		case may&optLimit != 0 && is(word, "limit"):
-			n.LimitName, f = text(value, "LIMIT", rules.MaxValueBytes)
+			n.LimitName, f = text(value, "LIMIT", maxName)
 		case may&optRequestID != 0 && is(word, "requestid"):
 			n.RequestID, f = text(value, "REQUESTID", limiter.MaxRequestID)
 		default:
@@ -184,7 +187,7 @@ func (r *costReader) cost(word []byte) failure {
 }
 
 func (r *costReader) unit(word []byte) failure {
-	name, f := text(word, "UNIT", rules.MaxValueBytes)
+	name, f := text(word, "UNIT", maxName)
 	switch {
 	case f != "":
 		return f

@@ -84,6 +84,10 @@ func TestNative_Errors(t *testing.T) {
 			t.Errorf("%q: got %s", bad, got)
 		}
 	}
+	c.send(array("RL.CHECK", strings.Repeat("x", 129), "u"))
+	if got, want := c.reply(), "-ERR bad-value rule must not have more than 128 bytes"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 	c.send(array("RL.CHECK", "a", strings.Repeat("x", 1025)))
 	if got, want := c.reply(), "-ERR bad-value key must not have more than 1024 bytes"; got != want {
 		t.Errorf("got %s, want %s", got, want)

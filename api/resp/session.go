@@ -148,6 +148,9 @@ func (c *session) handshake() error {
 	if err := c.Connection.SetDeadline(time.Now().Add(c.server.readWithin())); err != nil {
 		return err
 	}
+	if c.server.closing.Load() {
+		c.interrupt() // as in setReadDeadline
+	}
 	if err := secured.HandshakeContext(context.Background()); err != nil {
 		return err
 	}
