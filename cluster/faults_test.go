@@ -6,30 +6,39 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// The rules under faults, modelled as a register with a version.
+// numNotes is how many entries the clients write.
+const numNotes = 3
+
+// The rules and entries beside them under faults, modelled as a register with a version each.
 type (
 	registerInput struct {
 		read    bool
 		value   int
 		ifMatch int64
+		entry   int  // number of the entry to write, from 1; 0: the rules
+		remove  bool // the entry
 	}
 	registerOutput struct {
-		version int64
-		value   int
+		register
 		outcome outcomeOfWrite
 	}
 	register struct {
 		version int64
 		value   int
+		entries int64         // version of the entries
+		notes   [numNotes]int // what each entry says; 0: there is none
 	}
 	outcomeOfWrite uint8
 )
@@ -37,20 +46,26 @@ type (
 const (
 	written outcomeOfWrite = iota
 	conflicted
+	notThere // there is no such entry to remove
 	notMade
 	notKnown
 )
 
 func stepRegister(state, input, output any) (bool, any) {
 	s, in, out := state.(register), input.(registerInput), output.(registerOutput)
-	fits := in.ifMatch == 0 || in.ifMatch == s.version
-	next := register{s.version + 1, in.value}
+	if in.read {
+		return out.register == s, s
+	}
+
+	fits, next := s.write(in)
+	isNumbered := out.version == next.version
+	if in.entry > 0 {
+		isNumbered = out.entries == next.entries
+	}
 	switch {
-	case in.read:
-		return out.version == s.version && out.value == s.value, s
 	case out.outcome == written:
-		return fits && out.version == next.version, next
-	case out.outcome == conflicted:
+		return fits && isNumbered, next
+	case out.outcome == conflicted, out.outcome == notThere:
 		return !fits, s
 	case out.outcome == notMade:
 		return true, s
@@ -60,8 +75,21 @@ func stepRegister(state, input, output any) (bool, any) {
 	return true, s
 }
 
+// write returns what s is after a write, and whether that can be made.
+func (s register) write(in registerInput) (fits bool, next register) {
+	next = s
+	if in.entry == 0 {
+		next.version++
+		next.value = in.value
+		return in.ifMatch == 0 || in.ifMatch == s.version, next
+	}
+	next.entries++
+	next.notes[in.entry-1] = in.value
+	return !in.remove || s.notes[in.entry-1] != 0, next
+}
+
 var registerModel = porcupine.Model{
-	Init:              func() any { return register{1, 5} },
+	Init:              func() any { return register{version: 1, value: 5} },
 	Step:              stepRegister,
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v → %+v", in, out) },
 }
@@ -98,10 +126,20 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 		short, cancel := context.WithTimeout(context.Background(), time.Duration(1+chance.IntN(4))*time.Second)
 		if chance.IntN(3) == 0 {
 			if c.CatchUp(short) == nil {
-				s := c.State()
-				doc, v := s.History.Current()
-				known = v.Number
-				h.add(number, call, registerInput{read: true}, registerOutput{version: v.Number, value: limitOf(doc)})
+				s := readRegister(c.State())
+				known = s.version
+				h.add(number, call, registerInput{read: true}, registerOutput{register: s})
+			}
+		} else if chance.IntN(2) == 0 {
+			in := registerInput{entry: 1 + chance.IntN(numNotes), value: 1000*(number%1000) + i + 1}
+			if in.remove = chance.IntN(3) == 0; in.remove {
+				in.value = 0
+			}
+			v, _, err := c.WriteEntries(short, noteChange(in))
+			out := registerOutput{register: register{entries: v}, outcome: outcomeOf(err)}
+			h.add(number, call, in, out)
+			if out.outcome == notKnown {
+				number += 1000
 			}
 		} else {
 			in := registerInput{value: 1000*(number%1000) + i}
@@ -110,7 +148,7 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 			}
 			v, err := c.Write(short, document(in.value+1), WriteOptions{IfMatch: in.ifMatch})
 			in.value++
-			out := registerOutput{version: v, outcome: outcomeOf(err)}
+			out := registerOutput{register: register{version: v}, outcome: outcomeOf(err)}
 			h.add(number, call, in, out)
 			if out.outcome == notKnown {
 				number += 1000
@@ -124,6 +162,26 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 	}
 }
 
+// noteChange returns the change of an entry that in asks for.
+func noteChange(in registerInput) []EntryChange {
+	changes := denial(fmt.Sprint("user", in.entry), 0, in.remove)
+	changes[0].Entry.Note = fmt.Sprint(in.value)
+	return changes
+}
+
+// readRegister returns what a client reads of a state.
+func readRegister(s *agreement.State) register {
+	doc, v := s.History.Current()
+	r := register{version: v.Number, value: limitOf(doc), entries: s.Entries.Version()}
+	for i := range r.notes {
+		id := noteChange(registerInput{entry: i + 1})[0].Entry.ID()
+		if e := s.Entries.Get(id); e != nil {
+			r.notes[i], _ = strconv.Atoi(e.Note)
+		}
+	}
+	return r
+}
+
 func limitOf(doc *rules.Document) int { return int(doc.Rules[0].Limits[0].Limit) }
 
 func outcomeOf(err error) outcomeOfWrite {
@@ -132,6 +190,8 @@ func outcomeOf(err error) outcomeOfWrite {
 		return written
 	case errors.Is(err, rules.ErrConflict):
 		return conflicted
+	case errors.Is(err, entries.ErrNotFound):
+		return notThere
 	case errors.Is(err, ErrOutcomeUnknown):
 		return notKnown
 	case errors.Is(err, ErrLeaderUnavailable):
@@ -174,7 +234,7 @@ func (w *world) fault(chance *rand.Rand) {
 	}
 }
 
-// TestG9_WritesAreLinearizableUnderFaults: clients write through any node while leaders fail.
+// TestG9_WritesAreLinearizableUnderFaults: clients write rules and entries through any node while leaders fail.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	many(t, *seeds/10, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
@@ -202,8 +262,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 		call := time.Now()
 		for i, n := range nodes {
 			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().CatchUp(t.Context()) == nil })
-			doc, v := n.c.Load().State().History.Current()
-			h.add(900+i, call, registerInput{read: true}, registerOutput{version: v.Number, value: limitOf(doc)})
+			h.add(900+i, call, registerInput{read: true}, registerOutput{register: readRegister(n.c.Load().State())})
 		}
 		made := 0
 		for _, op := range h.ops {
