@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +54,121 @@ func TestEntriesReachAllRegions(t *testing.T) {
 		w.until(15*time.Second, "the other has ended everywhere", have())
 		if _, _, err := w.of("us")[0].c.Load().WriteEntries(context.Background(), denial("a", 0, true)); !errors.Is(err, entries.ErrNotFound) {
 			t.Errorf("removed twice: %v; want %v", err, entries.ErrNotFound)
+		}
+	})
+}
+
+// entriesOf returns what the nodes' entries have in common: their version and digest. It is not ok if they differ.
+func entriesOf(nodes ...*node) (version int64, digest entries.Digest, ok bool) {
+	first := nodes[0].c.Load().State().Entries
+	for _, n := range nodes {
+		s := n.c.Load().State().Entries
+		if s.Version() != first.Version() || s.Digest() != first.Digest() {
+			return 0, digest, false
+		}
+	}
+	return first.Version(), first.Digest(), true
+}
+
+// TestEntriesSurviveRestartsAndSnapshots: a node that missed entries gets them by a snapshot, and all have them after all were killed.
+func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		for _, n := range nodes {
+			n.adjust = func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<12, 4 }
+			n.run()
+		}
+		w.oneCluster(nodes...)
+		write := func(n *node, changes []EntryChange) {
+			t.Helper()
+			if _, _, err := n.c.Load().WriteEntries(t.Context(), changes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		late := nodes[0]
+		if late == w.aLeader() {
+			late = nodes[1]
+		}
+		others := slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n == late })
+
+		late.crash()
+		for i := range 60 {
+			write(others[i%2], denial(fmt.Sprint("user", i), 0, false))
+		}
+		write(others[0], denial("user7", 0, true))
+		taken := func() bool {
+			low, _ := w.aLeader().store.FirstIndex()
+			return low > 30
+		}
+		w.until(time.Minute, "the log has lost what the node missed", taken)
+		late.run()
+		w.ready(nodes...)
+		same := func(want int64) func() bool {
+			return func() bool { version, _, ok := entriesOf(nodes...); return ok && version == want }
+		}
+		w.until(20*time.Second, "all have the entries", same(61))
+		if n := late.c.Load().State().Entries.Len(); n != 59 {
+			t.Errorf("the late node has %d entries, want 59", n)
+		}
+		_, before, _ := entriesOf(nodes...)
+
+		for _, n := range nodes {
+			n.crash()
+		}
+		for _, n := range nodes {
+			n.run()
+		}
+		w.ready(nodes...)
+		w.until(20*time.Second, "all have the entries after all were killed", same(61))
+		if _, after, _ := entriesOf(nodes...); after != before {
+			t.Errorf("after all were killed, the digest is %x, want %x", after, before)
+		}
+		write(nodes[2], denial("one more", 0, false))
+		w.until(20*time.Second, "the version goes on", same(62))
+	})
+}
+
+// TestEntriesWhileARegionIsCutOff: a region that is cut off keeps the entries that it has and refuses to write others; once it is back it
+// has what changed meanwhile, within seconds.
+func TestEntriesWhileARegionIsCutOff(t *testing.T) {
+	regionBubble(t, 2, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
+		w.startAll()
+		w.agree(15*time.Second, 2)
+		eu, us := w.of("eu"), w.of("us")
+		write := func(changes []EntryChange) {
+			t.Helper()
+			if _, _, err := eu[0].c.Load().WriteEntries(t.Context(), changes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(denial("a", 0, false))
+		write(denial("b", 0, false))
+		same := func() bool { _, _, ok := entriesOf(w.nodes...); return ok }
+		w.until(5*time.Second, "both regions have the entries", same)
+		version, digest, _ := entriesOf(us...)
+
+		f.isolate("us")
+		_, _, err := us[0].c.Load().WriteEntries(t.Context(), denial("c", 0, false))
+		if !errors.Is(err, ErrNoPrimary) {
+			t.Errorf("a write in the region that is cut off: %v, want %v", err, ErrNoPrimary)
+		}
+		write(denial("a", 0, true))
+		write(denial("d", 5000, false))
+		for i := range 20 {
+			write(denial(fmt.Sprint("e", i), 0, false))
+		}
+		us[1].crash()
+		us[1].run()
+		w.ready(us...)
+		time.Sleep(10 * time.Second)
+		if v, d, ok := entriesOf(us...); !ok || v != version || d != digest {
+			t.Errorf("meanwhile the region has version %d, same %v, want %d", v, ok, version)
+		}
+
+		f.heal()
+		w.until(5*time.Second, "the region has what changed meanwhile", same)
+		if n := us[1].c.Load().State().Entries.Len(); n != 21 {
+			t.Errorf("got %d entries, want 21", n)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,6 +50,7 @@ type mixedLoad struct {
 	written atomic.Int64
 	slowest atomic.Int64 // the longest time until a rule was in force
 	by      sync.Map     // DecidedBy → *atomic.Int64
+	denied  []string     // users of entries that were certainly written; for write, and once it has ended
 }
 
 // startMixedLoad starts traffic until halt. Each client knows this many nodes.
@@ -162,11 +164,32 @@ func (mx *mixedLoad) write() {
 			continue
 		}
 		mx.written.Add(1)
+		mx.deny(m, version)
 		var all sync.WaitGroup
 		for i, m := range mx.fleet.nodes {
 			all.Go(func() { mx.awaitVersion(m, peeks[i], int64(version)) })
 		}
 		all.Wait()
+	}
+}
+
+// deny writes an entry beside the rules at m.
+func (mx *mixedLoad) deny(m *fleetNode, version int) {
+	user := fmt.Sprint("user-", version)
+	status, _, err := m.call("POST", "http://"+m.ip+":8081/v1/lists/deny/entries", "", fmt.Sprintf(`{"user": %q, "note": "mixed load"}`, user))
+	if err == nil && status == 200 {
+		mx.denied = append(mx.denied, user)
+	}
+}
+
+// checkDenied checks that all nodes have the entries that were written.
+func (mx *mixedLoad) checkDenied() {
+	for _, m := range mx.fleet.nodes {
+		process.Eventually(mx.fleet.t, m.name+" has all entries", func() bool {
+			status, text, err := m.call("GET", "http://"+m.ip+":8081/v1/lists/deny", "", "")
+			lacks := func(user string) bool { return !strings.Contains(text, fmt.Sprintf("%q", user)) }
+			return err == nil && status == 200 && !slices.ContainsFunc(mx.denied, lacks)
+		})
 	}
 }
 
@@ -228,6 +251,7 @@ func (mx *mixedLoad) end(slack int64) {
 	if mx.asked.Load() == 0 || mx.written.Load() == 0 {
 		t.Fatal("nothing was checked or written")
 	}
+	mx.checkDenied()
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
 	for key := range mx.keys {
