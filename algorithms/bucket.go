@@ -157,11 +157,10 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
-// Returned returns how many units less a bucket owes after a change than before it, rounded up; below 0 if it owes more.
-func (l *Limit) Returned(before, after State) int64 {
+// Returned returns how many units less a bucket owes after a change at now than before it, rounded up; not above 0 if it owes more.
+func (l *Limit) Returned(before, after State, now Instant) int64 {
 	if l.Kind == CellBucket {
-		unit := l.cellUnit(before)
-		return floorDiv(before.At-after.At+unit-1, unit)
+		return l.returnedToCell(before, after, now)
 	}
 	returned := before.Count - after.Count
 	if before.Part > after.Part {

@@ -1,7 +1,10 @@
 package algorithms
 
 import (
+	"cmp"
 	"errors"
+	"math"
+	"math/bits"
 	"time"
 )
 
@@ -12,19 +15,83 @@ import (
 //
 // A call with another window is judged by its own amounts in the one that is kept. What is owed then keeps its number of units, and
 // drains at the rate of that call from now on, whether or not it was allowed: a caller that is refused must see its own rate.
+//
+// Most states count time in nanoseconds. What takes more than 36 years to drain does not fit: then a tick has 2 nanoseconds, or 4, and so
+// on. Part has the unit and, above it, the number of times that a tick was doubled.
 
-// MaxOwedTime bounds, in nanoseconds, how far ahead a CellBucket can be: some 36 years.
-const MaxOwedTime = 1 << 60
+const (
+	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
+	maxDoublings = 48        // enough for the largest burst of the longest units
+	maxTicks     = 1<<60 - 1 // that a bucket can be ahead
+	unitMask     = 1<<tickShift - 1
+)
 
 // CheckCell reports why l, which is legal otherwise, can't be the limit of a CellBucket.
 func (l *Limit) CheckCell() error {
 	if l.Amount > int64(l.Window) {
 		return errors.New("at most one per nanosecond is possible")
 	}
-	if hi, lo := mul(l.Burst, l.cellUnit(State{})); less(0, MaxOwedTime, hi, lo) {
-		return errors.New("a burst must not take more than 36 years to come back")
-	}
 	return nil
+}
+
+// cell is the state of a CellBucket at some moment, in parts.
+type cell struct {
+	window, unit int64
+	owed         wide // nanoseconds until nothing is owed any more
+}
+
+// cellOf returns the parts of an up-to-date state. A fresh one takes window and unit from l.
+func (l *Limit) cellOf(s State, now Instant) cell {
+	if s.Count == 0 {
+		return cell{window: int64(l.Window), unit: l.unitIn(int64(l.Window), 0)}
+	}
+	return cell{window: s.Count, unit: s.Part & unitMask, owed: wide{0, uint64(s.Ahead(now))}.double(s.doublings())}
+}
+
+// state puts the parts together.
+func (c cell) state(now Instant) State {
+	if c.owed == (wide{}) {
+		return State{At: now.Steady}
+	}
+	doublings := uint(max(0, bits.Len64(c.owed.lo)-60))
+	if c.owed.hi > 0 {
+		doublings = uint(bits.Len64(c.owed.hi) + 4)
+	}
+	ticks := c.owed.halve(doublings)
+	if ticks > maxTicks { // it was rounded up
+		doublings++
+		ticks = c.owed.halve(doublings)
+	}
+	if doublings > maxDoublings {
+		doublings, ticks = maxDoublings, maxTicks
+	}
+	s := State{Count: c.window, Part: c.unit | int64(doublings)<<tickShift}
+	s.SetAhead(now, int64(ticks))
+	return s
+}
+
+func (s State) doublings() uint { return uint(s.Part >> tickShift) }
+
+// Ahead returns how far a CellBucket is ahead of the clock, in its ticks. 0 means that nothing is owed any more.
+func (s State) Ahead(now Instant) int64 {
+	if s.Count == 0 {
+		return 0
+	}
+	return max(0, s.At-now.Steady>>s.doublings())
+}
+
+// SetAhead sets what Ahead returns: 0…1<<60 − 1.
+func (s *State) SetAhead(now Instant, ticks int64) { s.At = now.Steady>>s.doublings() + ticks }
+
+// CompareCells compares how long two states of CellBuckets that are in use take to drain, as cmp.Compare does.
+func CompareCells(a, b State) int {
+	return cmp.Or(cmp.Compare(a.doublings(), b.doublings()), cmp.Compare(a.At, b.At))
+}
+
+// legalCell reports whether s can be the state of a CellBucket.
+func (s State) legalCell() bool {
+	unit := s.Part & unitMask
+	return s.Fresh() || unit > 0 && unit <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
 }
 
 // windowOf returns the window of a counter: the one that its state keeps, if its kind does and it is in use, or l's.
@@ -38,79 +105,51 @@ func (l *Limit) windowOf(s State) int64 {
 	return int64(l.Window)
 }
 
-// ownUnit returns how many nanoseconds l wants a unit of s to take, rounded down. With an Amount of 0 that is as long as before, or a
+// unitIn returns how many nanoseconds l wants a unit to take in a window, rounded down. With an Amount of 0 that is as long as before, or a
 // window.
-func (l *Limit) ownUnit(s State) int64 {
+func (l *Limit) unitIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:
-		return max(1, l.windowOf(s)/l.Amount)
-	case s.Part > 0:
-		return s.Part
+		return max(1, window/l.Amount)
+	case before > 0:
+		return before
 	}
-	return int64(l.Window)
+	return window
 }
 
-// cellUnit returns how many nanoseconds a unit of s takes to drain: in a fresh one, as l wants it.
-func (l *Limit) cellUnit(s State) int64 {
-	if s.Part > 0 {
-		return s.Part
+// advanceCell brings s up to steady time.
+func advanceCell(s State, now Instant) State {
+	if s.Ahead(now) == 0 {
+		return State{At: now.Steady}
 	}
-	return l.ownUnit(s)
+	return s
+}
+
+// takeCell is Take for a CellBucket and a cost above 0. If it is refused, the bucket may drain at another rate all the same.
+func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
+	c := l.cellOf(s, now)
+	if unit := l.unitIn(c.window, c.unit); unit != c.unit {
+		c.owed = c.owed.times(unit, c.unit)
+		c.unit = unit
+	}
+	total := c.owed.plus(wideProduct(cost, c.unit))
+	allowed := l.Amount > 0 && !wideProduct(l.Burst, c.unit).less(total)
+	if allowed {
+		c.owed = total
+	}
+	return c.state(now), allowed
 }
 
 // AtOtherRate reports whether a refused Take, which made next of s, changed the rate at which s drains, so that next must be kept.
 func (l *Limit) AtOtherRate(s, next State) bool {
-	return l.Kind == CellBucket && next.Part > 0 && next.Part != s.Part
-}
-
-// owedTime returns how long all that a CellBucket owes takes to drain. It does not depend on any limit.
-func (s State) owedTime(now Instant) int64 {
-	if s.Count == 0 {
-		return 0
-	}
-	return max(0, s.At-now.Steady)
-}
-
-// advanceCell brings s up to steady time t.
-func advanceCell(s State, t int64) State {
-	if s.Count == 0 || s.At <= t {
-		return State{At: t}
-	}
-	return s
-}
-
-// askCell brings an up-to-date state to the rate of l, by which a cost is asked for.
-func (l *Limit) askCell(s State, now Instant) State {
-	unit := l.ownUnit(s)
-	if s.Fresh() || unit == s.Part {
-		return s
-	}
-	hi, lo := mul(s.owedTime(now), unit)
-	s.At = now.Steady + min(ceilDiv128(hi, lo, uint64(s.Part)), MaxOwedTime)
-	s.Part = unit
-	return s
-}
-
-// cellAllows is allows for an up-to-date state.
-func (l *Limit) cellAllows(s State, now Instant, cost int64) bool {
-	if l.Amount == 0 {
-		return false
-	}
-	unit := l.cellUnit(s)
-	needHi, needLo := mulAdd(cost, unit, s.owedTime(now))
-	roomHi, roomLo := mul(l.Burst, unit)
-	return !less(roomHi, roomLo, needHi, needLo) && !less(0, MaxOwedTime, needHi, needLo)
+	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
 }
 
 // addToCell adds cost to what an up-to-date state owes.
 func (l *Limit) addToCell(s State, now Instant, cost int64) State {
-	if cost == 0 {
-		return s
-	}
-	unit := l.cellUnit(s)
-	hi, lo := mulAdd(cost, unit, s.owedTime(now))
-	owed := min(ceilDiv128(hi, lo, 1), MaxOwedTime)
-	return State{Count: l.windowOf(s), Part: unit, At: now.Steady + owed}
+	c := l.cellOf(s, now)
+	c.owed = c.owed.plus(wideProduct(cost, c.unit))
+	return c.state(now)
 }
 
 // giveCell is giveBucket for a CellBucket. In between, the rate must not have been higher than when the cost was taken.
@@ -118,61 +157,75 @@ func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) Stat
 	if s.Fresh() || from.Amount == 0 || from.Fastest > from.Amount {
 		return s
 	}
-	taken := max(1, l.windowOf(s)/from.Amount) // how long a unit took then
-	hi, lo := mul(from.Returned, taken)
+	c := l.cellOf(s, now)
+	taken := max(1, c.window/from.Amount) // how long a unit took then
 	held := int64(from.Reset) - max(0, now.Steady-from.Steady)
-	if held <= 0 || s.Part < taken || !less(hi, lo, 0, uint64(held)) {
+	returned := wideProduct(from.Returned, taken)
+	if held <= 0 || c.unit < taken || !returned.less(wide{0, uint64(held)}) {
 		return s
 	}
 
-	hi, lo = mul(held-int64(lo), s.Part)
+	held -= int64(returned.lo)
+	hi, lo := mul(held, c.unit)
 	held = floorDiv128(hi, lo, uint64(taken))
-	hi, lo = mul(cost, s.Part)
-	return s.shortenCell(now, min(ceilDiv128(hi, lo, 1), held))
+	return c.shorten(now, wideProduct(cost, c.unit).min(wide{0, uint64(held)}))
 }
 
-// shortenCell takes d nanoseconds off what s owes.
-func (s State) shortenCell(now Instant, d int64) State {
-	if d >= s.owedTime(now) {
+// shorten returns the state without d nanoseconds of what it owes.
+func (c cell) shorten(now Instant, d wide) State {
+	if !d.less(c.owed) {
 		return State{At: now.Steady}
 	}
-	s.At -= d
-	return s
+	c.owed = c.owed.minus(d)
+	return c.state(now)
 }
 
 // rewardCell takes n units off what an up-to-date state owes.
 func (l *Limit) rewardCell(s State, now Instant, n int64) State {
-	hi, lo := mul(n, l.cellUnit(s))
-	return s.shortenCell(now, ceilDiv128(hi, lo, 1))
+	c := l.cellOf(s, now)
+	return c.shorten(now, wideProduct(n, c.unit))
 }
 
-// usedInCell returns how many units an up-to-date state owes, rounded up.
-func (l *Limit) usedInCell(s State, now Instant) int64 {
-	unit, owed := l.cellUnit(s), s.owedTime(now)
-	return owed/unit + min(owed%unit, 1)
+// returnedToCell is Returned for a CellBucket.
+func (l *Limit) returnedToCell(before, after State, now Instant) int64 {
+	c, left := l.cellOf(before, now), l.cellOf(after, now).owed
+	if !left.less(c.owed) {
+		return 0
+	}
+	d := c.owed.minus(left)
+	return ceilDiv128(d.hi, d.lo, uint64(c.unit))
 }
+
+// used returns how many units are owed, rounded up.
+func (c cell) used() int64 { return min(ceilDiv128(c.owed.hi, c.owed.lo, uint64(c.unit)), maxOwed) }
 
 func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
-	unit, owed := l.cellUnit(s), s.owedTime(now)
-	d.Used = l.usedInCell(s, now)
+	c := l.cellOf(s, now)
+	d.Used = c.used()
 	d.Remaining = max(0, l.Burst-d.Used)
-	d.ResetAfter = time.Duration(owed)
+	d.ResetAfter = c.owed.duration()
 	switch {
 	case d.Allowed:
 	case cost > l.Burst:
 		d.RetryAfter = Never
 	case l.Amount == 0:
-		d.RetryAfter = time.Duration(owed) + l.Window // by then the region may have a share
+		d.RetryAfter = time.Duration(addSat(int64(d.ResetAfter), int64(l.Window))) // by then the region may have a share
 	default:
-		hi, lo := mul(l.Burst-cost, unit)
-		d.RetryAfter = time.Duration(max(1, owed-ceilDiv128(hi, lo, 1)))
+		d.RetryAfter = max(1, c.owed.minus(wideProduct(l.Burst-cost, c.unit)).duration())
 	}
 }
 
 // moreInCell is moreInBucket for a CellBucket.
 func (l *Limit) moreInCell(s State, now Instant) time.Duration {
-	unit := l.cellUnit(s)
-	target := min(l.usedInCell(s, now), l.Burst) - 1
-	hi, lo := mul(max(0, target), unit)
-	return time.Duration(max(1, s.owedTime(now)-ceilDiv128(hi, lo, 1)))
+	c := l.cellOf(s, now)
+	target := max(0, min(c.used(), l.Burst)-1)
+	return max(1, c.owed.minus(wideProduct(target, c.unit)).duration())
+}
+
+// duration returns nanoseconds as a duration, the longest one at most.
+func (w wide) duration() time.Duration {
+	if w.hi > 0 || w.lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(w.lo)
 }

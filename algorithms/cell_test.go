@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -213,7 +214,7 @@ func TestCellGivesBack(t *testing.T) {
 			}
 			step()
 			s = l.Give(s, from, now, reserved-used)
-			if s, ideal = l.Advance(s, now), l.Advance(ideal, now); s.owedTime(now) < ideal.owedTime(now) {
+			if s, ideal = l.Advance(s, now), l.Advance(ideal, now); l.cellOf(s, now).owed.less(l.cellOf(ideal, now).owed) {
 				t.Fatalf("seed %d: have %+v, want at least %+v", seed, s, ideal)
 			}
 		}
@@ -225,9 +226,41 @@ func TestCellGivesBack(t *testing.T) {
 	}
 }
 
+// What takes centuries to drain is counted to the unit, too.
+func TestCellOfCenturies(t *testing.T) {
+	for _, l := range []*Limit{
+		{Kind: CellBucket, Amount: 1, Burst: 5000, Window: MaxWindow},
+		{Kind: CellBucket, Amount: 1, Burst: 1_000_000, Window: MaxWindow},
+		{Kind: CellBucket, Amount: 7, Burst: 100_000, Window: 365 * 24 * time.Hour},
+		{Kind: CellBucket, Amount: 1, Burst: 100, Window: 365 * 24 * time.Hour},
+	} {
+		c, now := counter{l: l}, At(time.Unix(1_800_000_000, 123_456_789))
+		half := l.Burst / 2
+		for i := range half {
+			if d := c.take(now, 1); !d.Allowed || d.Remaining != l.Burst-1-i || d.MoreAfter <= 0 {
+				t.Fatalf("%+v: check %d: have %+v", l, i, d)
+			}
+			now.Steady += 1000
+		}
+		if d := c.take(now, l.Burst-half); !d.Allowed || d.Remaining != 0 {
+			t.Errorf("%+v: all of the rest: have %+v", l, d)
+		}
+		unit := l.Window / time.Duration(l.Amount)
+		d := c.take(now, 1)
+		if d.Allowed || d.RetryAfter > unit || d.RetryAfter < unit-time.Minute {
+			t.Errorf("%+v: one more: have %+v", l, d)
+		}
+		if d := c.take(Instant{Steady: now.Steady + int64(unit)}, 1); !d.Allowed {
+			t.Errorf("%+v: one more after %v: have %+v", l, unit, d)
+		}
+	}
+}
+
 // Extreme limits and states overflow nothing.
 func TestCellExtremes(t *testing.T) {
-	far := At(time.Unix(1_800_000_000, 0))
+	now := At(time.Unix(1_800_000_000, 0))
+	full := State{Count: int64(MaxWindow), Part: int64(MaxWindow) | maxDoublings<<tickShift}
+	full.SetAhead(now, maxTicks)
 	for _, l := range []*Limit{
 		{Kind: CellBucket, Amount: 1, Burst: MaxAmount, Window: MaxWindow},
 		{Kind: CellBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MinWindow},
@@ -235,21 +268,45 @@ func TestCellExtremes(t *testing.T) {
 		{Kind: CellBucket, Window: MinWindow},
 		{Kind: CellBucket, Amount: 7, Window: MinWindow},
 	} {
-		for _, s := range []State{{}, {Count: int64(MaxWindow), Part: 1, At: far.Steady + MaxOwedTime}, {Count: int64(MaxWindow), Part: int64(MaxWindow), At: far.Steady + 1}} {
+		for _, s := range []State{{}, full, {Count: int64(MaxWindow), Part: 1, At: now.Steady + maxTicks}, {Count: int64(MaxWindow), Part: int64(MaxWindow), At: now.Steady + 1}} {
 			for _, cost := range []int64{0, 1, MaxAmount} {
+				taken, ok := l.Take(s, now, cost)
 				for i, have := range []State{
-					l.Force(s, TakeRecord{}, far, cost), l.ForceCapped(s, TakeRecord{}, far, cost), l.Reward(s, far, cost),
-					l.ForceLate(s, TakeRecord{Steady: far.Steady}, far, cost), l.Give(s, TakeRecord{Steady: far.Steady, Reset: math.MaxInt64, Amount: l.Amount}, far, cost),
+					taken, l.Force(s, TakeRecord{}, now, cost), l.ForceCapped(s, TakeRecord{}, now, cost), l.Reward(s, now, cost),
+					l.ForceLate(s, TakeRecord{Steady: now.Steady}, now, cost),
+					l.Give(s, TakeRecord{Steady: now.Steady, Reset: math.MaxInt64, Amount: l.Amount}, now, cost),
 				} {
-					if owed := have.owedTime(far); owed < 0 || owed > MaxOwedTime || !have.Legal(CellBucket) {
+					if !have.Legal(CellBucket) || have.Ahead(now) > maxTicks {
 						t.Errorf("%+v, %+v, cost %d, change %d: have %+v", l, s, cost, i, have)
 					}
 				}
-				after, ok := l.Take(s, far, cost)
-				d := l.Describe(after, far, cost, ok)
+				d := l.Describe(taken, now, cost, ok)
 				if d.Remaining < 0 || d.Remaining > l.Burst || d.Used < 0 || d.ResetAfter < 0 || d.MoreAfter < 0 || !ok && d.RetryAfter < Never {
 					t.Errorf("%+v, %+v, cost %d: have %+v", l, s, cost, d)
 				}
+			}
+		}
+	}
+}
+
+// times agrees with whole numbers of any size.
+func TestWideTimes(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 9))
+	for range 100_000 {
+		w := wide{chance.Uint64() >> (1 + chance.UintN(63)), chance.Uint64() >> chance.UintN(64)}
+		a, b := 1+chance.Int64N(1<<55)>>chance.UintN(55), 1+chance.Int64N(1<<55)>>chance.UintN(55)
+		n := new(big.Int).SetUint64(w.hi)
+		n.Lsh(n, 64).Add(n, new(big.Int).SetUint64(w.lo)).Mul(n, big.NewInt(a)).Add(n, big.NewInt(b-1)).Div(n, big.NewInt(b))
+		if n.BitLen() > 126 {
+			continue
+		}
+		have := w.times(a, b)
+		if want := (wide{new(big.Int).Rsh(n, 64).Uint64(), n.Uint64()}); have != want {
+			t.Fatalf("%v × %d / %d: have %v, want %v", w, a, b, have, want)
+		}
+		for shift := range uint(50) {
+			if w.hi == 0 && w.lo < 1<<60 && w.double(shift).halve(shift) != w.lo {
+				t.Fatalf("%v doubled and halved %d times: have %v", w, shift, w.double(shift).halve(shift))
 			}
 		}
 	}

@@ -187,12 +187,12 @@ type Decision struct {
 //	fixed-window     used in the window    room beyond Amount, see Widen   number of the window, see Window
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //	FirstWindow      used in the window    the window                      steady time of the window's first hit
-//	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more
+//	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more: see there
 //	Concurrency      slots held            time until the next one ends    time until all have ended
 //
 // No table stores the State of a Concurrency limit: it sums up the slots that are held, each of which is a note.
 //
-// Invariant: Count >= 0, Part >= 0; in buckets Part < Window, but in a CellBucket at most the window.
+// Invariant: Count >= 0, Part >= 0; in the other buckets Part < Window.
 type State struct {
 	Count, Part, At int64
 }
@@ -206,7 +206,7 @@ func (s State) Legal(k Kind) bool {
 	case !k.Valid():
 		return false
 	case k == CellBucket:
-		return s.Fresh() || s.Part > 0 && s.Part <= s.Count && s.Count <= int64(MaxWindow)
+		return s.legalCell()
 	case k == FirstWindow:
 		return s.Fresh() || s.Count > 0 && s.Part > 0 && s.Part <= int64(MaxWindow)
 	case k.Bucket():
@@ -227,7 +227,7 @@ func (l *Limit) Advance(s State, now Instant) State {
 	case FirstWindow:
 		return l.advanceFirst(s, now.Steady)
 	case CellBucket:
-		return advanceCell(s, now.Steady)
+		return advanceCell(s, now)
 	}
 	return s // a Log has no State, and slots end by themselves
 }
@@ -244,7 +244,7 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 		return s, false
 	}
 	if l.Kind == CellBucket {
-		s = l.askCell(s, now)
+		return l.takeCell(s, now, cost)
 	}
 	if l.MaxDelay > 0 {
 		return l.takeLater(s, now, cost)
@@ -281,8 +281,6 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 		return !s.isQueued() && l.slidingAllows(s, now.Wall, cost)
 	case FirstWindow, Concurrency:
 		return s.Count <= l.Amount-cost
-	case CellBucket:
-		return l.cellAllows(s, now, cost)
 	}
 	return false
 }
@@ -291,7 +289,7 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 	switch {
 	case l.Kind == CellBucket:
-		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: time.Duration(s.owedTime(now))}
+		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.cellOf(s, now).owed.duration()}
 	case l.Kind.Bucket():
 		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.drainTime(s.Count, s.Part, 0)}
 	}
@@ -418,7 +416,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Instant, cost int64, allo
 func (l *Limit) Used(s State, now Instant) int64 {
 	switch {
 	case l.Kind == CellBucket:
-		return l.usedInCell(s, now)
+		return l.cellOf(s, now).used()
 	case l.Kind == FirstWindow:
 		return s.Count
 	case l.Kind.Bucket():

@@ -61,3 +61,60 @@ func floorDiv(a, b int64) int64 {
 	}
 	return q
 }
+
+// wide is a number of 128 bits, 0 or above.
+type wide struct{ hi, lo uint64 }
+
+// wideProduct returns a × b, for a, b >= 0.
+func wideProduct(a, b int64) wide {
+	hi, lo := mul(a, b)
+	return wide{hi, lo}
+}
+
+func (w wide) less(o wide) bool { return less(w.hi, w.lo, o.hi, o.lo) }
+
+func (w wide) min(o wide) wide {
+	if o.less(w) {
+		return o
+	}
+	return w
+}
+
+// plus returns w + o, which must fit.
+func (w wide) plus(o wide) wide {
+	lo, carry := bits.Add64(w.lo, o.lo, 0)
+	return wide{w.hi + o.hi + carry, lo}
+}
+
+// minus returns w − o, or 0 if that is less.
+func (w wide) minus(o wide) wide {
+	if w.less(o) {
+		return wide{}
+	}
+	lo, borrow := bits.Sub64(w.lo, o.lo, 0)
+	return wide{w.hi - o.hi - borrow, lo}
+}
+
+// double returns w doubled n times, which must fit.
+func (w wide) double(n uint) wide { return wide{w.hi<<n | w.lo>>(64-n), w.lo << n} }
+
+// halve returns w halved n times, rounded up, which must fit into 63 bits.
+func (w wide) halve(n uint) uint64 {
+	up := w.plus(wide{0, 1<<n - 1})
+	return up.lo>>n | up.hi<<(64-n)
+}
+
+// times returns w × a / b, rounded up, for a, b > 0; at most about 2¹²⁷.
+func (w wide) times(a, b int64) wide {
+	// The product has 192 bits.
+	midHi, lo := bits.Mul64(w.lo, uint64(a))
+	hi, mid := bits.Mul64(w.hi, uint64(a))
+	mid, carry := bits.Add64(mid, midHi, 0)
+	hi += carry
+	if hi >= uint64(b) {
+		return wide{math.MaxInt64, math.MaxUint64}
+	}
+	qHi, rest := bits.Div64(hi, mid, uint64(b))
+	qLo, rest := bits.Div64(rest, lo, uint64(b))
+	return wide{qHi & math.MaxInt64, qLo}.plus(wide{0, min(rest, 1)})
+}

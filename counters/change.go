@@ -155,7 +155,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 
 // recordBucket records a change of k, a bucket, other than by a check.
 func (t *Table) recordBucket(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
-	if returned := l.Returned(before, after); returned > 0 {
+	if returned := l.Returned(before, after, now); returned > 0 {
 		t.recordReturn(now, k, l, returned)
 	} else if t.notes.HasRates(k.Partition()) {
 		t.recordTake(now, k, l)

@@ -77,6 +77,9 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 	if r.Kind == algorithms.SlidingLog {
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(log.Used(), have.log.Used())) > 0
 	}
+	if r.Kind == algorithms.CellBucket {
+		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
+	}
 	if r.Kind.Bucket() {
 		a, b := r.State, have.State
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(a.At, b.At),

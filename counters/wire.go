@@ -70,7 +70,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 	case s.Fresh():
 		return b
 	case r.Kind == algorithms.CellBucket:
-		return binary.AppendUvarint(b, uint64(min(max(0, s.At-now.Steady), algorithms.MaxOwedTime)))
+		return binary.AppendUvarint(b, uint64(s.Ahead(now)))
 	case r.Kind.OnSteadyClock():
 		return binary.AppendUvarint(b, age(s.At, now))
 	}
@@ -134,7 +134,11 @@ func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant)
 }
 
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
-	s := algorithms.State{Count: d.UpTo(maxUsed), Part: d.UpTo(maxUsed)}
+	mostPart := int64(maxUsed)
+	if kind == algorithms.CellBucket {
+		mostPart = math.MaxInt64
+	}
+	s := algorithms.State{Count: d.UpTo(maxUsed), Part: d.UpTo(mostPart)}
 	if !s.Legal(kind) {
 		d.Fail()
 	}
@@ -142,7 +146,7 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) 
 	case s.Fresh():
 		return algorithms.State{}
 	case kind == algorithms.CellBucket:
-		s.At = now.Steady + d.UpTo(algorithms.MaxOwedTime)
+		s.SetAhead(now, d.UpTo(maxUsed-1))
 		return s
 	case kind.OnSteadyClock():
 		s.At = now.Steady - d.UpTo(maxAge)

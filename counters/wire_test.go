@@ -146,7 +146,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		latest := now.Steady
 		if r.Kind == algorithms.CellBucket {
-			latest += algorithms.MaxOwedTime
+			latest += maxUsed
 		}
 		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.OnSteadyClock() && r.State.At > latest {
 			t.Fatalf("have %+v", r)

@@ -53,6 +53,10 @@ func (f *fixed) ReleaseSlot(string) (bool, error)   { return false, limiter.ErrU
 func (f *fixed) SlotOf(string) (limiter.Slot, bool) { return limiter.Slot{}, false }
 
 func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
+func (f *fixed) Kept(string, string) (limiter.Kept, error)    { return limiter.Kept{}, limiter.ErrKey }
+
+func (f *fixed) DropKept(string, string) (limiter.Kept, error) { return limiter.Kept{}, limiter.ErrKey }
+
 func (f *fixed) Reset(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
 
 func (f *fixed) Adjust(*limiter.Query) (*limiter.Usage, error) {

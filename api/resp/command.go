@@ -20,6 +20,8 @@ type spec struct {
 	asks func(*session, [][]byte, *check) failure
 	// run executes the command and writes its reply. An error closes the connection.
 	run func(*session, [][]byte) error
+	// alone reports whether a command that asks is executed by run all the same, because of its other words. May be nil.
+	alone func([][]byte) bool
 	// firstKey, lastKey and keyStep say which words are keys, as COMMAND does; 0: none.
 	firstKey, lastKey, keyStep int
 	// usage is the reply to a wrong number of words, if it is not that of Redis.
@@ -43,6 +45,8 @@ func register(list ...spec) {
 func init() {
 	register(connectSpecs()...)
 	register(throttleSpecs()...)
+	register(increxSpecs()...)
+	register(keySpecs()...)
 	register(nativeSpecs()...)
 }
 
@@ -91,7 +95,7 @@ func (c *session) execute(args [][]byte) error {
 		w.out.fail(f)
 		return c.tire()
 	}
-	if one.asks != nil {
+	if one.asks != nil && (one.alone == nil || !one.alone(args[1:])) {
 		if w.pending == maxRun || !w.hasRoom(&c.server.Budget) {
 			c.decide()
 		}

@@ -11,12 +11,6 @@ import (
 
 // CL.THROTTLE is the command of redis-cell, which Dragonfly has, too. Its limit comes with each call: a token bucket.
 
-// The namespaces of keys.
-const (
-	cellNamespace     = "cl"
-	throttleNamespace = "throttle"
-)
-
 const cellUsage failure = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"
 
 func throttleSpecs() []spec {
@@ -110,7 +104,7 @@ func (c *session) cellThrottle(words [][]byte, q *check) failure {
 		return f
 	}
 	q.reply = replyCell
-	return b.ask(c, q, cellNamespace, words[0], b.maxBurst+1)
+	return b.ask(c, q, rules.CellNamespace, words[0], b.maxBurst+1)
 }
 
 // proposedThrottle prepares RL.THROTTLE, which is CL.THROTTLE with the errors of Redis.
@@ -126,7 +120,7 @@ func (c *session) proposedThrottle(words [][]byte, q *check) failure {
 		return f
 	}
 	q.reply = replyCell
-	return b.ask(c, q, cellNamespace, words[0], b.maxBurst+1)
+	return b.ask(c, q, rules.CellNamespace, words[0], b.maxBurst+1)
 }
 
 // crabThrottle prepares THROTTLE key max_burst count_per_period period [quantity], whose bucket holds max_burst.
@@ -142,7 +136,7 @@ func (c *session) crabThrottle(words [][]byte, q *check) failure {
 		return f
 	}
 	q.reply = replyCrab
-	return b.ask(c, q, throttleNamespace, words[0], b.maxBurst)
+	return b.ask(c, q, rules.ThrottleNamespace, words[0], b.maxBurst)
 }
 
 // verdict is a decision on a bucket in whole seconds.
@@ -176,9 +170,29 @@ func seconds(d time.Duration) int64 {
 	return whole
 }
 
+// roundAsCell makes what remains what redis-cell says. It compares whole microseconds, so of units that are no whole number of them it may
+// say one too many.
+func (v *verdict) roundAsCell(q *check) {
+	limit := q.answer.TightestLimit()
+	if limit == nil || q.limit[0].Limit < 1 {
+		return
+	}
+	unit := time.Duration(q.limit[0].PerMS) * time.Millisecond / time.Duration(q.limit[0].Limit)
+	const longest = 1 << 53 // so that nothing overflows
+	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
+		return // redis-cell does not limit that, or not right
+	}
+	if used := int64((limit.ResetAfter + unit - 1) / unit); used != limit.Used {
+		return // it drains at the rate of another call
+	}
+	left := time.Duration(v.limit)*unit - limit.ResetAfter
+	v.remaining = min(v.limit, max(0, int64(left/time.Microsecond/(unit/time.Microsecond))))
+}
+
 // replyCell writes redis-cell's five numbers.
 func replyCell(_ *Server, w *writer, q *check) {
 	v := verdictOn(q)
+	v.roundAsCell(q)
 	limited, retry := int64(0), int64(-1)
 	if !v.allowed {
 		limited, retry = 1, v.retryAfter

@@ -112,6 +112,11 @@ func (c *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, 
 	c.Subjects = c.subject[:]
 }
 
+// isFull reports whether there is no room for the counter of a key under the limit that came with it.
+func (c *check) isFull() bool {
+	return len(c.Subjects) > 0 && !c.answer.Allowed && len(c.answer.Limits) == 1 && c.answer.Limits[0].Full
+}
+
 // decide decides the checks of the run together, in order, and writes their replies.
 func (c *session) decide() {
 	w, s := c.worker, c.server
@@ -147,6 +152,9 @@ func (c *session) decide() {
 				w.answers[i].CountLatency(took)
 			}
 			i++
+		}
+		if one.failure == "" && one.isFull() {
+			one.failure = "ERR too many limits"
 		}
 		if one.failure != "" {
 			w.out.fail(one.failure)
