@@ -119,6 +119,7 @@ func (t *Totals) run() {
 		}
 		t.copyChanges()
 		t.watch()
+		t.saveNotes()
 		if i%notesEvery == 0 {
 			t.shareNotes(i / notesEvery)
 			t.secureEstates()

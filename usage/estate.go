@@ -58,7 +58,7 @@ func (t *Totals) closeEstates(list []source) {
 	m := t.meter
 	records := t.holder.list()
 	for _, s := range list {
-		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && (r.Ended != 0 || r.Final) })
+		ended := slices.ContainsFunc(records, func(r processRecord) bool { return r.Source == s.Ledger.Source && r.Settled })
 		if !s.Copy || !ended {
 			continue
 		}

@@ -270,7 +270,7 @@ func (w *witnesses) judgeProcess(of []processRecord) {
 		w.addLost(of[0].Name)
 		return
 	}
-	if of[i].Final {
+	if of[i].isExact() {
 		return
 	}
 	if loss, first, last := of[i].maxLoss(w.now); w.month >= first && w.month <= last {
@@ -304,7 +304,11 @@ func (w *witnesses) judgeSeen() {
 		}
 	}
 	for id, s := range seen.nodes {
-		if MonthOf(s.First) <= w.month && w.month <= MonthOf(s.Last) && !stated[id] && !w.isHome(id) {
+		gone := s.Gone
+		if gone == 0 {
+			gone = w.now
+		}
+		if MonthOf(s.First) <= w.month && w.month <= MonthOf(gone) && !stated[id] && !w.isHome(id) {
 			w.addLost(s.Name)
 		}
 	}

@@ -28,6 +28,7 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	for _, to := range t.candidates() {
 		err := t.handOverTo(ctx, to, final)
 		if err == nil {
+			t.exchangeNotesWithAll(ctx)
 			return nil
 		}
 		errs = append(errs, fmt.Errorf("hand over usage to %s: %w", to.Name, err))
@@ -74,7 +75,19 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 		return err
 	}
 	t.copier.ended = t.copier.ended || final
-	return t.exchangeNotes(ctx, to)
+	return nil
+}
+
+// exchangeNotesWithAll tells all nodes what this one knows, as far as they can be reached.
+func (t *Totals) exchangeNotesWithAll(ctx context.Context) {
+	for _, m := range t.candidates() {
+		if !m.Alive {
+			continue
+		}
+		if err := t.exchangeNotes(ctx, m); err != nil {
+			t.meter.config.Logger.Debug("can't exchange notes about usage", "node", m.Name, "error", err)
+		}
+	}
 }
 
 // sendLedgers sends ledgers page by page, also those in memory.

@@ -15,6 +15,8 @@ const (
 	// silentAfter is how long a node that is no longer a member must be silent until its process counts as ended: one that was
 	// removed while it was alive goes on counting, and sending.
 	silentAfter = 3 * time.Second
+	// stopTime is how long a process may take to end after its final statement.
+	stopTime = 10 * time.Second
 	// minLoss is the least that a copy without a final statement may lack: small steps of the clock must not make it less.
 	minLoss = time.Second
 	// maxRecords bounds the records. A node has one for each process of another node that sent copies, until a later one covers it.
@@ -26,11 +28,21 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	Ended int64 `json:"ended,omitempty"` // when it had ended for certain, by the holder's clock; 0 if it may live
+	// Ended is a time by which the process had ended, by the holder's clock, and since which no other process of the node has counted
+	// anything, as far as the holder can tell; 0 if there is none yet. With a final statement it is AsOf while that holds.
+	Ended int64 `json:"ended,omitempty"`
+	// Settled means that Ended stands: the node is no member any more, or a later process speaks for it.
+	Settled bool `json:"settled,omitempty"`
+	// Replaced means that a later process speaks for it.
+	Replaced bool `json:"replaced,omitempty"`
 
-	whole bool      // everything in the statement was here when it arrived
-	heard time.Time // when the node was last heard of, or the record was loaded
+	whole   bool      // everything in the statement was here when it arrived
+	watched bool      // since Ended, this node has seen without a break that no process of the node lives
+	heard   time.Time // when the node was last heard of, or the record was loaded
 }
+
+// isExact reports whether nothing can be missing beyond the statement.
+func (r *processRecord) isExact() bool { return r.Final && r.Ended != 0 && r.Ended <= r.AsOf }
 
 // maxLoss returns how much time of counting the copy may lack, and in which months.
 func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Month) {
@@ -40,6 +52,35 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 	}
 	// A reservation is settled within an hour, in the month in which it was made.
 	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
+}
+
+// observe notes what this node sees of the process: whether its node is a member, and whether no process listens at its address. It
+// returns the new record, or r if nothing has changed.
+//
+// Only an unbroken sight of a dead address shows that the node counts nothing more: a process that starts while it is cut off from
+// all others counts, too.
+func (r *processRecord) observe(now int64, isMember, dead bool) *processRecord {
+	next := *r
+	silent := time.Since(r.heard)
+	switch {
+	case r.Replaced || r.Settled && !isMember:
+		return r
+	case r.Settled: // it has come back, but has not spoken here
+		next.Settled, next.watched = false, false
+	case !isMember && silent < silentAfter:
+		return r // it may have been removed while it was alive; then it goes on sending
+	case !isMember:
+		if next.Settled = true; !r.watched {
+			next.Ended = now
+		}
+	case dead && !r.watched:
+		next.Ended, next.watched = now, true
+	case !dead && r.watched && (!r.Final || silent > stopTime):
+		next.watched = false
+	default:
+		return r
+	}
+	return &next
 }
 
 // holder keeps what this node knows about copies that it holds.
@@ -229,6 +270,9 @@ func (s *statement) missing(m *Meter) (list []version, err error) {
 // it has their ledgers itself. The caller holds mu.
 func (h *holder) with(s *statement, whole bool, now int64) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *s, whole: whole, heard: time.Now()}
+	if s.Final {
+		next.Ended, next.watched = s.AsOf, true
+	}
 	known := false
 	for _, r := range h.records {
 		switch {
@@ -238,8 +282,8 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 				changed = changed || len(r.Ledgers) > 0
 				continue
 			}
-			if r.Ended == 0 {
-				r = r.endedAt(now)
+			if !r.Replaced {
+				r = r.replaced(now)
 				changed = true
 			}
 		default:
@@ -249,10 +293,10 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 			}
 			if r.whole && !whole {
 				alive := *r
-				alive.Ended, alive.heard = 0, time.Now()
+				alive.Ended, alive.Settled, alive.watched, alive.heard = 0, false, false, time.Now()
 				next = &alive
 			}
-			changed = changed || r.Ended != next.Ended || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
+			changed = changed || r.Settled || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
 			r = next
 		}
 		records = append(records, r)
@@ -264,10 +308,14 @@ func (h *holder) with(s *statement, whole bool, now int64) (records []*processRe
 	return records[max(0, len(records)-maxRecords):], changed
 }
 
-func (r *processRecord) endedAt(now int64) *processRecord {
-	ended := *r
-	ended.Ended = now
-	return &ended
+// replaced returns the record once a later process of the node speaks for itself.
+func (r *processRecord) replaced(now int64) *processRecord {
+	next := *r
+	if !r.watched && !r.Settled {
+		next.Ended = now
+	}
+	next.Settled, next.Replaced = true, true
+	return &next
 }
 
 // watch notes which processes have ended whose copies are here.
@@ -283,11 +331,8 @@ func (t *Totals) watch() {
 
 	changed := false
 	for i, r := range h.records {
-		gone := !isMember(members, r.Source) && time.Since(r.heard) >= silentAfter
-		if r.Ended == 0 && !r.Final && (gone || t.peers.Ended(r.Source)) {
-			h.records[i] = r.endedAt(now)
-			changed = changed || len(r.Ledgers) > 0
-		}
+		h.records[i] = r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
+		changed = changed || h.records[i].Ended != r.Ended && len(r.Ledgers) > 0 || h.records[i].Settled != r.Settled && len(r.Ledgers) > 0
 	}
 	if !changed {
 		return
@@ -302,7 +347,11 @@ func (h *holder) list() (list []processRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.records {
-		list = append(list, *r)
+		one := *r
+		if !r.Settled && !r.watched {
+			one.Ended = 0 // it may have lived since then
+		}
+		list = append(list, one)
 	}
 	return list
 }

@@ -35,6 +35,21 @@ type seenNode struct {
 	Name  string `json:"name"`
 	First int64  `json:"first"` // Unix nanoseconds
 	Last  int64  `json:"last"`
+	// Gone is when it was first found to be no member any more; 0 if it may be one. It went between Last and Gone.
+	Gone int64 `json:"gone,omitempty"`
+}
+
+// with returns what two nodes know together.
+func (s seenNode) with(other seenNode) seenNode {
+	s.First = min(s.First, other.First)
+	s.Last = max(s.Last, other.Last)
+	if s.Gone < s.Last || other.Gone >= s.Last && other.Gone < s.Gone {
+		s.Gone = other.Gone
+	}
+	if s.Gone < s.Last {
+		s.Gone = 0 // it has come back since then
+	}
+	return s
 }
 
 // exported says that a month was exported as CSV.
@@ -46,7 +61,7 @@ type exported struct {
 	RevisedAt int64  `json:"revised_at,omitempty"`
 }
 
-// notes are a notebook's contents as sent and stored, and what this node knows about processes that have ended.
+// notes are a notebook's contents as sent and stored, and what this node knows about processes of nodes that are gone.
 type notes struct {
 	Nodes   map[ring.NodeID]seenNode `json:"nodes"`
 	Exports map[Month]exported       `json:"exports"`
@@ -67,9 +82,8 @@ func (n *notebook) merge(other *notes) (news bool) {
 			news = true
 			continue
 		}
-		ours.First = min(ours.First, theirs.First)
-		ours.Last = max(ours.Last, theirs.Last)
-		n.nodes[id] = ours
+		n.nodes[id] = ours.with(theirs)
+		news = news || n.nodes[id].Gone != ours.Gone
 	}
 	for len(n.nodes) > maxSeen {
 		oldest := slices.MinFunc(slices.Collect(maps.Keys(n.nodes)), func(a, b ring.NodeID) int {
@@ -123,6 +137,13 @@ func (n *notebook) save(m *Meter) {
 	}
 }
 
+// saveNotes writes the notes if there is a file now.
+func (t *Totals) saveNotes() {
+	t.notes.mu.Lock()
+	defer t.notes.mu.Unlock()
+	t.notes.save(t.meter)
+}
+
 // noteMembers notes which nodes are members now.
 func (t *Totals) noteMembers() {
 	n, m := &t.notes, t.meter
@@ -142,7 +163,15 @@ func (t *Totals) noteMembers() {
 		}
 		seen.Name = one.Name
 		seen.Last = max(seen.Last, now)
+		seen.Gone = 0
 		n.nodes[one.ID] = seen
+	}
+	for id, seen := range n.nodes {
+		if seen.Gone == 0 && !isMember(members, id) {
+			seen.Gone = max(seen.Last, now)
+			n.nodes[id] = seen
+			n.unsaved = true
+		}
 	}
 
 	// When a node was last seen is worth a write at the turn of a month only: a bill asks for no more.
@@ -156,14 +185,14 @@ func (t *Totals) noteMembers() {
 	n.save(m)
 }
 
-// currentNotes returns the notes to send, with the records of processes that have ended.
+// currentNotes returns the notes to send, with the settled records.
 func (t *Totals) currentNotes() *notes {
 	n := &t.notes
 	n.mu.Lock()
 	list := &notes{Nodes: maps.Clone(n.nodes), Exports: maps.Clone(n.exports)}
 	n.mu.Unlock()
 	for _, r := range t.holder.list() {
-		if r.Ended != 0 || r.Final {
+		if r.Settled {
 			list.Records = append(list.Records, &r)
 		}
 	}

@@ -1,0 +1,451 @@
+package usage
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var (
+	histories    = flag.Int("histories", 100, "random histories of bills; make models has more")
+	historySeed  = flag.Uint64("history-seed", 1, "of the first history")
+	historyTrace = flag.Bool("history-trace", false, "print what happens in the histories")
+)
+
+// world is three places where nodes run, and what was admitted there. A place may see several nodes: one whose directory was wiped
+// comes back under another identity.
+type world struct {
+	t        *testing.T
+	rng      *rand.Rand
+	began    time.Time
+	offset   time.Duration // of the wall clock
+	troubles int           // ends of processes, and cuts
+	places   []*place
+	gone     []*billedNode // nodes whose directory is lost
+	lastEnd  time.Time     // when a process last ended
+	agreed   []Member      // the agreed members
+	ids      int
+	dir      string
+	seed     uint64
+}
+
+type place struct {
+	number int
+	node   *billedNode // nil before the first
+	cut    bool        // from the other places
+}
+
+// billedNode is a node and what it was asked to count.
+type billedNode struct {
+	w      *world
+	place  *place
+	config Config
+	totals *Totals // of the running process; nil if it is down
+	ends   []end
+	counts []oneCount
+	left   bool // it has handed everything over
+	leftAt int  // w.troubles when it left
+}
+
+// end is the end of a process.
+type end struct {
+	at      time.Time
+	killed  bool
+	outside bool // as of oneCount
+}
+
+type oneCount struct {
+	at    time.Time
+	month Month
+	cost  int64
+	// outside means that the node was cut off and no member: nobody can know that it counts, until it comes back.
+	outside bool
+}
+
+func (w *world) now() int64 { return time.Now().Add(w.offset).UnixNano() }
+
+func (w *world) logf(format string, args ...any) {
+	if *historyTrace {
+		fmt.Printf("%3d %7.2f "+format+"\n", append([]any{w.seed, time.Since(w.began).Seconds()}, args...)...)
+	}
+}
+
+// nodePeers are the other nodes as one of them sees them.
+type nodePeers struct{ n *billedNode }
+
+func (w *world) find(id ring.NodeID) *billedNode {
+	for _, p := range w.places {
+		if p.node != nil && p.node.config.Self == id {
+			return p.node
+		}
+	}
+	return nil
+}
+
+func (n *billedNode) reaches(other *billedNode) bool {
+	return other == n || !n.place.cut && !other.place.cut && n.place != other.place
+}
+
+// Call implements Peers.
+func (p nodePeers) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
+	other := p.n.w.find(to)
+	if other == nil || other.totals == nil || !p.n.reaches(other) {
+		return nil, peer.ErrUnreachable
+	}
+	return other.totals.answer(m, bytes.Clone(body))
+}
+
+// Ended implements Peers.
+func (p nodePeers) Ended(id ring.NodeID) bool {
+	other := p.n.w.find(id)
+	return other != nil && other.totals == nil && p.n.reaches(other)
+}
+
+// members returns the members as a node sees them.
+func (n *billedNode) members() (list []Member) {
+	for _, m := range n.w.agreed {
+		other := n.w.find(m.ID)
+		m.Alive = other != nil && other.totals != nil && n.reaches(other)
+		list = append(list, m)
+	}
+	return list
+}
+
+// begin starts a new node at a place whose directory is empty.
+func (p *place) begin(w *world) {
+	w.ids++
+	n := &billedNode{w: w, place: p}
+	name := fmt.Sprintf("n%d-%d", p.number, w.ids)
+	n.config = Config{Dir: filepath.Join(w.dir, name), Self: ring.NodeID{byte(w.ids), 1}, Name: name, Now: w.now, Months: 13, Rows: 1000, Logger: discardLogs()}
+	if err := os.Mkdir(n.config.Dir, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	p.node = n
+	n.start()
+}
+
+// start starts the node's process. It becomes a member, unless it is cut off.
+func (n *billedNode) start() {
+	n.w.logf("%s starts", n.config.Name)
+	n.totals = NewTotals(open(n.w.t, n.config), nodePeers{n}, n.members)
+	n.totals.Start()
+	n.left = false
+	n.join()
+}
+
+func (n *billedNode) join() {
+	if n.totals != nil && !n.place.cut && !isMember(n.w.agreed, n.config.Self) {
+		n.w.agreed = append(slices.Clone(n.w.agreed), Member{ID: n.config.Self, Name: n.config.Name, InRing: true})
+	}
+}
+
+// kill ends the node's process at once.
+func (n *billedNode) kill() {
+	n.w.logf("%s is killed", n.config.Name)
+	t := n.totals
+	t.cancel()
+	t.loop.Wait()
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.calls.Wait()
+	n.totals = nil
+	t.meter.kill(n.w.t)
+	n.ends = append(n.ends, end{time.Now(), true, n.isOutside()})
+	n.w.troubles++
+}
+
+// stop ends the node's process in order.
+func (n *billedNode) stop() {
+	n.w.logf("%s stops", n.config.Name)
+	t := n.totals
+	if err := t.Close(); err != nil {
+		n.w.t.Error(err)
+	}
+	if err := t.meter.Close(); err != nil {
+		n.w.t.Error(err)
+	}
+	n.totals = nil
+	n.ends = append(n.ends, end{time.Now(), false, n.isOutside()})
+	n.w.troubles++
+}
+
+// leave makes the node hand everything over, stop, and be no member any more.
+func (n *billedNode) leave() {
+	if n.place.cut || len(n.w.agreed) < 2 {
+		return
+	}
+	if err := n.totals.HandOver(n.w.t.Context(), true); err != nil {
+		n.w.logf("%s can't leave: %v", n.config.Name, err)
+		return
+	}
+	n.w.logf("%s leaves", n.config.Name)
+	n.w.remove(n.config.Self)
+	n.stop()
+	n.left, n.leftAt = true, n.w.troubles
+	if slices.ContainsFunc(n.w.places, func(p *place) bool { return p.cut }) {
+		n.leftAt--
+	}
+	n.w.gone = append(n.w.gone, n)
+	n.place.node = nil
+}
+
+func (w *world) remove(id ring.NodeID) {
+	w.agreed = slices.DeleteFunc(slices.Clone(w.agreed), func(m Member) bool { return m.ID == id })
+}
+
+// count counts some checks at a node, under its own name.
+func (n *billedNode) count(times int) {
+	for range times {
+		cost := n.w.rng.Int64N(5) + 1
+		now := n.w.now()
+		n.counts = append(n.counts, oneCount{at: time.Now(), month: MonthOf(now), cost: cost, outside: n.isOutside()})
+		n.totals.meter.count(time.Unix(0, now), "r", []string{n.config.Name}, "requests", cost)
+		if n.w.rng.IntN(4) == 0 {
+			time.Sleep(time.Duration(n.w.rng.IntN(300)) * time.Millisecond)
+		}
+	}
+}
+
+func (n *billedNode) isOutside() bool { return n.place.cut && !isMember(n.w.agreed, n.config.Self) }
+
+// step does one thing.
+func (w *world) step() {
+	p := w.places[w.rng.IntN(len(w.places))]
+	n := p.node
+	switch what := w.rng.IntN(100); {
+	case what < 50:
+		for _, p := range w.places {
+			if p.node != nil && p.node.totals != nil {
+				p.node.count(w.rng.IntN(8))
+			}
+		}
+		time.Sleep(time.Duration(w.rng.IntN(2500)) * time.Millisecond)
+	case what < 58:
+		if n != nil && n.totals != nil {
+			n.kill()
+		}
+	case what < 62:
+		if n != nil && n.totals != nil {
+			n.stop()
+		}
+	case what < 72:
+		if n != nil && n.totals == nil {
+			n.start()
+		}
+	case what < 76: // the disk is lost
+		if n != nil && n.totals == nil {
+			w.logf("%s is wiped", n.config.Name)
+			w.gone = append(w.gone, n)
+			os.RemoveAll(n.config.Dir)
+			p.node = nil
+		}
+	case what < 82:
+		// To join, it needs a member, from which it then has notes.
+		if n == nil && !p.cut && w.reader() != nil {
+			p.begin(w)
+			p.node.count(1)
+			time.Sleep(3 * time.Second)
+		}
+	case what < 88: // a dead node is removed
+		for _, m := range w.agreed {
+			if n := w.find(m.ID); (n == nil || n.totals == nil) && len(w.agreed) > 1 {
+				w.logf("%s is removed", m.Name)
+				w.remove(m.ID)
+				break
+			}
+		}
+	case what < 92:
+		if p.cut = !p.cut; !p.cut && n != nil {
+			n.join()
+		}
+		w.troubles++
+		w.logf("place %d: cut %v", p.number, p.cut)
+	case what < 94:
+		if n != nil && n.totals != nil {
+			n.leave()
+		}
+	case what < 96: // the month ends
+		next := time.Unix(0, (MonthOf(w.now()) + 1).Begin())
+		w.offset = next.Sub(time.Now()) - time.Duration(w.rng.IntN(3000))*time.Millisecond
+		w.logf("the month ends")
+	default:
+		time.Sleep(time.Duration(w.rng.IntN(90)) * time.Second)
+	}
+}
+
+// reader returns a member that runs and is not cut off; nil if there is none.
+func (w *world) reader() *billedNode {
+	for _, p := range w.places {
+		if p.node != nil && p.node.totals != nil && !p.cut && isMember(w.agreed, p.node.config.Self) {
+			return p.node
+		}
+	}
+	return nil
+}
+
+// check reads this month and the last one at a node that is not cut off.
+func (w *world) check() {
+	at := w.reader()
+	if at == nil {
+		return
+	}
+	this := MonthOf(w.now())
+	for _, month := range []Month{this - 1, this} {
+		s, err := at.totals.Read(w.t.Context(), Query{Month: month})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		rows := map[string]int64{}
+		for {
+			row, ok := s.Next()
+			if !ok {
+				break
+			}
+			rows[row.Key[0]] += row.Cost
+		}
+		for _, n := range w.all() {
+			w.checkNode(at, n, month, rows[n.config.Name], s)
+		}
+	}
+}
+
+func (w *world) all() (list []*billedNode) {
+	list = slices.Clone(w.gone)
+	for _, p := range w.places {
+		if p.node != nil {
+			list = append(list, p.node)
+		}
+	}
+	return list
+}
+
+// endTolerance is how much more than a second a kill may lose here: the meter's timer runs from the first count on.
+const endTolerance = 1100 * time.Millisecond
+
+// checkNode compares a node's bill with what it was asked to count.
+func (w *world) checkNode(at, n *billedNode, month Month, billed int64, s *Stream) {
+	t, name := w.t, n.config.Name
+	i := slices.IndexFunc(s.Estimated(), func(e Estimate) bool { return e.Node == name })
+	missing := slices.Contains(s.Missing(), name)
+	var estimate time.Duration
+	if i >= 0 {
+		estimate = s.Estimated()[i].AtMostLost
+	}
+
+	admitted, mayLack := int64(0), int64(0)
+	for _, c := range n.counts {
+		if c.month != month {
+			continue
+		}
+		admitted += c.cost
+		if c.outside {
+			mayLack += c.cost
+			continue
+		}
+		for j, end := range n.ends {
+			window := time.Duration(-1)
+			if end.killed {
+				window = endTolerance
+			}
+			if j == len(n.ends)-1 || n.ends[len(n.ends)-1].outside {
+				window = max(window, estimate)
+			}
+			if !c.at.After(end.at) && end.at.Sub(c.at) <= window {
+				mayLack += c.cost
+				break
+			}
+		}
+	}
+	what := fmt.Sprintf("history %d, at %.2f s: %s: %s at %s", w.seed, time.Since(w.began).Seconds(), month, name, at.config.Name)
+	switch {
+	case billed > admitted:
+		t.Errorf("%s: have %d, more than the %d admitted", what, billed, admitted)
+	case !missing && admitted-billed > mayLack && !w.hides(s, n):
+		t.Errorf("%s: have %d of %d admitted, estimated %v, want at most %d less", what, billed, admitted, estimate, mayLack)
+	}
+
+	member := isMember(w.agreed, n.config.Self)
+	reachable := n.totals != nil && at.reaches(n) && member
+	if missing && reachable {
+		t.Errorf("%s: it is missing, but can be asked", what)
+	}
+	if member && !reachable && !missing {
+		t.Errorf("%s: it can't be asked, but is not missing", what)
+	}
+	if i >= 0 && (member || n.left && n.leftAt == w.troubles) {
+		t.Errorf("%s: it is estimated, though a member or left in order", what)
+	}
+}
+
+// hides reports whether a node that can't be asked, or is lost, may be the only one that knew of a node that is gone. The bill is then
+// incomplete because of the former.
+func (w *world) hides(s *Stream, gone *billedNode) bool {
+	return !isMember(w.agreed, gone.config.Self) && len(s.Missing()) > 0
+}
+
+func (w *world) run(steps int) {
+	for range 3 {
+		p := &place{number: len(w.places) + 1}
+		w.places = append(w.places, p)
+		p.begin(w)
+		p.node.count(1) // a node that has counted nothing has no file, and so remembers nobody
+	}
+	time.Sleep(15 * time.Second)
+	for range steps {
+		w.step()
+		if w.rng.IntN(4) == 0 {
+			w.check()
+		}
+		if w.t.Failed() {
+			break
+		}
+	}
+	w.check()
+	for _, p := range w.places {
+		if p.node != nil && p.node.totals != nil {
+			p.node.stop()
+		}
+	}
+}
+
+// Over random histories of kills, lost disks, new nodes, removals, returns, cuts and ends of months, no node is billed more than it
+// admitted. What is less is at most the last second before a kill, or else the bill says how much at most, or that it is incomplete.
+func TestBillsInHistories(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := os.Stat("/dev/shm"); err == nil { // far faster
+		var err error
+		if dir, err = os.MkdirTemp("/dev/shm", "bills"); err == nil {
+			t.Cleanup(func() { os.RemoveAll(dir) })
+		} else {
+			dir = t.TempDir()
+		}
+	}
+	for i := range *histories {
+		seed := *historySeed + uint64(i)
+		synctest.Test(t, func(t *testing.T) {
+			sub := filepath.Join(dir, fmt.Sprint(seed))
+			if err := os.Mkdir(sub, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(sub)
+			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), began: time.Now(), dir: sub, seed: seed}
+			w.offset = november.Sub(w.began)
+			w.run(40)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
