@@ -24,6 +24,7 @@ type Member struct {
 	Voter      bool         `json:"voter"`
 	Leader     bool         `json:"leader"`
 	InRing     bool         `json:"in_ring"`
+	Known      bool         `json:"-"`          // in the agreed state or Raft's configuration: neither removed nor still a stranger
 	Behind     bool         `json:"behind"`     // the leader's last answer said that it refuses this node authority
 	Partitions int          `json:"partitions"` // owned after the current move; only set in a View
 }
@@ -80,6 +81,7 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	list := make([]member, 0, len(all))
 	for id, m := range all {
 		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
+		m.Known = m.inState || m.inRaft
 		if r, removing := nt.removing[id]; removing && r.boot == m.boot {
 			m.removing, m.forced = true, r.forced
 		}

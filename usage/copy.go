@@ -40,8 +40,8 @@ var (
 
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
-	completeAt time.Time    // when a node last had all ledgers; written by run only
-	copyAge    atomic.Int64 // time since then, for metrics; 0 while there is nothing to copy
+	// completeAt is a time, in Unix nanoseconds: another node has all that was counted before, or there was nothing to copy.
+	completeAt atomic.Int64
 	sending    atomic.Bool  // a goroutine is sending closed ledgers
 	warned     bool         // used by run only
 	// estimated and lost are the numbers of nodes that reviewBills has found.
@@ -77,11 +77,9 @@ type statement struct {
 	Ledgers []version `json:"ledgers"`
 }
 
-// has reports whether the node has a ledger up to a round.
+// has reports whether the node has a ledger, up to whatever round.
 func (s *statement) has(v version) bool {
-	return slices.ContainsFunc(s.Ledgers, func(have version) bool {
-		return have.Month == v.Month && have.Number == v.Number && have.Round >= v.Round
-	})
+	return slices.ContainsFunc(s.Ledgers, func(have version) bool { return have.Month == v.Month && have.Number == v.Number })
 }
 
 // copyHeader is the header of a MethodCopy message. Blocks of the ledger follow it, if it names one. Without a statement and a
@@ -131,6 +129,7 @@ func (t *Totals) run() {
 // copyChanges sends what has changed to the holder, and notes whether it has everything.
 func (t *Totals) copyChanges() {
 	c := &t.copier
+	began := time.Now()
 	c.mu.Lock()
 	to, missing, err := t.copyOnce()
 	c.mu.Unlock()
@@ -140,21 +139,23 @@ func (t *Totals) copyChanges() {
 		t.sendInBackground(to, missing)
 	}
 	if complete || errors.Is(err, errNoHolder) || !t.meter.hasOwn() {
-		c.completeAt = time.Now()
+		c.completeAt.Store(began.UnixNano())
 	}
-	c.copyAge.Store(int64(time.Since(c.completeAt)))
 
 	log := t.meter.config.Logger
-	switch late := time.Since(c.completeAt) > copyGrace; {
+	switch late := c.age() > copyGrace; {
 	case late && !c.warned:
 		c.warned = true
 		log.Warn("no other node has a copy of what this node counts for bills: if it is lost, they will be too low",
-			"since", c.completeAt, "error", err)
+			"for", c.age().Round(time.Second), "error", err)
 	case complete && c.warned:
 		c.warned = false
 		log.Info("another node has a copy of what this node counts for bills again", "node", to.Name)
 	}
 }
+
+// age returns how old the copy is.
+func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.completeAt.Load())) }
 
 // hasOwn reports whether this node has counted anything.
 func (m *Meter) hasOwn() bool {

@@ -81,7 +81,7 @@ func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.copier.sent = map[ledgerID]uint64{}
 	t.copier.givenUp = map[ring.NodeID]time.Time{}
-	t.copier.completeAt = time.Now()
+	t.copier.completeAt.Store(time.Now().UnixNano())
 	t.notes.nodes = map[ring.NodeID]seenNode{}
 	t.notes.exports = map[Month]exported{}
 	return t
@@ -301,7 +301,7 @@ func (t *Totals) Metrics(s metrics.Sink) {
 	}
 	s.Level("usage_copies", "Nodes for which this node keeps a copy of what they counted for bills.", len(sources))
 	s.Gauge("usage_copy_age_seconds", "Time since another node last had a copy of all that this node counted for bills.",
-		time.Duration(t.copier.copyAge.Load()).Seconds())
+		t.copier.age().Seconds())
 	s.Gauge("usage_estimated", "Nodes that are gone and whose bills of this month or the last one come from a copy that may lack a little. One node reports it.",
 		float64(t.copier.estimated.Load()))
 	s.Gauge("usage_incomplete", "Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,24 +81,38 @@ func (b *billedTraffic) end() {
 	b.done.Wait()
 }
 
-// month reads what a node reports for this month.
-func (m *fleetNode) month() (rows map[string]int64, incomplete []string) {
+// monthAnswer is a node's report of a month.
+type monthAnswer struct {
+	Rows []struct {
+		Rule, Unit   string
+		Key          any
+		Cost, Checks int64
+	}
+	Incomplete []string
+	Estimated  []struct {
+		Node       string
+		AtMostLost int64 `json:"at_most_lost_ms"`
+	}
+	RevisedAt string `json:"revised_at"`
+}
+
+// report reads what a node reports for this month.
+func (m *fleetNode) report() (a monthAnswer) {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/v1/usage/monthly", "", "")
-	var a struct {
-		Rows []struct {
-			Rule, Unit   string
-			Key          any
-			Cost, Checks int64
-		}
-		Incomplete []string
-	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &a)
 	}
 	if err != nil {
 		m.fleet.t.Fatalf("usage of the month: %v: %s", err, text)
 	}
+	return a
+}
+
+// month returns a node's report of this month, by rule, key and unit.
+func (m *fleetNode) month() (rows map[string]int64, incomplete []string) {
+	m.fleet.t.Helper()
+	a := m.report()
 	rows = map[string]int64{}
 	for _, r := range a.Rows {
 		rows[fmt.Sprint(r.Rule, " ", r.Key, " ", r.Unit)] += r.Cost
@@ -177,6 +192,80 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 	for _, m := range f.nodes { // everything a node keeps is in its data directory, and bills are one file there
 		if left, _ := filepath.Glob(filepath.Join(f.dir, m.name, "usage*")); len(left) != 1 {
 			t.Errorf("%s: have %v", m.name, left)
+		}
+	}
+}
+
+// billedAt makes checks at a node, and waits until another node has a copy of its bills.
+func (m *fleetNode) billedAt(times int) {
+	m.fleet.t.Helper()
+	for range times {
+		if status, text, err := m.call("POST", m.data+"/v1/check", "application/json", `{"rule": "year", "key": "192.0.2.1"}`); err != nil || status != 200 {
+			m.fleet.t.Fatalf("check: %d %s %v", status, text, err)
+		}
+	}
+	last := time.Now()
+	process.Eventually(m.fleet.t, "another node has a copy of the bills of "+m.name, func() bool {
+		age, err := strconv.ParseFloat(m.figure("rlnode_usage_copy_age_seconds"), 64)
+		return err == nil && time.Duration(age*float64(time.Second)) < time.Since(last)-100*time.Millisecond
+	})
+}
+
+// A node is killed, removed, and replaced by an empty one. Its bills come from the copy, which says so, and from the node itself
+// once it is back.
+func TestBillsOfALostNode(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3)
+	first, lost := f.nodes[0], f.nodes[2]
+	first.apply("version: 1\nrules:\n  - {name: year, key: [ip], usage: monthly, limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}\n")
+	for i, m := range f.nodes {
+		m.billedAt(10 * (i + 1))
+	}
+	lost.kill()
+	if a := first.report(); !slices.Equal(a.Incomplete, []string{"n3"}) || len(a.Estimated) > 0 {
+		t.Errorf("while n3 is down: have %v missing, %v estimated", a.Incomplete, a.Estimated)
+	}
+	process.Eventually(t, "n3 is removed", func() bool {
+		code, _ := first.command("remove", "n3")
+		return code == 0
+	})
+	f.nodes = append(f.nodes[:2], f.newNode(4, 0, "--join", first.ip))
+	f.nodes[2].startProcess()
+	f.nodes[2].waitReady()
+
+	cost := func(a monthAnswer) (sum int64) {
+		for _, r := range a.Rows {
+			sum += r.Cost
+		}
+		return sum
+	}
+	for _, m := range f.nodes {
+		process.Eventually(t, "n3 is forgotten at "+m.name, func() bool { return len(m.report().Incomplete) == 0 })
+		if a := m.report(); cost(a) != 60 || len(a.Estimated) != 1 || a.Estimated[0].Node != "n3" || a.Estimated[0].AtMostLost < 1 {
+			t.Errorf("at %s: have %d, estimated %v; want 60, n3", m.name, cost(a), a.Estimated)
+		}
+	}
+	code, out := f.nodes[2].command("usage", "--csv")
+	if code != 0 || !strings.Contains(out, ",year,192.0.2.1,requests,60,60,0") || !strings.Contains(out, `estimated: "n3"`) {
+		t.Errorf("CSV of an estimated month: %d %s", code, out)
+	}
+	if code, out := first.command("usage"); code != 0 || !strings.Contains(out, "estimated: n3 is gone, and its copy lacks at most") {
+		t.Errorf("an estimated month: %d %s", code, out)
+	}
+
+	lost.startProcess()
+	f.nodes = append(f.nodes, lost)
+	lost.waitReady()
+	for _, m := range f.nodes {
+		process.Eventually(t, "n3 is back in the bills at "+m.name, func() bool { return len(m.report().Estimated) == 0 })
+		if a := m.report(); cost(a) != 60 || len(a.Incomplete) > 0 || a.RevisedAt != "" {
+			t.Errorf("at %s, with n3 back: have %d, missing %v, revised at %q; want 60", m.name, cost(a), a.Incomplete, a.RevisedAt)
+		}
+	}
+	lost.billedAt(5)
+	for _, m := range f.nodes {
+		if a := m.report(); cost(a) != 65 || a.RevisedAt == "" {
+			t.Errorf("at %s, after more checks: have %d, revised at %q; want 65", m.name, cost(a), a.RevisedAt)
 		}
 	}
 }
