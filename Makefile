@@ -92,6 +92,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'RealTime|LateReadings|ReadingsOnTime' ./limiter -args -realtime-seeds $(REALTIME)
 	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 10
+	$(GO) test -count 1 -timeout 60m -run BillsInHistories ./usage -args -histories 10000
 	$(GO) test -count 1 -timeout 60m ./node -args -every-case
 
 long: envoy ## real processes: tests that take long, or tolerate little beside them; two minutes

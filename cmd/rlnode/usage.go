@@ -104,13 +104,16 @@ func (c *usageCmd) copyCSV(env *environment, resp *http.Response) error {
 		return err
 	}
 	if estimated := resp.Header.Get("Rlnode-Estimated"); estimated != "" {
-		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy may lack the last counts\n", printable(estimated))
+		fmt.Fprintf(env.stderr, "estimated: %s is gone, and its copy may lack the last counts\n", printableNames(estimated))
 	}
 	if missing := resp.Header.Get("Rlnode-Incomplete"); missing != "" {
-		return fmt.Errorf("incomplete: no counts from %s", printable(missing))
+		return fmt.Errorf("incomplete: no counts from %s", printableNames(missing))
 	}
 	return nil
 }
+
+// printableNames returns the names in a header, where they are quoted.
+func printableNames(list string) string { return printable(strings.ReplaceAll(list, `"`, "")) }
 
 // monthQuality says how exact a month is.
 type monthQuality struct {
