@@ -42,8 +42,8 @@ var (
 type copier struct {
 	// completeAt is a time, in Unix nanoseconds: another node has all that was counted before, or there was nothing to copy.
 	completeAt atomic.Int64
-	sending    atomic.Bool  // a goroutine is sending closed ledgers
-	warned     bool         // used by run only
+	sending    atomic.Bool // a goroutine is sending closed ledgers
+	warned     bool        // used by run only
 	// estimated and lost are the numbers of nodes that reviewBills has found.
 	estimated, lost atomic.Int64
 
