@@ -39,6 +39,7 @@ type Client struct {
 	http          *http.Client
 	otherCalls    chan struct{} // unbatched calls; capacity MaxQueue
 	otherInFlight chan struct{} // those of them that are in flight; capacity spareConnections
+	slots         SlotSet       // that are held
 	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
 	lifetime context.Context // cancelled by Close, with cause ErrClosed
@@ -47,10 +48,8 @@ type Client struct {
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	inFlight int                // requests with checks that are in flight; at most MaxInFlight
-	queue    []*call            // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
-	slots    map[*Slot]struct{} // that are held
-	reserved map[string]*Slot   // those of reservations that are not settled, by their ids
+	inFlight int     // requests with checks that are in flight; at most MaxInFlight
+	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
 }
 
 // New returns a client. It waits for no node: an unreachable one shows only in the first call. With a Token or Rules, it asks a
@@ -60,7 +59,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections), slots: map[*Slot]struct{}{}, reserved: map[string]*Slot{}}
+	c := &Client{options: o, setup: setup{rules: map[string]bool{}, logged: map[string]time.Time{}}, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := parseBaseURL(i, address)
 		if err != nil {
@@ -99,7 +98,7 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.releaseSlots()
+	c.slots.Close()
 	c.cancel(ErrClosed)
 	c.running.Wait()
 	c.transport.CloseIdleConnections()
@@ -271,10 +270,12 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	}
 	reserved := Reservation{Decision: d, ID: a.Reservation}
 	if a.Slot != "" {
-		if reserved.Slot, err = c.hold(ctx, d, &a, r.sent); err != nil {
+		// The slot outlives the context: what was reserved is to be settled.
+		until := r.sent.Add(millis(a.ExpiresMS))
+		if reserved.Slot, err = NewSlot(context.WithoutCancel(ctx), c, d, a.Slot, until); err != nil {
 			return fail(err)
 		}
-		c.rememberReserved(reserved.ID, reserved.Slot)
+		c.slots.Reserve(reserved.ID, reserved.Slot)
 	}
 	if q.Wait && d.Allowed {
 		err = c.waitDelay(ctx, d.Delay)
@@ -294,9 +295,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if id == "" {
 		return Settlement{}, nil
 	}
-	if s := c.reservedSlot(id); s != nil {
-		s.forget()
-	}
+	c.slots.Settle(id)
 	body := append(appendString([]byte(`{"reservation":`), id), `,"costs":`...)
 	body, err := appendCosts(body, costs)
 	if err != nil {

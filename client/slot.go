@@ -66,8 +66,7 @@ type Slot struct {
 	gone   bool               // a node has said that the slot is over; written before kept is closed
 
 	closing sync.Once
-	closed  error  // of Close
-	onClose func() // nil: nothing
+	closed  error // of Close
 }
 
 // SlotKeeper renews and releases slots. *Client is one, and so is *node.Node, a node embedded in this process.
@@ -78,20 +77,98 @@ type SlotKeeper interface {
 	ReleaseSlot(ctx context.Context, id string) error
 	// Go runs f in a goroutine that closing the keeper waits for. It reports false, and does nothing, if the keeper is closed.
 	Go(f func()) bool
+	// Slots has those that are held. Closing the keeper closes it first.
+	Slots() *SlotSet
+}
+
+// SlotSet has the slots that a SlotKeeper holds. The zero SlotSet is empty.
+type SlotSet struct {
+	mu     sync.Mutex // guards the rest
+	closed bool
+	held   map[*Slot]struct{}
+	// reserved are the slots of reservations that are not settled, by their ids.
+	reserved map[string]*Slot
+}
+
+// Reserve notes the slot of a reservation, until the slot's context ends.
+func (all *SlotSet) Reserve(id string, s *Slot) {
+	all.mu.Lock()
+	if all.reserved == nil {
+		all.reserved = map[string]*Slot{}
+	}
+	all.reserved[id] = s
+	all.mu.Unlock()
+	context.AfterFunc(s.ctx, func() { all.takeReserved(id) })
+}
+
+// Settle ends the renewals of a reservation's slot, if it has one. Settling the reservation releases it.
+func (all *SlotSet) Settle(id string) {
+	if s := all.takeReserved(id); s != nil {
+		s.closing.Do(s.end)
+	}
+}
+
+// takeReserved removes and returns the slot of a reservation; nil if there is none.
+func (all *SlotSet) takeReserved(id string) *Slot {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s := all.reserved[id]
+	delete(all.reserved, id)
+	return s
+}
+
+// add adds s. It reports false if the set is closed.
+func (all *SlotSet) add(s *Slot) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.held == nil {
+		all.held = map[*Slot]struct{}{}
+	}
+	if !all.closed {
+		all.held[s] = struct{}{}
+	}
+	return !all.closed
+}
+
+func (all *SlotSet) remove(s *Slot) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.held, s)
+}
+
+// Close closes all slots, which takes little longer than one takes, and lets no others be added.
+func (all *SlotSet) Close() {
+	all.mu.Lock()
+	all.closed = true
+	held := slices.Collect(maps.Keys(all.held))
+	all.mu.Unlock()
+	var releases sync.WaitGroup
+	for _, s := range held {
+		releases.Go(func() { s.Close() })
+	}
+	releases.Wait()
 }
 
 // NewSlot returns the slot with an id, which is held until a time by this process's clock, and has k renew it. Its Context is derived
-// from ctx. With an empty id, nothing is held. It is for implementations of Acquire.
-func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until time.Time) *Slot {
+// from ctx. With an empty id, nothing is held. If k is closed, it releases the slot, and returns ErrClosed. It is for implementations
+// of Acquire.
+func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until time.Time) (*Slot, error) {
 	s := &Slot{Decision: d, ID: id, keeper: k, kept: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	// The work goes on for a while after its context has ended, and it holds its slot until Close.
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
-	if id == "" || !k.Go(func() { s.keep(renewing, until) }) {
+	if id == "" {
 		close(s.kept)
+		return s, nil
 	}
-	return s
+	added := k.Slots().add(s)
+	if !added || !k.Go(func() { s.keep(renewing, until) }) {
+		close(s.kept)
+		s.Close()
+		return nil, ErrClosed
+	}
+	return s, nil
 }
 
 // Context ends with the context given to Acquire, and as soon as the slot may no longer be held: its cause is then ErrSlotLost. What a
@@ -103,7 +180,7 @@ func (s *Slot) Context() context.Context { return s.ctx }
 // earlier. Close may be called several times, and at the same time; all calls return the same.
 func (s *Slot) Close() error {
 	s.closing.Do(func() {
-		defer s.end()()
+		s.end()
 		if s.ID != "" && !s.gone {
 			s.closed = s.keeper.ReleaseSlot(context.WithoutCancel(s.ctx), s.ID)
 		}
@@ -111,19 +188,13 @@ func (s *Slot) Close() error {
 	return s.closed
 }
 
-// end ends the renewals, and waits for one under way: it must not overtake the release. It returns what to do in the end.
-func (s *Slot) end() func() {
+// end ends the renewals, and waits for one under way: it must not overtake the release.
+func (s *Slot) end() {
 	s.stop()
 	s.cancel(context.Canceled)
 	<-s.kept
-	if s.onClose == nil {
-		return func() {}
-	}
-	return s.onClose
+	s.keeper.Slots().remove(s)
 }
-
-// forget ends the renewals without a release: settling its reservation releases the slot.
-func (s *Slot) forget() { s.closing.Do(func() { s.end()() }) }
 
 // CloseSoon is Close, without waiting for it.
 func (s *Slot) CloseSoon() {
@@ -236,7 +307,7 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 		if !d.Allowed {
 			return nil, &Refused{d, err}
 		}
-		s := NewSlot(ctx, c, d, "", time.Time{})
+		s, _ := NewSlot(ctx, c, d, "", time.Time{})
 		s.Err = err
 		return s, nil
 	}
@@ -246,17 +317,11 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	if !d.Allowed {
 		return nil, &Refused{d, nil}
 	}
-	return c.hold(ctx, d, &a, r.sent)
-}
-
-// hold returns the slot of an answer to a request that was sent at a time.
-func (c *Client) hold(ctx context.Context, d Decision, a *answer, sent time.Time) (*Slot, error) {
-	s := NewSlot(ctx, c, d, a.Slot, sent.Add(millis(a.ExpiresMS)))
-	if s.ID == "" || c.addSlot(s) {
-		return s, nil
+	s, err := NewSlot(ctx, c, d, a.Slot, r.sent.Add(millis(a.ExpiresMS)))
+	if err != nil {
+		return nil, &Refused{Decision{DecidedBy: ByError}, err}
 	}
-	s.Close()
-	return nil, &Refused{Decision{DecidedBy: ByError}, ErrClosed}
+	return s, nil
 }
 
 // RenewSlot holds a slot for as long as at first, from now on, and returns until when, counted from when the request was sent. Slots do
@@ -306,67 +371,30 @@ func slotBody(id string) []byte {
 	return append(appendString([]byte(`{"slot":`), id), '}')
 }
 
-// addSlot records a slot that Close releases. It reports false if the client is closed.
-func (c *Client) addSlot(s *Slot) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.slots[s] = struct{}{}
-	s.onClose = func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.slots, s)
-	}
-	return true
-}
+// Slots implements SlotKeeper.
+func (c *Client) Slots() *SlotSet { return &c.slots }
 
-// releaseSlots closes all slots. It takes little more than Options.Timeout.
-func (c *Client) releaseSlots() {
-	c.mu.Lock()
-	held := slices.Collect(maps.Keys(c.slots))
-	c.mu.Unlock()
-	var all sync.WaitGroup
-	for _, s := range held {
-		all.Go(func() { s.Close() })
+// ValidateAcquire returns an error that wraps ErrRequest if r and ttl are so wrong that no node could decide an Acquire.
+func (r *Request) ValidateAcquire(ttl time.Duration) error {
+	inMode := func(s Subject) bool { return s.Mode != "" && s.Mode != CheckMode }
+	switch {
+	case slices.ContainsFunc(r.Subjects, inMode):
+		return fmt.Errorf("%w: Subjects: a slot is either held or not, so Mode must be check", ErrRequest)
+	case r.Mode != "" && r.Mode != CheckMode:
+		return fmt.Errorf("%w: Mode is %q; a slot is either held or not, so it must be check", ErrRequest, r.Mode)
+	case r.Slots < 0:
+		return fmt.Errorf("%w: Slots is %d; it must not be negative", ErrRequest, r.Slots)
+	case ttl < 0:
+		return fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl)
+	case len(r.Who) > maxWho || !utf8.ValidString(r.Who):
+		return fmt.Errorf("%w: Who is %.80q; it must be UTF-8 of at most %d bytes", ErrRequest, r.Who, maxWho)
 	}
-	all.Wait()
-}
-
-// rememberReserved records the slot of a reservation until it is closed.
-func (c *Client) rememberReserved(id string, s *Slot) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reserved[id] = s
-	s.onClose = func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.slots, s)
-		delete(c.reserved, id)
-	}
-}
-
-// reservedSlot returns the slot of a reservation; nil if there is none.
-func (c *Client) reservedSlot(id string) *Slot {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.reserved[id]
+	return r.Validate()
 }
 
 // appendAcquire returns the body of an acquire without its id.
 func (r *Request) appendAcquire(ttl time.Duration) ([]byte, error) {
-	switch {
-	case r.Mode != "" && r.Mode != CheckMode:
-		return nil, fmt.Errorf("%w: Mode is %q; a slot is either held or not, so it must be check", ErrRequest, r.Mode)
-	case r.Slots < 0:
-		return nil, fmt.Errorf("%w: Slots is %d; it must not be negative", ErrRequest, r.Slots)
-	case ttl < 0:
-		return nil, fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl)
-	case len(r.Who) > maxWho || !utf8.ValidString(r.Who):
-		return nil, fmt.Errorf("%w: Who is %.80q; it must be UTF-8 of at most %d bytes", ErrRequest, r.Who, maxWho)
-	}
-	if err := r.Validate(); err != nil {
+	if err := r.ValidateAcquire(ttl); err != nil {
 		return nil, err
 	}
 	b, err := r.appendSubjects([]byte{'{'})

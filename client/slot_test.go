@@ -327,7 +327,8 @@ func TestReservedSlot(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		f.wantPaths(t, "reserve", "renew", "settle")
-		if len(c.slots)+len(c.reserved) > 0 {
+		synctest.Wait()
+		if len(c.slots.held)+len(c.slots.reserved) > 0 {
 			t.Error("the client remembers it")
 		}
 	})
@@ -422,8 +423,8 @@ func TestMiddlewareHoldsSlots(t *testing.T) {
 		}
 	}
 	c.Close()
-	if len(c.slots) > 0 {
-		t.Errorf("%d slots are left", len(c.slots))
+	if len(c.slots.held) > 0 {
+		t.Errorf("%d slots are left", len(c.slots.held))
 	}
 }
 

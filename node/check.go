@@ -60,11 +60,21 @@ func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, err
 // Reserve takes q's costs as an estimate, which Settle corrects; see client.Client. ttl is at most an hour; 0 is a
 // minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
+	sent := time.Now()
 	o, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
 	if err == nil && q.Wait && o.Allowed {
 		err = sleep(ctx, o.Delay)
 	}
-	return client.Reservation{Decision: o.Decision, ID: o.id}, err
+	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
+	if slot, some := n.limiter.SlotOf(o.id); o.id != "" && some {
+		var failed error
+		reserved.Slot, failed = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID, sent.Add(slot.Expires))
+		if failed != nil {
+			return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, failed
+		}
+		n.slots.Reserve(o.id, reserved.Slot)
+	}
+	return reserved, err
 }
 
 // Settle replaces a reservation's estimate with the actual use, by unit; see client.Client. Any node may have made the
@@ -76,6 +86,7 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	if err := n.ensureOpen(ctx); err != nil {
 		return client.Settlement{}, err
 	}
+	n.slots.Settle(id)
 	list, err := appendUnitCosts(nil, costs)
 	if err != nil {
 		return client.Settlement{}, err
@@ -180,8 +191,8 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	for _, l := range u.Limits {
 		shown := l.Limit.ShownAt(u.At)
 		out.Limits = append(out.Limits, client.LimitUsage{
-			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity, Window: ceilMillis(shown.Window),
-			Rate: rateOf(&shown), Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity, Window: windowOf(&shown), TTL: ttlOf(&shown),
+			Rate: rateOf(&shown), Holders: l.NumHolders, Held: holdersOf(l.Holders), Share: l.Share, Used: l.Used, Leased: l.Leased, Estimated: l.Estimated, Remaining: l.Remaining,
 			ResetAfter: ceilMillis(l.ResetAfter), MoreAfter: ceilMillis(l.MoreAfter), Applied: l.Applied,
 		})
 	}
@@ -385,7 +396,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 			from = "first"
 		}
 		one.Limits = append(one.Limits, rules.InlineLimit{
-			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from,
+			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
 		})
 	}
 	one.Costs, err = appendAllCosts(one.Costs[:0], s.Cost, s.Costs)
@@ -491,7 +502,7 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	if t := a.TightestLimit(); t != nil {
 		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
 		shown := t.Limit.ShownAt(a.Now)
-		d.Window, d.Rate = ceilMillis(shown.Window), rateOf(&shown)
+		d.Window, d.TTL, d.Rate = windowOf(&shown), ttlOf(&shown), rateOf(&shown)
 		d.ResetAfter, d.RetryAfter, d.MoreAfter = ceilMillis(t.ResetAfter), ceilMillis(t.RetryAfter), ceilMillis(t.MoreAfter)
 		d.Delay = ceilMillis(a.Delay())
 	} else if !a.Allowed {
@@ -522,7 +533,7 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 		shown := l.Limit.ShownAt(a.Now)
 		d.Limits[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: shown.Capacity,
-			Window: ceilMillis(shown.Window), Rate: rateOf(&shown), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
+			Window: windowOf(&shown), TTL: ttlOf(&shown), Rate: rateOf(&shown), Used: l.Used, Remaining: l.Remaining, ResetAfter: ceilMillis(l.ResetAfter), RetryAfter: ceilMillis(l.RetryAfter),
 			MoreAfter: ceilMillis(l.MoreAfter), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
@@ -540,7 +551,27 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	return d
 }
 
+// windowOf returns the window of a limit; 0 if it is of slots.
+func windowOf(s *rules.Shown) time.Duration {
+	if s.Slots {
+		return 0
+	}
+	return ceilMillis(s.Window)
+}
+
+// ttlOf returns after what time a slot ends that is not renewed; 0 for other limits.
+func ttlOf(s *rules.Shown) time.Duration {
+	if !s.Slots {
+		return 0
+	}
+	return ceilMillis(s.Window)
+}
+
+// rateOf returns what a limit allows over time. Slots have no rate.
 func rateOf(s *rules.Shown) client.Rate {
+	if s.Slots {
+		return client.Rate{}
+	}
 	return client.Rate{Limit: s.Amount, Per: ceilMillis(s.Per)}
 }
 

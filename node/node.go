@@ -76,12 +76,13 @@ type Node struct {
 	admin          *admin.Server // nil: no admin plane
 	recent         recent
 
-	inquiries     sync.Pool     // of *inquiry
-	opened        chan struct{} // closed once checks are decided
-	closed        atomic.Bool   // set once checks are no longer decided
-	leftByRequest atomic.Bool   // this node has left the cluster for good, by a request
-	leftForGood   atomic.Bool   // this node has left the cluster for good, by a request or in Close
-	replacing     atomic.Bool   // set after the start, while a dead voter may still have to be replaced
+	slots         client.SlotSet // that this process holds
+	inquiries     sync.Pool      // of *inquiry
+	opened        chan struct{}  // closed once checks are decided
+	closed        atomic.Bool    // set once checks are no longer decided
+	leftByRequest atomic.Bool    // this node has left the cluster for good, by a request
+	leftForGood   atomic.Bool    // this node has left the cluster for good, by a request or in Close
+	replacing     atomic.Bool    // set after the start, while a dead voter may still have to be replaced
 
 	ctx          context.Context
 	cancel       context.CancelFunc
@@ -243,7 +244,7 @@ func (n *Node) AdminAddr() net.Addr {
 //     api.DrainGrace.
 //  2. The partitions are handed over. From then on, this node asks their new owners.
 //  3. With LeaveOnClose the node leaves the cluster for good.
-//  4. Most of the remaining counters are saved, so that step 6 takes little time.
+//  4. Most of the remaining counters are saved, so that step 6 takes little time. Then this process's own slots are released.
 //  5. The listeners close once the requests in flight are answered. From here on, no check is decided.
 //  6. Counters that changed since step 4 are saved, so that no decision is forgotten. A node that leaves for good hands over
 //     the usage that it has counted since step 3.
@@ -267,6 +268,7 @@ func (n *Node) stop() error {
 	if n.data != nil || n.grpc != nil || n.redis != nil || n.admin != nil {
 		<-grace
 	}
+	n.slots.Close()
 	err := n.release(ctx)
 	if err == nil {
 		n.log.Info("stopped")
