@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,7 +55,10 @@ func (n *Node) regions(view cluster.View) []admin.Region {
 	}
 	for _, far := range n.wan.Regions() {
 		r := get(far.Name)
-		r.Primary, r.Reachable, r.Members = r.Primary || far.Primary, far.Reachable, far.Members
+		r.Primary = r.Primary || far.Primary
+		r.Reachable = far.Reachable
+		r.Members = far.Members
+		r.Address, _, _ = net.SplitHostPort(far.Address) // empty if there is none
 	}
 	for _, name := range agreed.Names {
 		get(name).Committed = true

@@ -66,6 +66,12 @@ func TestRegionsMeet(t *testing.T) {
 				{Name: "eu", Primary: true, Reachable: true, Members: 2, Committed: true},
 				{Name: "us", Reachable: true, Members: 2, Committed: true},
 			}
+			for i := range have {
+				if (have[i].Address == "") != (have[i].Name == p.region) {
+					t.Errorf("%s: the address of region %s is %q", p.region, have[i].Name, have[i].Address)
+				}
+				have[i].Address = ""
+			}
 			if fmt.Sprint(have) != fmt.Sprint(want) {
 				t.Errorf("%s: have regions %v, want %v", p.region, have, want)
 			}

@@ -40,5 +40,7 @@ type Region struct {
 	Primary   bool   `json:"primary"`   // rules are written there; true for each region that claims it
 	Reachable bool   `json:"reachable"` // from this region
 	Members   int    `json:"members"`   // how many nodes the region says that it has; 0 if it has not reported
+	// Address is that of a node of another region; empty if none is known.
+	Address   string `json:"address,omitempty"`
 	Committed bool   `json:"committed"` // limits with scope: global are shared with it
 }

@@ -193,7 +193,7 @@ func parseAnswer(b []byte) (a answer, err error) {
 	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
 		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
 		slices.ContainsFunc(a.Regions, func(r Region) bool {
-			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen || r.Members < 0 || r.Members > maxMembers
+			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen || len(r.Address) > maxAddressLen || r.Members < 0 || r.Members > maxMembers
 		})
 	if bad {
 		return answer{}, errMessage

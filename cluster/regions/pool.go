@@ -36,6 +36,7 @@ type Region struct {
 	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
 	Members   int    // its node count, as it announces
+	Address   string // host:port of a node there, of its entry nodes; empty if none is known
 }
 
 // Pool is a node's access to other regions.
@@ -230,7 +231,11 @@ func (p *Pool) Regions() []Region {
 
 // describe returns a region as this node sees it first-hand.
 func (p *Pool) describe(r *region) Region {
-	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.hasLinkTo(r)}
+	out := Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.hasLinkTo(r)}
+	if len(r.entries) > 0 {
+		out.Address = p.view.Load().links[r.entries[0]]
+	}
+	return out
 }
 
 // Reachable reports whether a call to a region would be sent.

@@ -24,7 +24,16 @@ func TestRegionsFindEachOther(t *testing.T) {
 					want = append(want, Region{Name: regionName(r), Primary: r == 1, Follows: "eu", Reachable: true, Members: 2})
 				}
 			}
-			w.until(10*time.Second, "all know all of the others", func() bool { return slices.Equal(n.pool.Load().Regions(), want) })
+			w.until(10*time.Second, "all know all of the others", func() bool {
+				have := n.pool.Load().Regions()
+				for i := range have {
+					if have[i].Address == "" {
+						return false
+					}
+					have[i].Address = "" // of whichever entry node
+				}
+				return slices.Equal(have, want)
+			})
 			for r := range 3 {
 				if r == n.region {
 					continue

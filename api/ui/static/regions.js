@@ -27,12 +27,20 @@ export const regions = {
     const list = [...(store.cluster.regions ?? [])].sort((a, b) => (a.name < b.name ? -1 : 1));
     setText(byId('regions-note'), list.length > 1 ? `${number(list.length)} regions share the limits with scope: global.` : 'There is only this region.');
     rows(byId('regions-list'), list, (r) => r.name, (r) => [
-      [make('span', { class: `dot ${r.reachable ? 'good' : 'bad'}` }), ' ', shown(r.name)],
+      [make('span', { class: `dot ${r.reachable ? 'good' : 'bad'}` }), ' ', shown(r.name), dashboardOf(r.address)],
       r.reachable ? 'reachable' : 'not reachable from here', r.members ? number(r.members) : '–',
       [r.primary ? 'primary: rules are written there' : '', r.committed ? '' : 'not known to all yet: it has no share'].filter(Boolean).join('; ') || '–',
     ], { numbers: [2], empty: 'None.' });
   },
 };
+
+// dashboardOf leads to the dashboard of a node of another region, if it is at the same port as this one.
+function dashboardOf(address) {
+  if (!address || !/^[\d.]+$|^[\da-f:]+$/i.test(address)) return '';
+  const host = address.includes(':') ? `[${address}]` : address;
+  const port = location.port ? `:${location.port}` : '';
+  return make('small', {}, make('a', { href: `${location.protocol}//${host}${port}/ui/#/regions`, rel: 'noreferrer' }, `dashboard at ${address}`));
+}
 
 // askShares asks what each region has of the subjects that are nearest to a global limit.
 async function askShares() {

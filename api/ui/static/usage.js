@@ -34,6 +34,14 @@ export function sharesOf(usage) {
   });
 }
 
+// showSlots lists who holds a limit's slots, and for how long unless they are renewed.
+function showSlots(list, slots, holders) {
+  const lines = slots.map((s) => ({ key: s.slot, text: `${shown(s.slot)}${s.n > 1 ? `, ${number(s.n)} slots` : ''}${s.who ? ` by ${shown(s.who)}` : ''}: held for ${span(s.age_ms)}, ends in ${span(s.expires_ms)} unless it is renewed` }));
+  if (holders > slots.length) lines.push({ key: 'more', text: `and ${number(holders - slots.length)} more` });
+  list.hidden = !lines.length;
+  keyed(list, lines, (line) => line.key, () => make('li'), (item, line) => setText(item, line.text));
+}
+
 // blockedText reads both a time and a while.
 function blockedText(ms) {
   if (!ms) return '';
@@ -42,10 +50,11 @@ function blockedText(ms) {
 }
 
 const bar = (action) =>
-  make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', {}, make('span', { class: 'muted' }), action));
+  make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', {}, make('span', { class: 'muted' }), action), make('ul', { class: 'list slots' }));
 
 function fill(e, l) {
-  const [line, gauge, below] = e.children;
+  const [line, gauge, below, slots] = e.children;
+  showSlots(slots, l.slots ?? [], l.holders ?? 0);
   const note = below.firstElementChild;
   gauge.hidden = !!l.unlimited;
   if (l.unlimited) {
