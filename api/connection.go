@@ -509,6 +509,24 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 	}
 }
 
+// Descriptor returns c's file descriptor, or -1 if it is unknown. It may be polled while c is open. If c is closed in the meantime and
+// the number reused, a wrong result must do no harm.
+func (c *Connection) Descriptor() int {
+	file, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return -1
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	fd := -1
+	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
+		return -1
+	}
+	return fd
+}
+
 // Linger makes Close discard further input first, so that the caller can read the last answer.
 func (c *Connection) Linger() { c.linger.Store(true) }
 

@@ -25,3 +25,11 @@ func MaxFiles() int {
 	}
 	return int(min(limit.Cur, 1<<30))
 }
+
+// HasHungUp reports whether c's caller has closed the connection, or at least its sending side of it.
+func (c *Connection) HasHungUp() bool {
+	fd := c.Descriptor()
+	poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(poll[:], 0)
+	return fd >= 0 && err == nil && n > 0
+}

@@ -159,7 +159,7 @@ func (h *handlers) stopsBatch(x *exchange, c *chunk) *api.Error {
 		return api.Errorf(api.TooMuchWork, "not decided: the checks of this batch match over %d limits; send fewer at once", most)
 	case took > cmp.Or(h.Timeout, maxBatchTime):
 		return api.Errorf(api.Timeout, "not decided: the batch takes longer than %v; send fewer checks at once", maxBatchTime)
-	case took > hangUpTime && x.conn != nil && hasHungUp(x.conn):
+	case took > hangUpTime && x.conn != nil && x.conn.HasHungUp():
 		return api.Errorf(api.Timeout, "not decided: the caller has hung up")
 	}
 	return nil

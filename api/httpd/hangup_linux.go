@@ -1,7 +1,6 @@
 package httpd
 
 import (
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,14 +32,6 @@ func hungUp(list []*waiter) (gone []*waiter) {
 		}
 	}
 	return gone
-}
-
-// hasHungUp reports whether c's caller has closed the connection, or at least its sending side of it.
-func hasHungUp(c net.Conn) bool {
-	fd := descriptor(c)
-	poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(poll[:], 0)
-	return fd >= 0 && err == nil && n > 0
 }
 
 // awaitReset reports whether w's caller is gone altogether, rather than has only closed its sending side: then the answer that it

@@ -2,16 +2,11 @@
 
 package httpd
 
-import "net"
-
 // canSeeHangUps says whether hungUp finds anything.
 const canSeeHangUps = false
 
 // hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
-
-// hasHungUp always returns false.
-func hasHungUp(net.Conn) bool { return false }
 
 // awaitReset always returns false.
 func awaitReset(*waiter) bool { return false }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -40,7 +39,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 // park holds back w's answer. The library has given t back, and read from it through c.
 func (s *Server) park(w *waiter, t *turn, c net.Conn) {
 	w.conn = t.connection
-	w.fd = descriptor(w.conn)
+	w.fd = w.conn.Descriptor()
 	s.conns.Park(w.conn.Connection)
 	more, err := readBuffered(c)
 	if err != nil {
@@ -63,28 +62,6 @@ func readBuffered(c net.Conn) (more []byte, err error) {
 			return more, err
 		}
 	}
-}
-
-// descriptor returns c's file descriptor, or -1 if it is unknown. The descriptor is only polled, and only while c is held. If c
-// is closed in the meantime and the number reused, a wrong result does no harm.
-func descriptor(c net.Conn) int {
-	one := api.Unwrap[*api.Connection](c)
-	if one == nil {
-		return -1
-	}
-	file, ok := one.Conn.(syscall.Conn)
-	if !ok {
-		return -1
-	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return -1
-	}
-	fd := -1
-	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
-		return -1
-	}
-	return fd
 }
 
 // sendHeld sends w's answer, with left as the rest of its delay, then serves the connection again.

@@ -26,7 +26,7 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 	if x.check.Slot, err = h.Decider.Acquire(&x.check.Query, &x.answer); err != nil {
 		return h.explain(err)
 	}
-	if x.check.Slot.ID != "" && x.conn != nil && hasHungUp(x.conn) { // nobody would ever release it
+	if x.check.Slot.ID != "" && x.conn != nil && x.conn.HasHungUp() { // nobody would ever release it
 		_, _ = h.Decider.ReleaseSlot(x.check.Slot.ID)
 		return api.Errorf(api.TryAgain, "the caller hung up before the answer, so the slot was released")
 	}

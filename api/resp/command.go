@@ -48,6 +48,7 @@ func init() {
 	register(increxSpecs()...)
 	register(keySpecs()...)
 	register(nativeSpecs()...)
+	register(slotSpecs()...)
 }
 
 // maxCommandName is the length of the longest name of a command that is looked up.

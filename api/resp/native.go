@@ -51,6 +51,8 @@ const (
 	optLimit
 	optRequestID
 	optExplicit // a UNIT needs a COST
+	optSlots    // N and WHO
+	optSlotTTL  // TTL of a slot
 )
 
 // maxName bounds the names of rules, limits and units, in bytes; there are no longer ones.
@@ -122,7 +124,13 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 		case may&optCost != 0 && is(word, "unit"):
 			f = costs.unit(value)
 		case may&optTTL != 0 && is(word, "ttl"):
-			n.ttl, f = readTTL(value)
+			n.ttl, f = readTTL(value, time.Millisecond, limiter.MaxReservationTime)
+		case may&optSlotTTL != 0 && is(word, "ttl"):
+			n.ttl, f = readTTL(value, minSlotTTL, maxSlotTTL)
+		case may&optSlots != 0 && is(word, "n"):
+			n.Slots, f = readSlots(value)
+		case may&optSlots != 0 && is(word, "who"):
+			n.Who, f = text(value, "WHO", limiter.MaxWho)
 		case may&optLimit != 0 && is(word, "limit"):
 			n.LimitName, f = text(value, "LIMIT", maxName)
 		case may&optRequestID != 0 && is(word, "requestid"):
@@ -144,12 +152,11 @@ func (n *named) readOptions(words [][]byte, may option) (f failure) {
 // printableShort returns a caller's word for a message.
 func printableShort(word []byte) string { return api.Excerpt(printable(word)) }
 
-// readTTL reads how long a reservation may last.
-func readTTL(word []byte) (time.Duration, failure) {
-	most := limiter.MaxReservationTime.Milliseconds()
+// readTTL reads how long a reservation or a slot may last.
+func readTTL(word []byte, least, most time.Duration) (time.Duration, failure) {
 	ms, ok := parseInt(word)
-	if !ok || ms < 1 || ms > most {
-		return 0, badValue("TTL must be a whole number of milliseconds from 1 to %d", most)
+	if !ok || ms < least.Milliseconds() || ms > most.Milliseconds() {
+		return 0, badValue("TTL must be a whole number of milliseconds from %d to %d", least.Milliseconds(), most.Milliseconds())
 	}
 	return time.Duration(ms) * time.Millisecond, ""
 }
@@ -237,10 +244,12 @@ func (c *session) check(words [][]byte, q *check) failure {
 }
 
 // replyCheck writes the decision on q.
-func replyCheck(s *Server, w *writer, q *check) { s.replyDecision(w, &q.answer, "") }
+func replyCheck(s *Server, w *writer, q *check) {
+	s.replyDecision(w, &q.answer, "", limiter.Slot{})
+}
 
-// replyDecision writes a decision with the fields that it has over HTTP. reservation may be empty.
-func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string) {
+// replyDecision writes a decision with the fields that it has over HTTP. reservation and slot may be empty.
+func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string, slot limiter.Slot) {
 	f := w.fields()
 	f.boolean("allowed", a.Allowed)
 	t := a.TightestLimit()
@@ -268,6 +277,10 @@ func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string)
 	if reservation != "" {
 		f.text("reservation", reservation)
 	}
+	if slot.ID != "" {
+		f.text("slot", slot.ID)
+		f.integer("expires_ms", slot.Expires.Milliseconds())
+	}
 	f.end()
 }
 
@@ -279,7 +292,7 @@ func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswe
 	f.integer("used", t.Used)
 	f.integer("remaining", t.Remaining)
 	f.text("unit", t.Limit.Unit)
-	f.integer("window_ms", codec.Millis(shown.Window))
+	f.window(&shown)
 	f.integer("reset_after_ms", codec.Millis(t.ResetAfter))
 	f.integer("retry_after_ms", codec.Millis(t.RetryAfter))
 	if t.MoreAfter > 0 {
@@ -289,8 +302,20 @@ func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswe
 	f.rate(&shown)
 }
 
-// rate writes what a limit allows over time.
+// window writes the window of a limit or, of slots, after what time one ends.
+func (f *fields) window(shown *rules.Shown) {
+	name := "window_ms"
+	if shown.Slots {
+		name = "ttl_ms"
+	}
+	f.integer(name, codec.Millis(shown.Window))
+}
+
+// rate writes what a limit allows over time. Slots have no rate.
 func (f *fields) rate(shown *rules.Shown) {
+	if shown.Slots {
+		return
+	}
 	f.name("rate")
 	f.w.mapOf(2)
 	f.w.text("limit")
@@ -334,7 +359,7 @@ func (c *session) reserveCost(words [][]byte) error {
 	if n.ttl == 0 {
 		n.ttl = limiter.DefaultReservationTime
 	}
-	n.AwaitsLoan = true
+	n.AwaitsLoan = !c.worker.more
 	var answer limiter.Answer
 	id, err := c.server.Decider.Reserve(n.Query, n.ttl, &answer)
 	if err != nil {
@@ -343,7 +368,11 @@ func (c *session) reserveCost(words [][]byte) error {
 	took := time.Since(c.worker.began)
 	c.stripe.Observe(took)
 	answer.CountLatency(took)
-	c.server.replyDecision(&c.worker.out, &answer, id)
+	slot := limiter.Slot{}
+	if id != "" {
+		slot, _ = c.server.Decider.SlotOf(id)
+	}
+	c.server.replyDecision(&c.worker.out, &answer, id, slot)
 	return nil
 }
 
@@ -441,7 +470,7 @@ func writeLimitUsage(w *writer, u *limiter.Usage, l *limiter.LimitUsage) {
 	f.text("algorithm", l.Limit.Kind.String())
 	f.text("unit", l.Limit.Unit)
 	f.integer("limit", shown.Capacity)
-	f.integer("window_ms", codec.Millis(shown.Window))
+	f.window(&shown)
 	f.integer("used", l.Used)
 	f.integer("remaining", l.Remaining)
 	f.integer("leased", l.Leased)
@@ -449,6 +478,9 @@ func writeLimitUsage(w *writer, u *limiter.Usage, l *limiter.LimitUsage) {
 	f.integer("reset_after_ms", codec.Millis(l.ResetAfter))
 	if l.MoreAfter > 0 {
 		f.integer("more_after_ms", codec.Millis(l.MoreAfter))
+	}
+	if shown.Slots {
+		writeHolders(&f, l)
 	}
 	if l.Estimated {
 		f.boolean("estimated", true)

@@ -229,6 +229,7 @@ func (c *session) handle(b []byte) error {
 	w.out.resp3 = c.resp3
 	defer func() {
 		c.lender.Put(b)
+		c.releaseUnsent()
 		c.worker = nil
 		c.server.putBack(w)
 	}()
@@ -387,6 +388,9 @@ func (c *session) flush() error {
 	}
 	_, err := c.stream.Write(w.out.b)
 	w.out.b = w.out.b[:0]
+	if err == nil {
+		w.acquired = w.acquired[:0]
+	}
 	return err
 }
 

@@ -28,6 +28,8 @@ type worker struct {
 	more    bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
+	acquired []string // slots whose ids have not been sent yet
+
 	queries []*limiter.Query
 	answers []*limiter.Answer
 	errs    []error

@@ -1,0 +1,139 @@
+package resp
+
+import (
+	"net"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// The commands of slots, which callers hold until they release them.
+
+func slotSpecs() []spec {
+	return []spec{
+		{
+			name: "rl.acquire", arity: -2, need: api.ScopeCheck, run: (*session).acquire,
+			summary: "Holds slots: RL.ACQUIRE rule key… [N n] [COST n] [UNIT u] [TTL ms] [WHO name] [REQUESTID id].",
+		},
+		{
+			name: "rl.renew", arity: -2, need: api.ScopeCheck, run: (*session).renew,
+			summary: "Holds a slot for longer: RL.RENEW slot [TTL ms].",
+		},
+		{
+			name: "rl.release", arity: 2, need: api.ScopeCheck, run: (*session).releaseSlot,
+			summary: "Gives a slot back: RL.RELEASE slot.",
+		},
+	}
+}
+
+// readSlots reads how many slots a command holds of each limit.
+func readSlots(word []byte) (int64, failure) {
+	n, ok := parseInt(word)
+	if !ok || n < 1 || n > limiter.MaxSlots {
+		return 0, badValue("N must be a whole number from 1 to %d", int64(limiter.MaxSlots))
+	}
+	return n, ""
+}
+
+// acquire executes RL.ACQUIRE.
+func (c *session) acquire(words [][]byte) error {
+	n, f := c.query(words, optCost|optSlots|optSlotTTL|optRequestID)
+	if f != "" {
+		return c.reply(f)
+	}
+	n.SlotTTL, n.AwaitsLoan = n.ttl, !c.worker.more
+	if n.Who == "" {
+		n.Who = c.holder()
+	}
+
+	var answer limiter.Answer
+	slot, err := c.server.Decider.Acquire(n.Query, &answer)
+	if err != nil {
+		return c.reply(c.server.explain(err))
+	}
+	if slot.ID != "" {
+		c.worker.acquired = append(c.worker.acquired, slot.ID)
+		if c.HasHungUp() {
+			return net.ErrClosed
+		}
+	}
+	took := time.Since(c.worker.began)
+	c.stripe.Observe(took)
+	answer.CountLatency(took)
+	c.server.replyDecision(&c.worker.out, &answer, "", slot)
+	return nil
+}
+
+// holder returns what a slot says of its holder unless the caller says it: the name of its token, or its address.
+func (c *session) holder() string {
+	who := c.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(who); err == nil {
+		who = host
+	}
+	if c.token != nil {
+		who = c.token.Name
+	}
+	return strings.ToValidUTF8(who[:min(len(who), limiter.MaxWho)], "")
+}
+
+// renew executes RL.RENEW slot [TTL ms].
+func (c *session) renew(words [][]byte) error {
+	n := named{Query: &limiter.Query{}}
+	if f := n.readOptions(words[1:], optSlotTTL); f != "" {
+		return c.reply(f)
+	}
+	expires, err := c.server.Decider.RenewSlot(string(words[0]), n.ttl)
+	if err != nil {
+		return c.reply(c.server.explain(err))
+	}
+	fields := c.worker.out.fields()
+	fields.integer("expires_ms", expires.Milliseconds())
+	fields.end()
+	return nil
+}
+
+// releaseSlot executes RL.RELEASE slot.
+func (c *session) releaseSlot(words [][]byte) error {
+	held, err := c.server.Decider.ReleaseSlot(string(words[0]))
+	if err != nil {
+		return c.reply(c.server.explain(err))
+	}
+	fields := c.worker.out.fields()
+	fields.boolean("released", held)
+	fields.end()
+	return nil
+}
+
+// releaseUnsent gives back the slots whose callers have not been told: nobody else would.
+func (c *session) releaseUnsent() {
+	for _, id := range c.worker.acquired {
+		_, _ = c.server.Decider.ReleaseSlot(id) // otherwise it ends by its ttl
+	}
+	c.worker.acquired = nil
+}
+
+// slotTTLs are the least and the longest ttl of a slot.
+const (
+	minSlotTTL = algorithms.MinWindow
+	maxSlotTTL = limiter.MaxSlotTTL
+)
+
+// writeHolders writes the fields about the slots of a limit that are held, those that end first in front.
+func writeHolders(f *fields, l *limiter.LimitUsage) {
+	f.integer("holders", int64(l.NumHolders))
+	f.name("slots")
+	f.w.array(len(l.Holders))
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		one := f.w.fields()
+		one.text("slot", limiter.ShortSlotID(h.ID))
+		one.integer("n", h.Slots)
+		one.integer("age_ms", h.Age.Milliseconds())
+		one.integer("expires_ms", h.Expires.Milliseconds())
+		one.text("who", h.Who)
+		one.end()
+	}
+}
