@@ -2,6 +2,7 @@ package counters
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -210,6 +211,21 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 		}
 	}
 	return ops
+}
+
+// DelaySlot makes r, if it is a slot or says that slots may be lost, concern as much of the time after now as it did that long ago.
+func (r *Record) DelaySlot(age int64) {
+	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
+		return
+	}
+	r.Note.At += age
+	r.Note.Until = min(r.Note.Until+(age+1e9-1)/1e9, math.MaxUint32)
+	r.FreshAt = r.Note.Until
+}
+
+// IsFreedSlot reports whether r is a slot that was released.
+func (r *Record) IsFreedSlot() bool {
+	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
 }
 
 // MarkSlotsLost records that slots of p may have been lost by now: until the longest of them has ended, none is granted in their place.

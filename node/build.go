@@ -91,6 +91,7 @@ type storage struct {
 	dir  string // the data directory; empty if there is none
 	// checkpoints is set if counters are saved in dir.
 	checkpoints bool
+	isOld       bool // an earlier process of this node has taken part in a cluster
 	store       store
 	disk        func() persist.RaftStatus // the store's status; nil without a disk
 }
@@ -135,6 +136,8 @@ func openStore(c *settings) (s storage, err error) {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 	s.store, s.disk, s.dir, s.checkpoints = opened, opened.Status, c.DataDir, true
+	last, err := opened.Logs().LastIndex()
+	s.isOld = err == nil && last > 0
 	return s, nil
 }
 

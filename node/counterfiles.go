@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
 )
 
 const (
@@ -59,7 +60,7 @@ func (n *Node) openFile(config persist.CounterFileConfig, what string) error {
 
 // load restores the debts and the counters of the last checkpoint, and starts to write both.
 func (n *Node) load() error {
-	for _, f := range n.files {
+	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
 		if err != nil {
 			return fmt.Errorf("load the %s: %w", f.what, err)
@@ -74,6 +75,9 @@ func (n *Node) load() error {
 			}
 			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
 		}
+		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
+			n.markSlotsLost()
+		}
 		if err := f.Start(); err != nil {
 			return err
 		}
@@ -84,6 +88,15 @@ func (n *Node) load() error {
 		n.loops.Go(n.followDebts)
 	}
 	return nil
+}
+
+// markSlotsLost makes this node grant no slot in place of one that its file may have had.
+func (n *Node) markSlotsLost() {
+	n.log.Warn("slots may be lost with the file of counters; until they have ended, no others are granted")
+	now := n.clock.Now()
+	for p := range ring.Partitions {
+		n.table.MarkSlotsLost(now, p)
+	}
 }
 
 // checkpoint writes the changed counters that this node owns. It returns when they are on disk.

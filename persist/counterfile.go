@@ -119,6 +119,7 @@ type CounterFile struct {
 	lock        chan struct{}
 	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
 	loaded      bool
+	created     bool // when it was opened: there was none that could be read
 	started     bool
 	closed      bool
 	lastFrame   uint64    // number of the newest frame
@@ -213,6 +214,7 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 		return nil, fmt.Errorf("open %s: %w", c.path, err)
 	}
 
+	c.created = !existed
 	if err != nil {
 		config.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
 		c.status.Err, c.status.Failures = err, 1

@@ -59,14 +59,16 @@ func frameSum(number, frame []byte) uint32 {
 // readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the record's
 // length in bytes; wall is the latest reading, at the time of writing, of a clock by which the frame's windows were counted. It
 // takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the frame's counters expire
-// that much earlier. It returns false if the frame is damaged. r is reused between calls.
+// that much earlier. Only slots last for as long from now on as when they were written: a clock that was set in between ends none of
+// them too early. It returns false if the frame is damaged. r is reused between calls.
 func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false
 	}
 	written := int64(binary.BigEndian.Uint64(frame[4:]))
 	wall := written + int64(binary.BigEndian.Uint64(frame[12:]))
-	if age := now.Wall - written; age > 0 {
+	age := max(0, now.Wall-written)
+	if age > 0 {
 		now.Wall -= age
 		now.Steady -= age
 	}
@@ -82,6 +84,7 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 		if r.Log != nil {
 			log = r.Log
 		}
+		r.DelaySlot(age)
 		each(&r, wall, before-d.Len())
 	}
 	return true

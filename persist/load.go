@@ -23,6 +23,8 @@ type LoadStats struct {
 	DamagedFrames int64 // frames skipped because they were damaged
 	NoRoom        int64 // records skipped because the table was full
 	Duration      time.Duration
+	// Created means that there was no file that could be read.
+	Created bool
 	// SetAside means that the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
@@ -46,6 +48,7 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 		return stats, ErrClosed
 	}
 
+	stats.Created = cf.created
 	begin := time.Now()
 	if cf.file != nil {
 		err := cf.readFrames(now, &stats)
@@ -154,7 +157,9 @@ func (f *frameReader) collect(r *counters.Record, wall int64, size int) {
 		return
 	}
 	if r.FreshAt <= f.now.Steady/1e9 {
-		f.Expired++
+		if f.Expired++; r.IsFreedSlot() { // it may have been longer in an older frame
+			f.reset[r.Key] = struct{}{}
+		}
 		return
 	}
 	if _, gone := f.reset[r.Key]; gone {

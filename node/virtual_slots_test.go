@@ -1,0 +1,224 @@
+package node
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+var slotSeeds = flag.Int("slot-seeds", 3, "how many seeds of faults the test of slots tries")
+
+const (
+	slotLimit = 7
+	slotTTL   = 2 * time.Second
+)
+
+const slotRules = `version: 1
+rules:
+  - {name: render, key: [key], limits: [{limit: 7, ttl: 2s, algorithm: concurrency}]}
+  - {name: outer, key: [tenant], limits: [{limit: 5, ttl: 2s, algorithm: concurrency}]}
+  - {name: inner, key: [user], limits: [{limit: 1, ttl: 2s, algorithm: concurrency}]}
+  - {name: brief, key: [key], limits: [{limit: 2, ttl: 1s, algorithm: concurrency}]}
+  - {name: model, key: [key], limits: [{limit: 4, ttl: 2s, algorithm: concurrency}, {limit: 1000000, per: 8760h, unit: tokens, algorithm: fixed-window}]}
+`
+
+// slotKey counts, by the workers' own clock, how many hold a slot of a key.
+type slotKey struct {
+	held, most, acquired atomic.Int64
+	lost                 atomic.Int64 // slots that ended before their holder had to give them up
+}
+
+func (k *slotKey) add() {
+	n := k.held.Add(1)
+	k.acquired.Add(1)
+	for most := k.most.Load(); n > most && !k.most.CompareAndSwap(most, n); most = k.most.Load() {
+	}
+}
+
+// worker holds slots, one after another.
+type worker struct {
+	p      *testCluster
+	key    *slotKey
+	name   string
+	chance *rand.Rand
+}
+
+// node returns a node that answers.
+func (w *worker) node() *testNode {
+	for {
+		if v := w.p.nodes[w.chance.IntN(len(w.p.nodes))]; v.ready.Load() {
+			return v
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (w *worker) query() *limiter.Query {
+	return &limiter.Query{Rule: "render", Key: []string{w.name}, ByKey: true}
+}
+
+// turn acquires a slot, and holds it for a while. Some workers die with it, and others renew it.
+func (w *worker) turn() {
+	var a limiter.Answer
+	v, sent := w.node(), time.Now()
+	got, err := v.node.limiter.Acquire(w.query(), &a)
+	if err != nil || got.ID == "" || v.crashed.Load() {
+		time.Sleep(time.Duration(w.chance.IntN(100)) * time.Millisecond)
+		return
+	}
+	ends := sent.Add(got.Expires)
+	if !time.Now().Before(ends) {
+		return
+	}
+	w.key.add()
+	defer w.key.held.Add(-1)
+
+	work := time.Duration(w.chance.IntN(3000)) * time.Millisecond
+	if w.chance.IntN(10) == 0 { // it dies: it holds the slot as long as it may
+		time.Sleep(time.Until(ends))
+		return
+	}
+	for done := time.Now().Add(work); time.Now().Before(done); {
+		time.Sleep(min(time.Until(done), slotTTL/3, time.Until(ends)))
+		if !time.Now().Before(ends) {
+			return
+		}
+		v, sent := w.node(), time.Now()
+		left, err := v.node.limiter.RenewSlot(got.ID, 0)
+		switch {
+		case v.crashed.Load():
+		case err == nil && time.Now().Before(ends):
+			ends = sent.Add(left)
+		case errors.Is(err, limiter.ErrUnknownSlot) && time.Now().Before(ends):
+			w.key.lost.Add(1)
+			return
+		}
+		if !time.Now().Before(ends) {
+			return
+		}
+	}
+	w.key.held.Add(-1)
+	_, _ = w.node().node.limiter.ReleaseSlot(got.ID)
+	w.key.held.Add(1) // which the deferred call takes off
+}
+
+// startWorkers starts n workers for each of several keys.
+func (p *testCluster) startWorkers(keys, n int, seed uint64) (all []*slotKey, stop func()) {
+	var over atomic.Bool
+	var done sync.WaitGroup
+	for i := range keys {
+		k := &slotKey{}
+		all = append(all, k)
+		for j := range n {
+			w := &worker{p, k, fmt.Sprintf("k%d", i), rand.New(rand.NewPCG(seed, uint64(i*1000+j)))}
+			done.Go(func() {
+				for !over.Load() {
+					w.turn()
+				}
+			})
+		}
+	}
+	return all, func() { over.Store(true); done.Wait() }
+}
+
+// disturb makes one fault, and heals it.
+func (p *testCluster) disturb(chance *rand.Rand) (what string) {
+	pause := func(most int) { time.Sleep(time.Duration(chance.IntN(most)) * time.Millisecond) }
+	v, other := p.nodes[chance.IntN(3)], p.nodes[chance.IntN(3)]
+	switch chance.IntN(6) {
+	case 0:
+		what = "killed " + v.settings.Name
+		v.endProcess(false)
+		pause(8000)
+		v.startProcess()
+	case 1:
+		what = "restarted " + v.settings.Name
+		v.endProcess(true)
+		pause(8000)
+		v.startProcess()
+	case 2:
+		what = "isolated " + v.settings.Name
+		p.net.Isolate(v.ip)
+		pause(8000)
+		p.net.Rejoin(v.ip)
+	case 3:
+		what = "cut " + v.settings.Name + " from " + other.settings.Name
+		p.net.CutOneWay(v.ip, other.ip)
+		pause(8000)
+		p.net.HealAll()
+	case 4:
+		what = "killed all"
+		for _, v := range p.nodes {
+			v.endProcess(false)
+		}
+		pause(1000)
+		for _, v := range p.nodes {
+			v.startProcess()
+		}
+	case 5:
+		what = "killed " + v.settings.Name + " and " + other.settings.Name
+		v.endProcess(false)
+		if other != v {
+			other.endProcess(false)
+			pause(2000)
+			other.startProcess()
+		}
+		v.startProcess()
+	}
+	return what
+}
+
+// G11: while nodes are killed, restarted and cut off, never more than the limit are held at once, as the holders see it, and no
+// holder loses a slot that it renews in time.
+func TestG11_SlotsInOneProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range *slotSeeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { testSlots(t, uint64(seed)) })
+		})
+	}
+}
+
+func testSlots(t *testing.T, seed uint64) {
+	p := newTestCluster(t, 3, slotRules)
+	chance := rand.New(rand.NewPCG(seed, 7))
+	keys, stop := p.startWorkers(4, 12, seed)
+	var history []string
+	for range 5 {
+		time.Sleep(time.Duration(1000+chance.IntN(3000)) * time.Millisecond)
+		history = append(history, p.disturb(chance))
+		p.awaitWhole()
+	}
+	time.Sleep(slotTTL + 2*time.Second)
+	for i, k := range keys {
+		before := k.acquired.Load()
+		time.Sleep(slotTTL + time.Second)
+		if k.acquired.Load() == before {
+			t.Errorf("seed %d, key %d: nobody gets a slot any more; %v", seed, i, history)
+		}
+	}
+	stop()
+	for i, k := range keys {
+		if k.most.Load() > slotLimit || k.lost.Load() > 0 {
+			t.Errorf("seed %d, key %d: have %d held at once, want at most %d; %d lost; %v", seed, i, k.most.Load(), slotLimit, k.lost.Load(), history)
+		}
+		t.Logf("seed %d, key %d: %d acquired, %d at most at once", seed, i, k.acquired.Load(), k.most.Load())
+	}
+	time.Sleep(slotTTL + time.Second)
+	for i := range keys {
+		if used, err := p.tryUsed("render", fmt.Sprintf("k%d", i)); err != nil || used != 0 {
+			t.Errorf("seed %d, key %d: %d are used in the end, %v", seed, i, used, err)
+		}
+	}
+	p.checkOwnership()
+	p.stopNodes()
+}
