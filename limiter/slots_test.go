@@ -1,0 +1,328 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const slotsText = `rules:
+  - {name: render, key: [k], limits: [{limit: 2, ttl: 1s, algorithm: concurrency}]}
+  - {name: four, key: [k], limits: [{limit: 4, ttl: 1s, algorithm: concurrency}]}
+  - {name: free, key: [k], on_partition: allow, limits: [{limit: 1, ttl: 30s, algorithm: concurrency}]}
+  - {name: outer, key: [tenant], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}, {limit: 100, per: 8760h, unit: tokens, algorithm: fixed-window}]}
+  - {name: inner, key: [user], limits: [{limit: 1, ttl: 10s, algorithm: concurrency}]}
+`
+
+// acquire acquires n slots at a node. It returns no ID if it is refused.
+func (n *testNode) acquire(rule, key string, slots int64) (id string, err error) {
+	var a Answer
+	s, err := n.Acquire(&Query{Rule: rule, Key: []string{key}, ByKey: true, Slots: slots}, &a)
+	if err == nil && a.Allowed != (s.ID != "") {
+		n.w.t.Errorf("allowed is %v, but the slot is %q", a.Allowed, s.ID)
+	}
+	return s.ID, err
+}
+
+// expectSlot acquires a slot, or expects that there is none.
+func (n *testNode) expectSlot(what, rule, key string, slots int64, want bool) (id string) {
+	n.w.t.Helper()
+	id, err := n.acquire(rule, key, slots)
+	if err != nil || (id != "") != want {
+		n.w.t.Fatalf("%s: have a slot %v, %v; want %v", what, id != "", err, want)
+	}
+	return id
+}
+
+// The vectors, at each node, whichever of them owns the subject.
+func TestSlotVectors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		for i, at := range w.nodes {
+			other := w.nodes[(i+1)%3]
+			key := w.keyOf("render", w.nodes[0], w.nodes[1]) + string(rune('0'+i))
+			a := at.expectSlot("a", "render", key, 0, true)
+			other.expectSlot("b", "render", key, 0, true)
+			var answer Answer
+			if _, err := at.Acquire(&Query{Rule: "render", Key: []string{key}, ByKey: true}, &answer); err != nil || answer.Allowed {
+				t.Fatalf("c: %v", err)
+			}
+			if retry := answer.Limits[0].RetryAfter; retry <= 900*time.Millisecond || retry > time.Second {
+				t.Errorf("c may retry after %v", retry)
+			}
+			for _, want := range []bool{true, false} {
+				if held, err := other.ReleaseSlot(a); err != nil || held != want {
+					t.Errorf("a release: have %v, %v; want %v", held, err, want)
+				}
+			}
+			c := at.expectSlot("c", "render", key, 0, true)
+			other.expectSlot("d", "render", key, 0, false)
+
+			time.Sleep(600 * time.Millisecond)
+			if left, err := other.RenewSlot(c, 0); err != nil || left < 990*time.Millisecond {
+				t.Errorf("a renewal: %v, %v", left, err)
+			}
+			time.Sleep(600 * time.Millisecond) // b has ended
+			e := at.expectSlot("e", "render", key, 0, true)
+			time.Sleep(time.Second)
+			for _, id := range []string{a, c, e} {
+				if _, err := at.RenewSlot(id, 0); !errors.Is(err, ErrUnknownSlot) {
+					t.Errorf("a renewal after the end: %v", err)
+				}
+			}
+		}
+
+		at := w.nodes[1]
+		at.expectSlot("3 of 4", "four", "x", 3, true)
+		at.expectSlot("2 more", "four", "x", 2, false)
+		at.expectSlot("1 more", "four", "x", 1, true)
+	})
+}
+
+// A slot that would not outlive its owner is taken back, and so is all that was taken with it.
+func TestUnconfirmedSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		key := w.keyOf("outer", owner, w.nodes[1])
+		never := func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
+		for _, at := range w.nodes[:2] {
+			owner.confirm.Store(&never)
+			q := Query{Rule: "outer", Key: []string{key}, ByKey: true, Costs: []UnitCost{{"tokens", 60}}}
+			var a Answer
+			began := time.Now()
+			if s, err := at.Acquire(&q, &a); !errors.Is(err, ErrTryAgain) || s.ID != "" {
+				t.Errorf("have %q, %v", s.ID, err)
+			}
+			if took := time.Since(began); took < 400*time.Millisecond || took > checkTimeout {
+				t.Errorf("it took %v", took)
+			}
+			owner.confirm.Store(nil)
+			time.Sleep(100 * time.Millisecond) // refunds
+			u := owner.usage("outer", key)
+			if u.Limits[0].Used != 0 || u.Limits[1].Used != 0 {
+				t.Errorf("%d slots and %d tokens stay used", u.Limits[0].Used, u.Limits[1].Used)
+			}
+		}
+		id := w.nodes[2].expectSlot("afterwards", "outer", key, 0, true)
+		owner.confirm.Store(&never)
+		if _, err := w.nodes[1].RenewSlot(id, 0); !errors.Is(err, ErrTryAgain) {
+			t.Errorf("a renewal that is not confirmed: %v", err)
+		}
+	})
+}
+
+// Two levels of two owners: if the inner one is full, the outer one is as before, even if what gives its slot back is lost at first.
+func TestSlotsOfTwoOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		outer, inner, asker := w.nodes[0], w.nodes[1], w.nodes[2]
+		tenant, user := w.keyOf("outer", outer, inner), w.keyOf("inner", inner, outer)
+		acquire := func() (Slot, error) {
+			var a Answer
+			return asker.Acquire(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}, {Name: "user", Value: user}}}, &a)
+		}
+		first, err := acquire()
+		if err != nil || first.ID == "" {
+			t.Fatalf("have %v, %v", first, err)
+		}
+		used := func() int64 { return outer.usage("outer", tenant).Limits[0].Used }
+		if s, err := acquire(); err != nil || s.ID != "" || used() != 1 {
+			t.Errorf("the inner one is full: have %q, %v, and %d used of the outer one", s.ID, err, used())
+		}
+
+		w.mu.Lock()
+		w.detail = func(from, to ring.NodeID, m peer.Method, _ []byte) {
+			if m == MethodAsk && from == asker.id && to == inner.id { // the outer owner has been asked
+				w.setCut(asker, outer, true)
+				w.setCut(inner, outer, true)
+			}
+		}
+		w.mu.Unlock()
+		if s, err := acquire(); err != nil || s.ID != "" {
+			t.Errorf("the inner one is full: have %q, %v", s.ID, err)
+		}
+		w.mu.Lock()
+		w.detail = nil
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		if n := used(); n != 2 {
+			t.Errorf("%d are used of the outer one although nobody could give it back, want 2", n)
+		}
+		w.setCut(asker, outer, false)
+		w.setCut(inner, outer, false)
+		time.Sleep(500 * time.Millisecond)
+		if n := used(); n != 1 {
+			t.Errorf("%d are used of the outer one, want 1", n)
+		}
+		if held, err := asker.ReleaseSlot(first.ID); err != nil || !held || used() != 0 || inner.usage("inner", user).Limits[0].Used != 0 {
+			t.Errorf("after the release: %v, %v, %d used", held, err, used())
+		}
+	})
+}
+
+// A standby neither grants nor renews, and the owner's slots are as they were afterwards.
+func TestStandbysGrantNoSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner, standby, other := w.nodes[0], w.nodes[1], w.nodes[2]
+		key := w.keyOf("render", owner, standby)
+		id := other.expectSlot("first", "render", key, 0, true)
+		w.setCut(owner, standby, true)
+		w.setCut(owner, other, true)
+		for _, at := range []*testNode{standby, other} {
+			if got, err := at.acquire("render", key, 0); !errors.Is(err, ErrTryAgain) {
+				t.Errorf("have %q, %v", got, err)
+			}
+			if _, err := at.RenewSlot(id, 0); !errors.Is(err, ErrTryAgain) {
+				t.Errorf("a renewal: %v", err)
+			}
+		}
+		if _, err := other.ReleaseSlot(id); !errors.Is(err, ErrTryAgain) {
+			t.Errorf("a release: %v", err)
+		}
+		w.setCut(owner, standby, false)
+		w.setCut(owner, other, false)
+		time.Sleep(300 * time.Millisecond) // the release is made up for
+		if used := owner.used("render", key); used != 0 {
+			t.Errorf("%d are used, want 0", used)
+		}
+	})
+}
+
+// A node that is cut off refuses or, with on_partition: allow, grants what it is asked for. The owner counts that as soon as it can be
+// reached, and grants nothing until there is room.
+func TestSlotsOfANodeThatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner, lone := w.nodes[0], w.nodes[2]
+		key, freeKey := w.keyOf("render", owner, w.nodes[1]), w.keyOf("free", owner, w.nodes[1])
+		lone.authority.Store(false)
+		for _, n := range w.nodes[:2] {
+			w.setCut(lone, n, true)
+		}
+		lone.expectSlot("denied", "render", key, 0, false)
+		var ids []string
+		for range 3 {
+			ids = append(ids, lone.expectSlot("allowed", "free", freeKey, 0, true))
+		}
+		if _, err := lone.RenewSlot(ids[0], 0); !errors.Is(err, ErrTryAgain) {
+			t.Errorf("a renewal meanwhile: %v", err)
+		}
+		if _, err := lone.ReleaseSlot(ids[2]); !errors.Is(err, ErrTryAgain) {
+			t.Errorf("a release meanwhile: %v", err)
+		}
+
+		for _, n := range w.nodes[:2] {
+			w.setCut(lone, n, false)
+		}
+		lone.authority.Store(true)
+		time.Sleep(time.Second)
+		if used := owner.used("free", freeKey); used != 2 {
+			t.Errorf("%d are used, want the 2 that were told", used)
+		}
+		owner.expectSlot("more", "free", freeKey, 0, false)
+		if _, err := owner.RenewSlot(ids[0], 0); err != nil {
+			t.Errorf("a renewal: %v", err)
+		}
+		for _, id := range ids[:2] {
+			if held, err := owner.ReleaseSlot(id); err != nil || !held {
+				t.Errorf("a release: %v, %v", held, err)
+			}
+		}
+		owner.expectSlot("there is room again", "free", freeKey, 0, true)
+	})
+}
+
+// Neither a longer ttl nor a lower limit makes room, and a shorter ttl holds from the next renewal on.
+func TestSlotsWhileRulesChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		key := w.keyOf("four", owner, w.nodes[1])
+		setRules := func(version int64, text string) {
+			for _, n := range w.nodes {
+				n.SetRules(compile(t, version, "version: 1\nrules:\n  - {name: four, key: [k], limits: ["+text+"]}"))
+			}
+		}
+		ids := make([]string, 4)
+		for i := range ids {
+			ids[i] = w.nodes[i%3].expectSlot("first", "four", key, 0, true)
+		}
+		setRules(2, "{limit: 4, ttl: 1h, algorithm: concurrency}")
+		owner.expectSlot("with a longer ttl", "four", key, 0, false)
+		if left, err := owner.RenewSlot(ids[0], time.Hour); err != nil || left < 59*time.Minute {
+			t.Errorf("a renewal for longer: %v, %v", left, err)
+		}
+		setRules(3, "{limit: 2, ttl: 500ms, algorithm: concurrency}")
+		if left, err := w.nodes[1].RenewSlot(ids[0], time.Hour); err != nil || left > 500*time.Millisecond || left < 490*time.Millisecond {
+			t.Errorf("a renewal with a shorter ttl: %v, %v", left, err)
+		}
+		if _, err := owner.ReleaseSlot(ids[1]); err != nil {
+			t.Error(err)
+		}
+		owner.expectSlot("3 are held of 2", "four", key, 0, false)
+		time.Sleep(1100 * time.Millisecond)
+		owner.expectSlot("all have ended", "four", key, 2, true)
+	})
+}
+
+// Where slots may have been lost, none is granted until they have ended. Those that are renewed come back.
+func TestLostSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		key := w.keyOf("render", owner, w.nodes[1])
+		p := w.partition("render", key)
+		a := w.nodes[2].expectSlot("a", "render", key, 0, true)
+		released := owner.expectSlot("b", "render", key, 0, true)
+		if _, err := owner.ReleaseSlot(released); err != nil {
+			t.Fatal(err)
+		}
+
+		owner.table.Drop(p)
+		owner.table.MarkSlotsLost(owner.clock.Now(), p)
+		w.beginLineage(p)
+		w.nodes[1].expectSlot("after the loss", "render", key, 0, false)
+		time.Sleep(500 * time.Millisecond)
+		if _, err := w.nodes[1].RenewSlot(a, 0); err != nil {
+			t.Errorf("a renewal of what was lost: %v", err)
+		}
+		owner.expectSlot("still", "render", key, 0, false)
+		time.Sleep(600 * time.Millisecond)
+		owner.expectSlot("beside a", "render", key, 0, true)
+		owner.expectSlot("a third", "render", key, 0, false)
+		if _, err := owner.RenewSlot(released, 0); !errors.Is(err, ErrUnknownSlot) {
+			t.Errorf("a renewal after all have ended: %v", err)
+		}
+	})
+}
+
+// Slots go with their partition.
+func TestSlotsMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		key := w.keyOf("render", w.nodes[0], w.nodes[1])
+		p := w.partition("render", key)
+		ids := []string{w.nodes[2].expectSlot("a", "render", key, 0, true), w.nodes[1].expectSlot("b", "render", key, 0, true)}
+		for i, to := range []*testNode{w.nodes[2], w.nodes[1], w.nodes[0]} {
+			w.handOver(p, to)
+			w.nodes[i].expectSlot("after a move", "render", key, 0, false)
+			for _, id := range ids {
+				if _, err := w.nodes[i].RenewSlot(id, 0); err != nil {
+					t.Errorf("a renewal after a move: %v", err)
+				}
+			}
+		}
+		if held, err := w.nodes[2].ReleaseSlot(ids[0]); err != nil || !held {
+			t.Errorf("a release after moves: %v, %v", held, err)
+		}
+		w.nodes[2].expectSlot("there is room", "render", key, 0, true)
+	})
+}
