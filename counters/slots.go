@@ -88,7 +88,7 @@ func (t *Table) holdSlots(op *Op, holder *Holder) {
 		return
 	}
 	n := holder.note(op)
-	if op.Took() && !h.HasRoom(&n) {
+	if op.Took() && !h.HasRoomForSlot(&n) {
 		op.Full, op.Decision.Allowed, op.Decision.RetryAfter = true, false, time.Second
 	}
 }

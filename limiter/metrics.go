@@ -53,6 +53,7 @@ func (l *Limiter) Metrics(s metrics.Sink) {
 		}
 	}
 	l.showEntries(s)
+	l.showSlots(s)
 	s.Count("unknown_rule_total", "Calls that named a rule that does not exist.", l.unknownRules.Load())
 	s.Count("undeclared_attributes_total", "Attributes of checks that the document does not declare. They are ignored.", l.undeclared.Load())
 	if set := l.Rules(); set != nil {

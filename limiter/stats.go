@@ -276,6 +276,9 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			d = DecisionRefused
 		}
 		stats := active.stats[h.Rule.Index]
+		if refused {
+			stats.countSlotRefusal(own)
+		}
 		s := &stats.stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)

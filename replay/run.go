@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -42,6 +44,11 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.Rules == nil {
 		errs = append(errs, errors.New("replay: Rules is nil"))
+	} else {
+		errs = append(errs, refuseSlots(c.Rules))
+	}
+	if c.Against != nil {
+		errs = append(errs, refuseSlots(c.Against))
 	}
 	if c.MaxCounters < 1 {
 		errs = append(errs, fmt.Errorf("replay: MaxCounters is %d; it must be at least 1", c.MaxCounters))
@@ -57,6 +64,15 @@ func (c *Config) Validate() error {
 
 // progressEvery is the number of lines or records between two calls of Progress and checks of the context.
 const progressEvery = 4096
+
+// refuseSlots returns an error if set has limits of slots.
+func refuseSlots(set *rules.Set) error {
+	names := slices.Sorted(maps.Keys(set.SlotTTLs()))
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("replay: limits of algorithm: concurrency can't be replayed, because a log does not say when requests ended: leave out the rules %q", names)
+}
 
 // Run replays inputs. It returns an error if it can't read an input to its end, sort the records or write the decisions,
 // or if ctx is done. An unreadable line is not an error: Run skips and reports it.

@@ -12,8 +12,6 @@ var (
 	ErrReservations = errors.New("too many reservations are open")
 	// ErrWrites means that the node keeps too many answers to writes and can drop none.
 	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxTickets>>20)
-	// ErrSlots means that the node has no room for another slot, or no more for one of that rule or subject.
-	ErrSlots = errors.New("too many slots are held")
 )
 
 // Budgets, in bytes.

@@ -283,6 +283,8 @@ type Stats struct {
 	Answers         int64 // bytes that answers to checks with a request id take
 	Tickets         int64 // bytes that answers to writes and to nodes take
 	RefusedReserves int64 // since the start
+	Slots           int64 // bytes that slots take
+	RefusedSlots    int64 // since the start
 	RefusedWrites   int64 // since the start
 }
 
@@ -296,6 +298,8 @@ func (s *Store) Stats() (st Stats) {
 	st.Answers = s.budgets[answers].used
 	st.Tickets = s.budgets[tickets].used + s.budgets[retries].used
 	st.RefusedReserves = s.budgets[reservations].refused.Load()
+	st.Slots = s.budgets[slots].used
+	st.RefusedSlots = s.budgets[slots].refused.Load()
 	st.RefusedWrites = s.budgets[tickets].refused.Load()
 	return st
 }

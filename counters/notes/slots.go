@@ -241,20 +241,19 @@ func (h Held) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool)
 	return n.slot(), n, n.end() > steady
 }
 
-// RenewSlot sets when n, a slot, ends.
+// RenewSlot stores n, a slot, with a new end.
 func (h Held) RenewSlot(n *Note, end int64) {
 	n.setEnd(end)
 	h.Put(n)
 }
 
-// MakeSlot adds a slot. It fails with ErrSlots if that would take more than its rule and subject may have of the budget.
-func (h Held) MakeSlot(n *Note) error {
-	if !h.hasRoom([]Note{*n}) {
+// HasRoomForSlot reports whether there is room for n, a slot.
+func (h Held) HasRoomForSlot(n *Note) bool {
+	fits := h.HasRoom(n)
+	if !fits {
 		h.store.budgets[slots].refused.Add(1)
-		return ErrSlots
 	}
-	h.Put(n)
-	return nil
+	return fits
 }
 
 // ListSlots returns the slots of key that are held at steady, at most most, those that end first in front, and how many there are.

@@ -290,7 +290,7 @@ func (h Held) sizeOf(k Key) int64 {
 	return n.size()
 }
 
-// HasRoom reports whether there is room for n, of kind Rate or Reservation, as for one of a reservation.
+// HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
 func (h Held) HasRoom(n *Note) bool { return h.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of a kind that is not a reservation's, by dropping older ones that this node made, if need be. It
