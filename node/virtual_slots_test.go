@@ -78,36 +78,40 @@ func (w *worker) turn() {
 	if !time.Now().Before(ends) {
 		return
 	}
+	if w.work(got.ID, ends) {
+		_, _ = w.node().node.limiter.ReleaseSlot(got.ID)
+	}
+}
+
+// work holds a slot, which ends unless it is renewed. It reports whether it is still held, to be released.
+func (w *worker) work(id string, ends time.Time) bool {
 	w.key.add()
 	defer w.key.held.Add(-1)
-
 	work := time.Duration(w.chance.IntN(3000)) * time.Millisecond
 	if w.chance.IntN(10) == 0 { // it dies: it holds the slot as long as it may
 		time.Sleep(time.Until(ends))
-		return
+		return false
 	}
 	for done := time.Now().Add(work); time.Now().Before(done); {
 		time.Sleep(min(time.Until(done), slotTTL/3, time.Until(ends)))
 		if !time.Now().Before(ends) {
-			return
+			return false
 		}
 		v, sent := w.node(), time.Now()
-		left, err := v.node.limiter.RenewSlot(got.ID, 0)
+		left, err := v.node.limiter.RenewSlot(id, 0)
 		switch {
 		case v.crashed.Load():
 		case err == nil && time.Now().Before(ends):
 			ends = sent.Add(left)
 		case errors.Is(err, limiter.ErrUnknownSlot) && time.Now().Before(ends):
 			w.key.lost.Add(1)
-			return
+			return false
 		}
 		if !time.Now().Before(ends) {
-			return
+			return false
 		}
 	}
-	w.key.held.Add(-1)
-	_, _ = w.node().node.limiter.ReleaseSlot(got.ID)
-	w.key.held.Add(1) // which the deferred call takes off
+	return true
 }
 
 // startWorkers starts n workers for each of several keys.
