@@ -21,7 +21,7 @@ const (
 	slotTTL   = 2 * time.Second
 )
 
-const slotRules = `version: 1
+const holderRules = `version: 1
 rules:
   - {name: render, key: [key], limits: [{limit: 7, ttl: 2s, algorithm: concurrency}]}
   - {name: outer, key: [tenant], limits: [{limit: 5, ttl: 2s, algorithm: concurrency}]}
@@ -193,7 +193,7 @@ func TestG11_SlotsInOneProcess(t *testing.T) {
 }
 
 func testSlots(t *testing.T, seed uint64) {
-	p := newTestCluster(t, 3, slotRules)
+	p := newTestCluster(t, 3, holderRules)
 	chance := rand.New(rand.NewPCG(seed, 7))
 	keys, stop := p.startWorkers(4, 12, seed)
 	var history []string
