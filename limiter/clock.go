@@ -50,6 +50,9 @@ func (c *Clock) Now() algorithms.Instant {
 	return algorithms.Instant{Steady: steady, Wall: c.course.Load().At(steady)}
 }
 
+// System returns what the system's wall clock says, in Unix nanoseconds. Unlike the wall clock of Now, it goes back when it is set back.
+func (c *Clock) System() int64 { return systemWall(time.Now()) + c.offset }
+
 // Set stops both clocks at a time, in Unix nanoseconds, which must not be before what Now has returned. Tests use it to decide what
 // time it is.
 func (c *Clock) Set(at int64) { c.set.Store(at) }

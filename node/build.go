@@ -166,7 +166,7 @@ func (n *Node) openPeers() (err error) {
 		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
 		AcceptFar: func(remote peer.Identity) error { return n.wan.Accept(remote) },
 		Leader:    func() ring.NodeID { return n.cluster.Leader() },
-		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence, Boottime: n.env.boottime,
+		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence, Boottime: n.env.boottime, Wall: n.clock.System,
 	})
 	if err != nil {
 		return err
@@ -303,7 +303,7 @@ func (n *Node) listen() (err error) {
 		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition, CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
 	}
 	sources := []metrics.Source{
-		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics,
+		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics, n.wan.Metrics, n.clockMetrics,
 		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {

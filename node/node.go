@@ -143,6 +143,7 @@ func (n *Node) start() error {
 		n.loops.Go(func() { n.followRefusals(refusals) })
 	}
 	n.loops.Go(n.followLoads)
+	n.loops.Go(n.followClock)
 	if n.usage != nil {
 		n.usage.Start()
 	}

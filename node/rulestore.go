@@ -82,9 +82,10 @@ func (a adminView) View() admin.ClusterView {
 	if v.Connected {
 		view.View = "connected"
 	}
+	offsets := n.clockOffsets()
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
-		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members)})
+		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: relayName(n.peers, one.ID, v.Members), ClockOffset: offsetMillis(offsets, one.ID)})
 	}
 	return view
 }

@@ -32,6 +32,8 @@ type Member struct {
 	cluster.Member
 	Reachable bool   `json:"reachable"`     // from this node
 	Via       string `json:"via,omitempty"` // the node that relays messages to it, if the direct path is broken
+	// ClockOffset is how far its wall clock is ahead of the median of all, in milliseconds; nil if it is not known.
+	ClockOffset *int64 `json:"clock_offset_ms,omitempty"`
 }
 
 // Region is a region that the cluster knows of.

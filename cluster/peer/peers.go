@@ -34,6 +34,8 @@ type Config struct {
 	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
 	// Boottime reads a clock that keeps running while the machine is suspended. nil: the process's monotonic clock.
 	Boottime func() time.Duration
+	// Wall reads the wall clock, in Unix nanoseconds. nil: the system's.
+	Wall func() int64
 
 	versions versions // set by tests; by default this build's versions
 }
@@ -64,6 +66,10 @@ func (c *Config) validate() error {
 		c.Boottime = func() time.Duration { return time.Since(began) + 1 }
 	}
 
+	if c.Wall == nil {
+		c.Wall = func() int64 { return time.Now().UnixNano() }
+	}
+
 	if c.Silence < 10*time.Millisecond {
 		return errors.New("peer: Silence must be at least 10 ms")
 	}
@@ -91,6 +97,7 @@ type Peers struct {
 	finishing      atomic.Bool                           // Close has begun: incoming calls are not served any more
 	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
 	stalls         stalls
+	clocks         clocks
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
@@ -122,6 +129,8 @@ func New(config Config) (*Peers, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.raftDone, p.endRaft = context.WithCancel(p.ctx)
 	p.links.Store(&map[ring.NodeID]*link{})
+	p.Handle(MethodClock, Near, p.serveClock)
+	p.Handle(MethodClock, Far, p.serveClock)
 	return p, nil
 }
 

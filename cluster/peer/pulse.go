@@ -55,6 +55,7 @@ func (p *Peers) pulse() {
 			c.sendHeartbeat(now)
 		}
 
+		p.compareClocks()
 		clear(conns)
 		conns = conns[:0]
 		wait = next

@@ -139,10 +139,12 @@ func (w *world) node(i int, options ...option) *node {
 	return n
 }
 
-// handleAll registers a handler for all methods in a scope.
+// handleAll registers a handler for all methods in a scope, but for this package's own.
 func handleAll(p *Peers, s Scope, handler func(*Call)) {
 	for m := range 1 << 8 {
-		p.Handle(Method(m), s, handler)
+		if Method(m) != MethodClock {
+			p.Handle(Method(m), s, handler)
+		}
 	}
 }
 

@@ -133,6 +133,9 @@ func (w *world) start(r, i int, options ...option) *node {
 	p.SetOwnEntryNodes(n.ownEntries)
 	p.Handle(peers)
 	for m := range 1 << 8 {
+		if peer.Method(m) == peer.MethodClock { // package peer answers it
+			continue
+		}
 		peers.Handle(peer.Method(m), peer.Far, n.serveFar)
 	}
 	peers.Start()

@@ -24,7 +24,8 @@ func (membersCmd) Help() string {
 	return `Shows the cluster as one node sees it, and how that node has decided lately. REACHED says whether its calls reach a
 node; "via n3" means through n3, because the direct path is broken. STATE is "alive, behind" while the leader gives a node
 no authority because it has not applied what the other nodes have. ROLE is leader, voter, or follower for a node without a
-vote. RING says whether the node owns counters or is about to. If there are several regions, they are listed, too:
+vote. RING says whether the node owns counters or is about to. CLOCK says how far a node's clock is ahead of the median of
+all; with two nodes, nobody knows which of them is right. If there are several regions, they are listed, too:
 COMMITTED says whether limits with scope: global are shared with a region.
 
 Example:
@@ -45,7 +46,7 @@ func (c *membersCmd) Run(env *environment) error {
 		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
 			cluster.View, leader)
 		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
-		err := printTable(w, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID", cluster.Members, memberText)
+		err := printTable(w, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tCLOCK\tADDRESS\tREGION\tZONE\tID", cluster.Members, memberText)
 		if err != nil || len(cluster.Regions) < 2 {
 			return err
 		}
@@ -71,8 +72,16 @@ func memberText(m admin.Member) string {
 	if m.Zone != "" {
 		zone = printable(m.Zone)
 	}
-	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", printable(m.Name), state, reached, role,
-		yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", printable(m.Name), state, reached, role,
+		yesNo(m.InRing), m.Partitions, clockText(m.ClockOffset), m.Address, printable(m.Region), zone, m.ID)
+}
+
+// clockText returns how far a node's clock is ahead of the others', given in milliseconds; nil if that is not known.
+func clockText(offset *int64) string {
+	if offset == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%+.3fs", float64(*offset)/1000)
 }
 
 // yesNo returns the text of a yes-or-no column.

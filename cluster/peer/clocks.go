@@ -1,0 +1,151 @@
+package peer
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Nodes compare their wall clocks, with the pulse: one asks another for its time and assumes that the answer was made in the middle of
+// the round trip. Of the last eight round trips, the shortest counts. One that took long, or in which this process did not run or its
+// clock was set, proves nothing.
+
+// MethodClock asks for the remote's wall clock: eight bytes, Unix nanoseconds. It belongs to this package.
+const MethodClock Method = 254
+
+const (
+	clockSamples = 8 // round trips of which the best counts
+	// clockRoundTrip bounds a round trip that counts. A clock is known to within half of it.
+	clockRoundTrip = 100 * time.Millisecond
+	// clockPause is the least time between two questions to a node; with many nodes, clockPauseEach for each of them.
+	clockPause, clockPauseEach = time.Second, 20 * time.Millisecond
+	// clockJump is how much the wall clock may have moved against Boottime between two readings, unless it was set.
+	clockJump = 20 * time.Millisecond
+	// clockAge is how long the best of a node's samples counts if no newer one arrives.
+	clockAge = 30 * time.Second
+)
+
+// Clock is what another node's wall clock says.
+type Clock struct {
+	Node   ring.NodeID
+	Region string        // empty for this node's own region
+	Ahead  time.Duration // of this node's clock; negative if it is behind
+}
+
+// clockSample is a comparison of two clocks.
+type clockSample struct {
+	ahead, roundTrip time.Duration
+}
+
+// remoteClock has the last samples of a node.
+type remoteClock struct {
+	region  string
+	samples []clockSample // the oldest first
+	latest  time.Duration // when the last one was taken, by Boottime
+}
+
+// best returns the sample with the shortest round trip.
+func (r *remoteClock) best() clockSample {
+	return slices.MinFunc(r.samples, func(a, b clockSample) int { return int(a.roundTrip - b.roundTrip) })
+}
+
+// clocks compares this node's wall clock with those of others.
+type clocks struct {
+	asked time.Duration // when the nodes were last asked, by Boottime; only the pulse uses it
+
+	mu      sync.Mutex // guards the fields below
+	skew    time.Duration
+	remotes map[ring.NodeID]*remoteClock
+}
+
+// bothClocks is one reading of the wall clock and Boottime.
+type bothClocks struct{ wall, boot time.Duration }
+
+func (p *Peers) readClocks() bothClocks {
+	return bothClocks{wall: time.Duration(p.config.Wall()), boot: p.config.Boottime()}
+}
+
+// skew returns how far the wall clock is ahead of Boottime. It changes when the clock is set.
+func (b bothClocks) skew() time.Duration { return b.wall - b.boot }
+
+// serveClock answers with this node's wall clock.
+func (p *Peers) serveClock(c *Call) {
+	c.Reply(binary.LittleEndian.AppendUint64(nil, uint64(p.config.Wall())))
+}
+
+// compareClocks asks the nodes for their clocks, unless they were asked a moment ago. Only the pulse calls it.
+func (p *Peers) compareClocks() {
+	now := p.readClocks()
+	links := *p.links.Load()
+	if now.boot-p.clocks.asked < max(clockPause, time.Duration(len(links))*clockPauseEach) {
+		return
+	}
+	p.clocks.asked = now.boot
+	p.clocks.begin(now, links)
+	for id, l := range links {
+		conn := p.pathTo(id)
+		if conn == nil {
+			continue
+		}
+		region := ""
+		if l.kind == kindFar {
+			region = conn.remote.Region
+		}
+		sent := p.readClocks()
+		p.Go(id, MethodClock, nil, 2*clockRoundTrip, func(reply []byte, err error) {
+			if err == nil && len(reply) == 8 {
+				p.clocks.note(id, region, sent, p.readClocks(), time.Duration(binary.LittleEndian.Uint64(reply)))
+			}
+		})
+	}
+}
+
+// begin forgets nodes without a link, and everything if this node's clock was set.
+func (c *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if (now.skew()-c.skew).Abs() > clockJump || c.remotes == nil {
+		c.remotes = map[ring.NodeID]*remoteClock{}
+		c.skew = now.skew()
+	}
+	maps.DeleteFunc(c.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
+}
+
+// note notes a node's answer, if it proves anything.
+func (c *clocks) note(id ring.NodeID, region string, sent, received bothClocks, remote time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	roundTrip := received.boot - sent.boot
+	wasSet := (received.skew()-sent.skew()).Abs() > clockJump || (received.skew()-c.skew).Abs() > clockJump
+	if roundTrip < 0 || roundTrip > clockRoundTrip || wasSet {
+		return
+	}
+
+	r := c.remotes[id]
+	if r == nil {
+		r = &remoteClock{}
+		c.remotes[id] = r
+	}
+	r.region = region
+	r.latest = received.boot
+	r.samples = append(r.samples, clockSample{ahead: remote - (received.wall - roundTrip/2), roundTrip: roundTrip})
+	r.samples = r.samples[max(0, len(r.samples)-clockSamples):]
+}
+
+// Clocks returns what the clocks of the other nodes say that this one has reached lately, in order of their IDs.
+func (p *Peers) Clocks() (list []Clock) {
+	now := p.config.Boottime()
+	p.clocks.mu.Lock()
+	defer p.clocks.mu.Unlock()
+	for id, r := range p.clocks.remotes {
+		if now-r.latest <= clockAge {
+			list = append(list, Clock{Node: id, Region: r.region, Ahead: r.best().ahead})
+		}
+	}
+	slices.SortFunc(list, func(a, b Clock) int { return a.Node.Compare(b.Node) })
+	return list
+}

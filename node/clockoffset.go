@@ -1,0 +1,101 @@
+package node
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/tick"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// wrongClock is the offset from which on a node warns of its clock, and rightClock the one below which that is over.
+	wrongClock, rightClock = time.Second, 500 * time.Millisecond
+	// clockInterval is how often a node looks at its offset.
+	clockInterval = time.Second
+)
+
+// medianClock returns the median of the clocks of this region's nodes and of the other regions, as the time by which it is ahead of
+// this node's own clock. Of two in the middle it takes the one that is farther away: where half of the clocks say one thing and half
+// another, nobody knows who is right, and both sides should warn.
+func medianClock(others []peer.Clock) time.Duration {
+	ahead := []time.Duration{0} // this node's own
+	regions := map[string][]time.Duration{}
+	for _, one := range others {
+		if one.Region == "" {
+			ahead = append(ahead, one.Ahead)
+		} else {
+			regions[one.Region] = append(regions[one.Region], one.Ahead)
+		}
+	}
+	for _, list := range regions {
+		slices.Sort(list)
+		ahead = append(ahead, list[len(list)/2])
+	}
+
+	slices.Sort(ahead)
+	low, high := ahead[(len(ahead)-1)/2], ahead[len(ahead)/2]
+	if low.Abs() > high.Abs() {
+		return low
+	}
+	return high
+}
+
+// clockOffset returns how far this node's clock is ahead of the median of all; negative if it is behind.
+func (n *Node) clockOffset() time.Duration { return -medianClock(n.peers.Clocks()) }
+
+// clockOffsets returns the same for each node of this region whose clock is known.
+func (n *Node) clockOffsets() map[ring.NodeID]time.Duration {
+	others := n.peers.Clocks()
+	median := medianClock(others)
+	offsets := map[ring.NodeID]time.Duration{}
+	for _, one := range others {
+		if one.Region == "" {
+			offsets[one.Node] = one.Ahead - median
+		}
+	}
+	if len(others) > 0 {
+		offsets[n.id] = -median
+	}
+	return offsets
+}
+
+// followClock logs when this node's clock begins to differ from the others', and when that ends.
+func (n *Node) followClock() {
+	isWrong := false
+	for range tick.Every(n.ctx.Done(), clockInterval) {
+		others := n.peers.Clocks()
+		offset := -medianClock(others)
+		switch {
+		case !isWrong && offset.Abs() >= wrongClock:
+			isWrong = true
+			direction := "ahead of"
+			if offset < 0 {
+				direction = "behind"
+			}
+			n.log.Warn("this node's clock is "+direction+" those of the others: its windows begin and end at other times; look at NTP",
+				"by", offset.Abs().Round(time.Millisecond), "nodes", len(others))
+		case isWrong && offset.Abs() < rightClock && len(others) > 0:
+			isWrong = false
+			n.log.Info("this node's clock agrees with those of the others again", "offset", offset.Round(time.Millisecond))
+		}
+	}
+}
+
+// clockMetrics reports this node's offset.
+func (n *Node) clockMetrics(s metrics.Sink) {
+	s.Gauge("clock_offset_seconds", "How far this node's wall clock is ahead of the median of the nodes and regions that it reaches; negative if behind.",
+		n.clockOffset().Seconds())
+}
+
+// offsetMillis returns an offset in whole milliseconds, if it is known.
+func offsetMillis(offsets map[ring.NodeID]time.Duration, id ring.NodeID) *int64 {
+	offset, known := offsets[id]
+	if !known {
+		return nil
+	}
+	ms := offset.Round(time.Millisecond).Milliseconds()
+	return &ms
+}
