@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rlnode/rlnode/internal/metrics"
+	"github.com/rlnode/rlnode/internal/reload"
 )
 
 // Doors is the state that all doors of a node share. A door serves one protocol: it authorises callers by their tokens,
@@ -21,6 +23,7 @@ type Doors struct {
 	Panics atomic.Int64 // panics caught in handlers
 
 	tokens *tokens
+	pair   *reload.Files[*tls.Certificate] // nil without TLS
 
 	placesOnce sync.Once // sets dataPlaces
 	dataPlaces *places
@@ -41,6 +44,7 @@ func Open(config Config) (*Doors, error) {
 			return nil, fmt.Errorf("open API: %w", err)
 		}
 		d.TLS = serverTLS(pair)
+		d.pair = pair
 	}
 	var err error
 	if d.tokens, err = openTokens(&d.Config, d.Logger); err != nil {
@@ -66,6 +70,9 @@ func (d *Doors) Close() { d.tokens.close() }
 func (d *Doors) Metrics(s metrics.Sink) {
 	if set := d.Decider.Rules(); set != nil {
 		s.Gauge("rules_version", "Version of the rules in force.", float64(set.Version))
+	}
+	if d.pair != nil {
+		metrics.CertificateExpiry(s, "http", d.pair.Current(time.Now()))
 	}
 	s.Flag("ready", "1 if the node is ready, else 0.", d.ProbeError() == nil)
 	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())

@@ -150,6 +150,9 @@ func (p *Peers) copy(to, from *socket) {
 func (p *Peers) Metrics(s metrics.Sink) {
 	bytes, tunnels := p.Relayed()
 	s.Count("relayed_bytes_total", "Bytes relayed between other nodes whose direct connection is broken.", bytes)
+	if files, ok := p.config.TLS.(*TLS); ok {
+		metrics.CertificateExpiry(s, "nodes", files.files.Current(time.Now()).pair)
+	}
 	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))
 }
 

@@ -10,6 +10,8 @@ import (
 	"math/big"
 	"net"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,4 +52,19 @@ func runTool(t *testing.T, out *process.Output, args ...string) *exec.Cmd {
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
 	return cmd
+}
+
+// A node shows for how long its certificate is valid.
+func TestCertificateExpiry(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	s := start(t, t.TempDir(), "--http-cert", cert, "--http-key", key)
+	status, text, err := s.call("GET", s.admin+"/metrics", "", "")
+	found := regexp.MustCompile(`(?m)^rlnode_certificate_expiry_seconds\{use="http"\} (\S+)$`).FindStringSubmatch(text)
+	if err != nil || status != 200 || found == nil {
+		t.Fatalf("metrics: got %v %d, without the metric", err, status)
+	}
+	if left, err := strconv.ParseFloat(found[1], 64); err != nil || left < 1 || left > 3600 {
+		t.Errorf("got %s, %v", found[1], err)
+	}
 }
