@@ -124,12 +124,12 @@ func (a *Answer) foldHandBlocks() {
 // handBlockLeft returns how much longer a subject is blocked by hand; 0: it is not.
 func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	set := l.Rules()
-	m := &rules.Match{Clock: l.wallClock}
+	m := &rules.Match{Now: u.At.Wall / int64(time.Millisecond), Clock: l.wallClock}
 	until := set.BlockedUntil(m, &rules.Hit{Rule: u.Rule, Subject: u.Hash})
 	if until == 0 {
 		return 0
 	}
-	return blockLeft(m, until)
+	return blockLeft(m, until) - time.Duration(u.At.Wall)%time.Millisecond // so that it ends with the entry, not after it
 }
 
 // Unblock lifts the block that a refusal began, and leaves what is used as it is. It returns the usage afterwards. The error is

@@ -113,6 +113,9 @@ func TestBlockByHand(t *testing.T) {
 	if _, err := l.Reset(&Query{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true}); err != nil {
 		t.Fatal(err)
 	}
+	if u := usage(); (u.At.Wall+int64(u.Blocked))%int64(time.Millisecond) != 0 {
+		t.Errorf("the block ends at %d ns; entries end at whole milliseconds", u.At.Wall+int64(u.Blocked))
+	}
 	if u := usage(); u.Blocked < 59*time.Minute {
 		t.Errorf("after a reset, blocked for %v; want an hour", u.Blocked)
 	}
