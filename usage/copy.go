@@ -121,6 +121,7 @@ func (t *Totals) run() {
 		if i%notesEvery == 0 {
 			t.shareNotes(i / notesEvery)
 			t.secureEstates()
+			t.dropStale()
 			t.reviewBills()
 		}
 	}

@@ -78,6 +78,73 @@ func (t *Totals) closeEstates(list []source) {
 	}
 }
 
+// staleAfter is how long a holder that is no longer used keeps copies that another one has, too.
+const staleAfter = 10 * time.Minute
+
+// dropStale drops copies of a member that has chosen another holder, once that one has all of them.
+func (t *Totals) dropStale() {
+	members := t.members()
+	for _, r := range t.holder.list() {
+		at := slices.IndexFunc(members, func(m Member) bool { return m.ID == r.Source && m.Alive })
+		if at < 0 || time.Since(r.heard) < staleAfter {
+			continue
+		}
+		list, err := t.meter.sources(allMonths)
+		list = slices.DeleteFunc(list, func(s source) bool { return s.Ledger.Source != r.Source || !s.Copy })
+		if err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
+		for _, m := range members {
+			if m.Alive && m.ID != r.Source && m.ID != t.meter.config.Self && t.hasAll(ctx, m, &r, list) {
+				t.dropCopies(&r, list)
+				break
+			}
+		}
+		cancel()
+	}
+}
+
+// hasAll reports whether another node holds the copies that are here, or newer ones, and a later statement of the process.
+func (t *Totals) hasAll(ctx context.Context, m Member, r *processRecord, list []source) bool {
+	h := t.inventoryOf(ctx, m, allMonths)
+	later := slices.ContainsFunc(h.Records, func(theirs processRecord) bool {
+		return theirs.Source == r.Source && (theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r))
+	})
+	return later && !slices.ContainsFunc(list, func(s source) bool {
+		return !slices.ContainsFunc(h.Sources, func(theirs source) bool { return theirs.Ledger == s.Ledger && theirs.Round >= s.Round })
+	})
+}
+
+// dropCopies drops copies and the record of the process that sent them.
+func (t *Totals) dropCopies(r *processRecord, list []source) {
+	h := &t.holder
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	records := slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
+		return ours.Source == r.Source && ours.Boot == r.Boot && ours.Number == r.Number
+	})
+	if len(records) == len(h.records) {
+		return // it has been heard of again
+	}
+	err := t.meter.file.Update(func(tx persist.Tx) error {
+		all, err := listBuckets(tx)
+		if err != nil {
+			return err
+		}
+		dropped := slices.DeleteFunc(all, func(id bucketID) bool {
+			return !slices.ContainsFunc(list, func(s source) bool { return s.Ledger == id.ledgerID })
+		})
+		if err := dropBuckets(tx, dropped); err != nil {
+			return err
+		}
+		return putRecords(tx, records)
+	})
+	if err == nil {
+		h.records = records
+	}
+}
+
 // reviewEvery is how often the bills of this month and the last one are looked at.
 const reviewEvery = time.Minute
 

@@ -42,9 +42,12 @@ type world struct {
 
 type place struct {
 	number int
-	node   *billedNode // nil before the first
-	cut    bool        // from the other places
+	node   *billedNode   // nil before the first
+	cut    bool          // from the other places
+	change func(*Config) // of nodes that begin here; may be nil
 }
+
+func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
 // billedNode is a node and what it was asked to count.
 type billedNode struct {
@@ -128,6 +131,9 @@ func (p *place) begin(w *world) {
 	n := &billedNode{w: w, place: p}
 	name := fmt.Sprintf("n%d-%d", p.number, w.ids)
 	n.config = Config{Dir: filepath.Join(w.dir, name), Self: ring.NodeID{byte(w.ids), 1}, Name: name, Now: w.now, Months: 13, Rows: 1000, Logger: discardLogs()}
+	if p.change != nil {
+		p.change(&n.config)
+	}
 	if err := os.Mkdir(n.config.Dir, 0o700); err != nil {
 		w.t.Fatal(err)
 	}
@@ -440,7 +446,7 @@ func TestBillsInHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer os.RemoveAll(sub)
-			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), began: time.Now(), dir: sub, seed: seed}
+			w := &world{t: t, rng: newRandom(seed), began: time.Now(), dir: sub, seed: seed}
 			w.offset = november.Sub(w.began)
 			w.run(40)
 		})
