@@ -41,11 +41,11 @@ func inWorld(t *testing.T, nodes int, change func(i int, c *Config), test func(t
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, rng: newRandom(1), began: time.Now(), dir: dir}
-		w.offset = november.Sub(w.began)
+		w.offset.Store(int64(november.Sub(w.began)))
 		var list []*billedNode
 		for i := range nodes {
 			p := &place{number: i + 1}
-			w.places = append(w.places, p)
+			w.change(func() { w.places = append(w.places, p) })
 			p.change = func(c *Config) {
 				if change != nil {
 					change(i, c)

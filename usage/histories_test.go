@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,11 +28,12 @@ var (
 // world is three places where nodes run, and what was admitted there. A place may see several nodes: one whose directory was wiped
 // comes back under another identity.
 type world struct {
+	mu       sync.Mutex // guards what nodes ask for: places, members, and which process runs
 	t        *testing.T
 	rng      *rand.Rand
 	began    time.Time
-	offset   time.Duration // of the wall clock
-	troubles int           // ends of processes, and cuts
+	offset   atomic.Int64 // of the wall clock, in nanoseconds
+	troubles int          // ends of processes, and cuts
 	places   []*place
 	gone     []*billedNode // nodes whose directory is lost
 	lastEnd  time.Time     // when a process last ended
@@ -76,7 +79,13 @@ type oneCount struct {
 	outside bool
 }
 
-func (w *world) now() int64 { return time.Now().Add(w.offset).UnixNano() }
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (w *world) now() int64 { return time.Now().UnixNano() + w.offset.Load() }
 
 func (w *world) logf(format string, args ...any) {
 	if *historyTrace {
@@ -102,21 +111,32 @@ func (n *billedNode) reaches(other *billedNode) bool {
 
 // Call implements Peers.
 func (p nodePeers) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
-	other := p.n.w.find(to)
-	if other == nil || other.totals == nil || !p.n.reaches(other) {
+	w := p.n.w
+	w.mu.Lock()
+	other := w.find(to)
+	var at *Totals
+	if other != nil && p.n.reaches(other) {
+		at = other.totals
+	}
+	w.mu.Unlock()
+	if at == nil {
 		return nil, peer.ErrUnreachable
 	}
-	return other.totals.answer(m, bytes.Clone(body))
+	return at.answer(m, bytes.Clone(body))
 }
 
 // Ended implements Peers.
 func (p nodePeers) Ended(id ring.NodeID) bool {
+	p.n.w.mu.Lock()
+	defer p.n.w.mu.Unlock()
 	other := p.n.w.find(id)
 	return other != nil && other.totals == nil && p.n.reaches(other)
 }
 
 // members returns the members as a node sees them.
 func (n *billedNode) members() (list []Member) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
 	for _, m := range n.w.agreed {
 		other := n.w.find(m.ID)
 		m.Alive = other != nil && other.totals != nil && n.reaches(other)
@@ -137,22 +157,25 @@ func (p *place) begin(w *world) {
 	if err := os.Mkdir(n.config.Dir, 0o700); err != nil {
 		w.t.Fatal(err)
 	}
-	p.node = n
+	w.change(func() { p.node = n })
 	n.start()
 }
 
 // start starts the node's process. It becomes a member, unless it is cut off.
 func (n *billedNode) start() {
 	n.w.logf("%s starts", n.config.Name)
-	n.totals = NewTotals(open(n.w.t, n.config), nodePeers{n}, n.members)
-	n.totals.Start()
+	t := NewTotals(open(n.w.t, n.config), nodePeers{n}, n.members)
+	n.w.change(func() { n.totals = t })
+	t.Start()
 	n.left = false
 	n.join()
 }
 
 func (n *billedNode) join() {
 	if n.totals != nil && !n.place.cut && !isMember(n.w.agreed, n.config.Self) {
-		n.w.agreed = append(slices.Clone(n.w.agreed), Member{ID: n.config.Self, Name: n.config.Name, InRing: true})
+		n.w.change(func() {
+			n.w.agreed = append(slices.Clone(n.w.agreed), Member{ID: n.config.Self, Name: n.config.Name, InRing: true})
+		})
 	}
 }
 
@@ -166,7 +189,7 @@ func (n *billedNode) kill() {
 	t.closed = true
 	t.mu.Unlock()
 	t.calls.Wait()
-	n.totals = nil
+	n.w.change(func() { n.totals = nil })
 	t.meter.kill(n.w.t)
 	n.ends = append(n.ends, end{time.Now(), true, n.isOutside()})
 	n.w.troubles++
@@ -182,7 +205,7 @@ func (n *billedNode) stop() {
 	if err := t.meter.Close(); err != nil {
 		n.w.t.Error(err)
 	}
-	n.totals = nil
+	n.w.change(func() { n.totals = nil })
 	n.ends = append(n.ends, end{time.Now(), false, n.isOutside()})
 	n.w.troubles++
 }
@@ -204,11 +227,13 @@ func (n *billedNode) leave() {
 		n.leftAt--
 	}
 	n.w.gone = append(n.w.gone, n)
-	n.place.node = nil
+	n.w.change(func() { n.place.node = nil })
 }
 
 func (w *world) remove(id ring.NodeID) {
-	w.agreed = slices.DeleteFunc(slices.Clone(w.agreed), func(m Member) bool { return m.ID == id })
+	w.change(func() {
+		w.agreed = slices.DeleteFunc(slices.Clone(w.agreed), func(m Member) bool { return m.ID == id })
+	})
 }
 
 // count counts some checks at a node, under its own name.
@@ -255,7 +280,7 @@ func (w *world) step() {
 			w.logf("%s is wiped", n.config.Name)
 			w.gone = append(w.gone, n)
 			os.RemoveAll(n.config.Dir)
-			p.node = nil
+			w.change(func() { p.node = nil })
 		}
 	case what < 82:
 		// To join, it needs a member, from which it then has notes.
@@ -273,7 +298,8 @@ func (w *world) step() {
 			}
 		}
 	case what < 92:
-		if p.cut = !p.cut; !p.cut && n != nil {
+		w.change(func() { p.cut = !p.cut })
+		if !p.cut && n != nil {
 			n.join()
 		}
 		w.troubles++
@@ -284,7 +310,7 @@ func (w *world) step() {
 		}
 	case what < 96: // the month ends
 		next := time.Unix(0, (MonthOf(w.now()) + 1).Begin())
-		w.offset = next.Sub(time.Now()) - time.Duration(w.rng.IntN(3000))*time.Millisecond
+		w.offset.Store(int64(next.Sub(time.Now()) - time.Duration(w.rng.IntN(3000))*time.Millisecond))
 		w.logf("the month ends")
 	default:
 		time.Sleep(time.Duration(w.rng.IntN(90)) * time.Second)
@@ -404,7 +430,7 @@ func (w *world) hides(s *Stream, gone *billedNode) bool {
 func (w *world) run(steps int) {
 	for range 3 {
 		p := &place{number: len(w.places) + 1}
-		w.places = append(w.places, p)
+		w.change(func() { w.places = append(w.places, p) })
 		p.begin(w)
 		p.node.count(1) // a node that has counted nothing has no file, and so remembers nobody
 	}
@@ -447,7 +473,7 @@ func TestBillsInHistories(t *testing.T) {
 			}
 			defer os.RemoveAll(sub)
 			w := &world{t: t, rng: newRandom(seed), began: time.Now(), dir: sub, seed: seed}
-			w.offset = november.Sub(w.began)
+			w.offset.Store(int64(november.Sub(w.began)))
 			w.run(40)
 		})
 		if t.Failed() {
