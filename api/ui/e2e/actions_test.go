@@ -195,6 +195,7 @@ func showsSlots(t *testing.T, s *site) {
 func changesDocument(t *testing.T, s *site) {
 	s.visit("#/document")
 	s.until("the text is there", `document.getElementById('text').value.includes('per-address')`)
+	s.until("it is the newest", `document.getElementById('document-note').innerText.startsWith(document.querySelector('#facts span:last-child').innerText.replace(/^rules v/, 'V'))`)
 	text, _ := s.eval(`document.getElementById('text').value`).(string)
 	version := s.eval(`Number(/Version (\d+)/.exec(document.getElementById('document-note').innerText)[1])`).(float64)
 

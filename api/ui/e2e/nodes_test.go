@@ -196,6 +196,23 @@ func (c *cluster) check(i int, body string) int {
 	return resp.StatusCode
 }
 
+// refuse asks node i so often in one batch whether a key may log in that nearly all of the checks are refused.
+func (c *cluster) refuse(i int, key string) {
+	b := []byte(`{"checks":[`)
+	for n := range 200 {
+		if n > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `{"rule":"login","key":%q}`, key)
+	}
+	resp, err := client.Post("http://"+c.ip(i)+":8080/v1/check/batch", "", bytes.NewReader(append(b, "]}"...)))
+	if err != nil {
+		return // it is asked again
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+}
+
 // load sends some hundred checks a second to all nodes, until the test ends.
 func (c *cluster) load() {
 	ctx, cancel := context.WithCancel(context.Background())

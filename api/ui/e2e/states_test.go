@@ -197,6 +197,10 @@ func TestStates(t *testing.T) {
 	play.show(object{"view": "cut-off", "leader": "n2", "members": members(3, "n2", "n3")}, 3)
 	notice("that it may not decide", "n1 has no leave to decide as an owner, though it reaches the other nodes: n2, the leader, gives it none")
 	b.inspect("no-authority")
+	late := members(3, "n2", "n3")
+	late[1]["clock_offset_ms"] = -12000
+	play.show(object{"view": "connected", "leader": "n2", "members": late}, 3)
+	notice("whose clock is wrong", "^The clock of n2 is 12 s behind. ")
 	play.show(object{"view": "connected", "leader": "n2", "members": members(3, "n2", "n3")}, 3, "n3")
 	notice("whose figures are missing", "^The figures leave out n3, which did not answer in time.$")
 	note("checks-note", "^2 of 3 nodes, without n3$")

@@ -33,11 +33,13 @@ export const documents = {
 // fill puts the text in force into the form. What a person has typed stays, unless they want it gone.
 async function fill(anew) {
   const field = byId('text');
-  const typed = inForce && field.value !== inForce.text;
-  if (typed && !anew) return note(`, and there is a newer one: ${store.doc.rules_version}. What you typed stays.`);
+  const before = field.value;
+  const newer = () => note(`, and there is a newer one: ${store.doc.rules_version}. What you typed stays.`);
+  if (!anew && inForce && before !== inForce.text) return newer();
   try {
     const next = await getText('v1/rules');
     if (byId('text') !== field) return undefined;
+    if (!anew && inForce && field.value !== before) return newer(); // typed meanwhile
     inForce = next;
     field.value = next.text;
     field.readOnly = next.text.length > most;

@@ -5,6 +5,7 @@ import { get, send } from './node.js';
 import { metrics } from './metrics.js';
 import { button, moment, rows } from './parts.js';
 import { store } from './store.js';
+import { clockText } from './trouble.js';
 
 const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
 const slowPace = 5; // turns from question to question
@@ -50,7 +51,7 @@ export const nodes = {
       setText(checks, there?.answered ? rate(meter.nodes.get(m.id)) : '–');
       const known = level?.members?.find((l) => l.id === m.id);
       setText(what, [known ? `release ${shown(known.release)}, level ${known.knows}` : '', there?.answered ? `up ${span(there.uptime_ms)}` : m.state !== 'alive' && store.since.get(m.name) ? `${m.state} since ${moment(store.since.get(m.name))}` : ''].filter(Boolean).join(' · '));
-      setText(takes, there?.vitals ? vitalsText(there.vitals) : '');
+      setText(takes, [there?.vitals ? vitalsText(there.vitals) : '', m.clock_offset_ms === undefined ? '' : `clock ${clockText(m)}`].filter(Boolean).join(' · '));
       row.querySelector('button').hidden = m.state === 'alive' || m.name === report.node;
     });
     const seeds = members.filter((m) => m.state === 'alive').slice(0, 3).map((m) => m.address);

@@ -148,12 +148,13 @@ async function askNearest() {
 async function fill(anew) {
   const version = store.doc?.rules_version ?? 0;
   const field = byId('rule-text');
-  const typed = inForce && field.value !== inForce.text;
+  const before = field.value;
+  const typed = inForce && before !== inForce.text;
   if (!anew && (typed || version === shownVersion)) return;
   shownVersion = version;
   try {
     const next = await getText(path());
-    if (byId('rule-text') !== field) return;
+    if (byId('rule-text') !== field || (inForce && !anew && field.value !== before)) return; // typed meanwhile
     inForce = next;
     field.value = next.text;
     field.rows = Math.min(30, next.text.split('\n').length + 1);

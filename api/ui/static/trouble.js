@@ -1,9 +1,9 @@
 // What is wrong with the cluster.
-import { names, rate } from './dom.js';
+import { names, rate, shown, span } from './dom.js';
 import { moment } from './parts.js';
 
 // apart says of a node without authority whom it does not reach, and what it does meanwhile.
-function apart(cluster, node) {
+function apart(cluster, node, since) {
   const others = cluster.members.filter((m) => m.name !== node && m.state !== 'left');
   const far = others.filter((m) => !m.reachable);
   const near = others.filter((m) => m.reachable);
@@ -11,7 +11,7 @@ function apart(cluster, node) {
   const share = ring > 1 ? `a ${ring === 2 ? 'half' : ring === 3 ? 'third' : `${ring}th`} of each limit` : 'the limits';
   const meanwhile = `Meanwhile ${node} decides the checks that it is asked by itself, as each rule’s on_partition says: by default within ${share}, by counters of its own. Rules can’t be changed here.`;
   if (!far.length) return `${node} has no leave to decide as an owner, though it reaches the other nodes: ${cluster.leader ? `${cluster.leader}, the leader, gives it none` : 'they have no leader'}. ${meanwhile}`;
-  if (!near.length) return `${node} is alone: ${names(far)} ${far.length === 1 ? 'does' : 'do'} not answer. If ${far.length === 1 ? 'it is' : 'they are'} dead, nobody decides for ${far.length === 1 ? 'it' : 'them'}; if only the network is, ${far.length === 1 ? 'it goes' : 'they go'} on without ${node}. ${meanwhile}`;
+  if (!near.length) return `${node} is alone: ${names(far)} ${far.length === 1 ? 'does' : 'do'} not answer${sinceText(far, since)}. If ${far.length === 1 ? 'it is' : 'they are'} dead, nobody decides for ${far.length === 1 ? 'it' : 'them'}; if only the network is, ${far.length === 1 ? 'it goes' : 'they go'} on without ${node}. ${meanwhile}`;
   return `${node} is cut off, with ${names(near)}: ${names(far)} can’t be reached, and without ${far.length === 1 ? 'it' : 'them'} there is no majority here. ${meanwhile}`;
 }
 
@@ -27,6 +27,11 @@ function starting(cluster, node) {
   ].join(' ');
 }
 
+const wrongClock = 1000; // milliseconds
+
+// clockText says how far a member's clock is from those of the others.
+export const clockText = (m) => `${span(Math.abs(m.clock_offset_ms))} ${m.clock_offset_ms < 0 ? 'behind' : 'ahead'}`;
+
 // sinceText says since when nodes do not answer, as far as that is known.
 function sinceText(list, since) {
   const first = list.map((m) => since?.get(m.name)).filter(Boolean).sort((a, b) => a - b);
@@ -39,7 +44,7 @@ export function troubles(cluster, report, meter, since) {
   const list = [];
   if (cluster.starting) return [['warn', 'starting', starting(cluster, node)]];
   if (cluster.view === 'cut-off') {
-    list.push(['bad', 'cut-off', apart(cluster, node)]);
+    list.push(['bad', 'cut-off', apart(cluster, node, since)]);
   } else {
     if (!cluster.leader) list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
     const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
@@ -50,6 +55,8 @@ export function troubles(cluster, report, meter, since) {
       list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others rely on. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
     }
   }
+  const wrong = cluster.members.filter((m) => Math.abs(m.clock_offset_ms ?? 0) >= wrongClock);
+  if (wrong.length) list.push(['warn', 'clock', `${wrong.map((m) => `The clock of ${shown(m.name)} is ${clockText(m)}`).join('. ')}. Windows and blocks end at the wrong time there: look at NTP.`]);
   const regions = cluster.regions ?? [];
   const away = regions.length > 1 ? regions.filter((r) => !r.reachable) : [];
   if (away.length) {
