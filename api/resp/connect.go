@@ -9,7 +9,7 @@ import (
 
 // This file has what clients send when they connect. None of it asks for a decision.
 
-// redisVersion is the version of Redis that clients are told: they derive from it which commands of the protocol they may send.
+// redisVersion is the version of Redis that clients see: they derive from it which commands of the protocol they may send.
 const redisVersion = "7.4.0"
 
 func connectSpecs() []spec {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/metrics"
 )
 
 // steady replaces what differs from run to run in a reply.
@@ -142,6 +143,30 @@ func TestTokens(t *testing.T) {
 	// A token that is gone from the file is valid no more, also on connections that have shown it.
 	apitest.WriteFile(t, file, "tokens:\n"+apitest.TokenEntry("asks", "t-check", "check"))
 	apitest.Until(t, "the token is gone", func() bool { return c.ask("PING") == noAuth })
+}
+
+// The door counts its commands and times its checks under its own name.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	c := dial(t, n)
+	c.ask("PING")
+	c.ask("CL.THROTTLE k 1 1 3600")
+	c.ask("RL.CHECK a u")
+	c.ask("NOPE")
+	got := map[string]float64{}
+	n.server.Metrics(func(m metrics.Metric) {
+		name := m.Name
+		for _, count := range m.Counts {
+			got[name] += float64(count)
+		}
+		got[name] += m.Value
+	})
+	for name, want := range map[string]float64{"requests_total": 4, "redis_seconds": 2, "connections": 1} {
+		if got[name] != want {
+			t.Errorf("%s: got %v, want %v", name, got[name], want)
+		}
+	}
 }
 
 // A document that does not allow a namespace forbids the commands that use it.

@@ -19,10 +19,10 @@ const (
 	maxHeader = 32      // bytes of a line that announces a length
 )
 
-// protocolError is an error in the framing of commands. The caller is told, and the connection closes.
+// protocolError is an error in the framing of commands: the last reply before the connection closes.
 type protocolError string
 
-// Error returns what the caller is told.
+// Error returns the reply, without ERR.
 func (e protocolError) Error() string { return string(e) }
 
 // errHTTP means that the caller speaks HTTP. It gets no answer: a page in a browser may have sent it.
@@ -73,13 +73,12 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 			return args, 0, err
 		}
 		r.hadArray = true
-		if most := r.mostArguments(); count > most {
-			if r.stranger {
-				return args, 0, protocolError("Protocol error: unauthenticated multibulk length")
-			}
-			return args, 0, protocolError("Protocol error: invalid multibulk length")
-		}
-		if count <= 0 {
+		switch {
+		case count > r.mostArguments() && r.stranger:
+			return args, 0, protocolError("Protocol error: unauthenticated multibulk length")
+		case count > r.mostArguments():
+			return args, 0, invalidLength('*')
+		case count <= 0:
 			length := c.at
 			c.reset()
 			return args, length, nil
@@ -125,12 +124,10 @@ func (r *reader) readArgument(b []byte) (arrived bool, err error) {
 			return false, err
 		}
 		switch {
-		case length < 0:
-			return false, protocolError("Protocol error: invalid bulk length")
 		case length > r.mostBytes()-c.at && r.stranger:
 			return false, protocolError("Protocol error: unauthenticated bulk length")
-		case length > r.mostBytes()-c.at:
-			return false, protocolError("Protocol error: invalid bulk length")
+		case length < 0, length > r.mostBytes()-c.at:
+			return false, invalidLength('$')
 		}
 		c.next = length
 	}
@@ -229,7 +226,8 @@ func isHTTP(line []byte) bool {
 		return true
 	}
 	for _, method := range httpMethods {
-		if rest, ok := strings.CutPrefix(text, method); ok && rest != "" && strings.TrimLeft(rest, " \t\r\n") != rest {
+		rest, ok := strings.CutPrefix(text, method)
+		if ok && strings.TrimLeft(rest, " \t\r\n") != rest {
 			return true
 		}
 	}
@@ -264,7 +262,8 @@ func parseInt(b []byte) (n int64, ok bool) {
 
 // parseLoosely parses a number as redis-cell and throttlecrab do: with leading zeros or a plus sign, too.
 func parseLoosely(b []byte) (n int64, ok bool) {
-	if n, ok = parseInt(b); ok {
+	n, ok = parseInt(b)
+	if ok {
 		return n, true
 	}
 	n, err := strconv.ParseInt(string(b[:min(len(b), 64)]), 10, 64)

@@ -196,8 +196,9 @@ func (c *session) setReadDeadline(now time.Time) error {
 	}
 	if c.isStranger() {
 		within = c.server.readWithin()
-		if limit := c.connectedAt.Add(within); limit.Before(by) {
-			by = limit
+		latest := c.connectedAt.Add(within)
+		if latest.Before(by) {
+			by = latest
 		}
 	}
 	slack := within / 8

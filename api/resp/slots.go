@@ -107,7 +107,7 @@ func (c *session) releaseSlot(words [][]byte) error {
 	return nil
 }
 
-// releaseUnsent gives back the slots whose callers have not been told: nobody else would.
+// releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
 	for _, id := range c.worker.acquired {
 		_, _ = c.server.Decider.ReleaseSlot(id) // otherwise it ends by its ttl

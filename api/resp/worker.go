@@ -126,7 +126,9 @@ func (c *session) decide() {
 		return
 	}
 	run := w.checks[:w.pending]
-	w.queries, w.answers, w.errs = w.queries[:0], w.answers[:0], w.errs[:0]
+	w.queries = w.queries[:0]
+	w.answers = w.answers[:0]
+	w.errs = w.errs[:0]
 	for _, one := range run {
 		if one.failure == "" {
 			w.queries = append(w.queries, &one.Query)
@@ -134,6 +136,7 @@ func (c *session) decide() {
 			w.errs = append(w.errs, nil)
 		}
 	}
+
 	switch len(w.queries) {
 	case 0:
 	case 1:
