@@ -56,7 +56,9 @@ type Query struct {
 	// LimitName restricts an adjustment or a reset to the limit with that name; empty: it concerns all. Bill also corrects the bill by an
 	// adjustment.
 	LimitName string
-	Bill      bool
+	// HolderID restricts a reset to one slot: the short ID that [Holder] has; see ShortSlotID. Empty: it concerns all.
+	HolderID string
+	Bill     bool
 	// OnExpiry says what becomes of a reservation that is not settled in time; nil: it stays charged.
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another region if only a region's share refuses it.

@@ -22,6 +22,7 @@ const (
 	slotRenew                 // make it end later, or earlier
 	slotFree                  // release it
 	slotTell                  // count it, because a cut-off node has granted it
+	slotEvict                 // release it, whoever holds it
 	slotVerbs
 )
 
@@ -30,7 +31,7 @@ type slotRequest struct {
 	verb slotVerb
 	hops int
 	id   uint64
-	// nonce must be that of the slot, but with slotLook.
+	// nonce must be that of the slot, but with slotLook and slotEvict.
 	nonce uint64
 	back  bool // with slotRenew: if it is missing, it comes back
 	list  []slotPart
@@ -104,8 +105,12 @@ func (l *Limiter) serveSlotHere(r *slotRequest) (result slotResult, err error) {
 		return slotResult{info.Units, info.Nonce}, nil
 	case r.verb == slotLook || r.verb == slotTell && held: // its holder has renewed it
 		return result, nil
-	case r.verb == slotFree:
-		held, err := l.table.FreeSlot(now, part.Key, r.id, r.nonce)
+	case r.verb == slotFree || r.verb == slotEvict:
+		nonce := r.nonce
+		if r.verb == slotEvict {
+			nonce = info.Nonce
+		}
+		held, err := l.table.FreeSlot(now, part.Key, r.id, nonce)
 		if held {
 			result.units = part.Units
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -484,4 +485,33 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 		})
 	}
 	return held
+}
+
+// evict releases the slot of u's subject that has a short ID, whoever holds it: its next renewal finds that it is over. The error wraps
+// ErrUnknownSlot, if it is not held, or ErrNoOwner.
+func (l *Limiter) evict(u *Usage, short string) error {
+	id, err := strconv.ParseUint(short, 16, 64)
+	if err != nil || len(short) != len(ShortSlotID(0)) {
+		return fmt.Errorf("%w: its id has 16 hexadecimal digits", ErrUnknownSlot)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
+	held := false
+	for i := range u.Limits {
+		limit := u.Limits[i].Limit
+		if limit.Kind != algorithms.Concurrency || limit.Unlimited {
+			continue
+		}
+		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1, TTL: limit.Limit.Window}, held: limit.Limit.Window}
+		result, err := l.askSlot(ctx, &slotRequest{verb: slotEvict, id: id, list: []slotPart{part}})
+		if err != nil {
+			return fmt.Errorf("free a slot of %q: %w", u.Rule.Name, err)
+		}
+		held = held || result.units > 0
+	}
+	if !held {
+		return ErrUnknownSlot
+	}
+	return nil
 }

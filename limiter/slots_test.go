@@ -326,3 +326,44 @@ func TestSlotsMove(t *testing.T) {
 		w.nodes[2].expectSlot("there is room", "render", key, 0, true)
 	})
 }
+
+// An operator frees one slot, or all, of a subject, at any node.
+func TestSlotsAreFreedByOperators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner, other := w.nodes[0], w.nodes[2]
+		key := w.keyOf("four", owner, w.nodes[1])
+		var ids []string
+		for range 3 {
+			ids = append(ids, other.expectSlot("first", "four", key, 0, true))
+		}
+		holders := other.usage("four", key).Limits[0].Holders
+		if len(holders) != 3 || holders[0].Slots != 1 {
+			t.Fatalf("have the holders %+v", holders)
+		}
+		q := &Query{Rule: "four", Key: []string{key}, ByKey: true, HolderID: ShortSlotID(holders[0].ID)}
+		u, err := other.Reset(q)
+		if err != nil || u.Limits[0].Used != 2 || u.Limits[0].NumHolders != 2 {
+			t.Fatalf("after one was freed: %+v, %v", u, err)
+		}
+		over := 0
+		for _, id := range ids {
+			if _, err := other.RenewSlot(id, 0); errors.Is(err, ErrUnknownSlot) {
+				over++
+			}
+		}
+		if over != 1 {
+			t.Errorf("%d holders have lost their slot, want 1", over)
+		}
+		for _, bad := range []string{q.HolderID, "x", "123"} {
+			q.HolderID = bad
+			if _, err := other.Reset(q); !errors.Is(err, ErrUnknownSlot) {
+				t.Errorf("%q: %v", bad, err)
+			}
+		}
+		q.HolderID = ""
+		if u, err = other.Reset(q); err != nil || u.Limits[0].Used != 0 {
+			t.Errorf("after all were freed: %+v, %v", u, err)
+		}
+	})
+}

@@ -325,6 +325,12 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	if err := u.selectLimit(q); err != nil {
 		return nil, err
 	}
+	if q.HolderID != "" {
+		if err := l.evict(u, q.HolderID); err != nil {
+			return nil, err
+		}
+		return l.Usage(q)
+	}
 	c := newChange(verbReset, u, nil)
 	if u.limitName != "" {
 		c.verb = verbResetSome

@@ -87,6 +87,10 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 	if r.URL.Query().Has("limit_name") && (q.LimitName == "" || len(q.LimitName) > codec.MaxValue || !utf8.ValidString(q.LimitName)) {
 		return api.Errorf(api.BadValue, "limit_name must have 1 to %d bytes of UTF-8", codec.MaxValue)
 	}
+	q.HolderID = r.URL.Query().Get("slot")
+	if r.URL.Query().Has("slot") && q.HolderID == "" {
+		return api.Errorf(api.BadValue, "slot must be the id of one that GET /v1/usage lists")
+	}
 	u, err := s.config.Subjects.Reset(q)
 	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)
