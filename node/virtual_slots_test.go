@@ -226,3 +226,44 @@ func testSlots(t *testing.T, seed uint64) {
 	p.checkOwnership()
 	p.stopNodes()
 }
+
+// In a new cluster there is nothing to lose: slots can be had at once. Once all nodes have died, they can't until those that may be held
+// have ended.
+func TestSlotsOfANewClusterInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 3, holderRules)
+		granted := func() (n int) {
+			for i := range 30 {
+				var a limiter.Answer
+				q := limiter.Query{Rule: "render", Key: []string{fmt.Sprintf("new%d", i)}, ByKey: true}
+				s, err := p.nodes[i%3].node.limiter.Acquire(&q, &a)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.ID != "" {
+					n++
+				}
+			}
+			return n
+		}
+		if n := granted(); n != 30 {
+			t.Errorf("%d of 30 got a slot in a new cluster", n)
+		}
+		for _, v := range p.nodes {
+			v.endProcess(false)
+		}
+		for _, v := range p.nodes {
+			v.startProcess()
+		}
+		p.awaitWhole()
+		if n := granted(); n != 0 {
+			t.Errorf("%d got a slot right after all nodes had died", n)
+		}
+		time.Sleep(slotTTL + time.Second)
+		if n := granted(); n != 30 {
+			t.Errorf("%d of 30 got a slot once the lost ones had ended", n)
+		}
+		p.stopNodes()
+	})
+}

@@ -68,7 +68,7 @@ func (k *Keeper) recover() (searching bool) {
 		case timedOut && !received:
 			fromCheckpoint++
 		}
-		if !isWhole { // what was granted since the checkpoint may be lost
+		if !isWhole && state.mayHaveLost(k.config.Self, p) { // what was granted since the checkpoint
 			k.config.Table.MarkSlotsLost(k.config.Now(), p)
 		}
 		k.beginLineage(p)
@@ -169,6 +169,20 @@ func (s *search) outcome() (timedOut, received bool) {
 		received = received || f.done && !f.timedOut
 	}
 	return timedOut, received
+}
+
+// mayHaveLost reports whether a process may have ended that had counters of p. Otherwise there never were any: the cluster is new.
+func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
+	if len(state.Generations) > 0 {
+		return true
+	}
+	var buf [8]ring.NodeID
+	for _, node := range append(state.copyHolders(self, p, buf[:0]), self) {
+		if len(state.Processes[node].Former) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // hasWhole reports whether a node has sent its complete copy.
