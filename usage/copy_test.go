@@ -270,3 +270,83 @@ func TestInvalidCopies(t *testing.T) {
 		t.Errorf("have %v, missing %v", rows, missing)
 	}
 }
+
+// A holder loses its file while it is away for a moment. It gets everything anew, not only what has changed since.
+func TestHolderLosesItsFile(t *testing.T) {
+	inWorld(t, 2, nil, func(t *testing.T, w *world, n []*billedNode) {
+		for i := range 300 {
+			n[0].totals.meter.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+		}
+		time.Sleep(3 * time.Second)
+		n[1].kill()
+		if err := os.Remove(filepath.Join(n[1].config.Dir, fileName)); err != nil {
+			t.Fatal(err)
+		}
+		n[1].start()
+		n[0].totals.meter.count(november, "r", []string{"0"}, "requests", 1)
+		time.Sleep(5 * time.Second)
+		n[0].kill()
+		time.Sleep(5 * time.Second)
+		w.remove(n[0].config.Self)
+		time.Sleep(5 * time.Second)
+		rows, missing := (&testCluster{t: t}).read(&testNode{Totals: n[1].totals}, thisMonth)
+		if cost, _ := sumOf(rows); cost != 301 || len(missing) > 0 {
+			t.Errorf("have %d, missing %v; want 301", cost, missing)
+		}
+	})
+}
+
+// A copy that is shorter than the only statement is incomplete. With an earlier statement that it satisfies, that one says how much
+// it may lack.
+func TestShortCopy(t *testing.T) {
+	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
+	record := func(number, round uint64, asOf time.Time) processRecord {
+		return processRecord{Ended: november.UnixNano(), Settled: true, statement: statement{
+			Source: ledger.Source, Name: "n9", Boot: 1, Number: number, AsOf: asOf.UnixNano(), Ledgers: []version{{ledger.Month, 1, round}},
+		}}
+	}
+	last := record(8, 5, november.Add(-time.Second))
+	h := inventory{Sources: []source{{Ledger: ledger, Node: "n9", Round: 3, Copy: true}}, Records: []processRecord{last}}
+	b := newBill(thisMonth.Month, []inventory{h}, november.UnixNano())
+	if !slices.Equal(b.missing, []string{"n9"}) || len(b.estimated) > 0 {
+		t.Errorf("with one statement: missing %v, estimated %v", b.missing, b.estimated)
+	}
+	h.Records = append(h.Records, record(6, 3, november.Add(-time.Minute)))
+	b = newBill(thisMonth.Month, []inventory{h}, november.UnixNano())
+	if len(b.missing) > 0 || !slices.Equal(b.estimated, []Estimate{{"n9", time.Minute}}) {
+		t.Errorf("with an earlier statement: missing %v, estimated %v", b.missing, b.estimated)
+	}
+}
+
+// Only an unbroken sight of a dead address until a node is removed shows that it counted nothing after its process had ended.
+func TestEndOfAProcess(t *testing.T) {
+	const asOf, seen, later = 100, 200, 900
+	type look struct {
+		now          int64
+		member, dead bool
+	}
+	for what, tc := range map[string]struct {
+		final bool
+		looks []look
+		want  int64
+	}{
+		"killed, and seen dead":            {looks: []look{{seen, true, true}, {later, true, true}, {later + 1, false, false}}, want: seen},
+		"killed, and out of sight":         {looks: []look{{seen, true, true}, {seen + 1, true, false}, {later, false, false}}, want: later},
+		"cut off, and removed":             {looks: []look{{seen, true, false}, {later, false, false}}, want: later},
+		"out of sight, and seen dead":      {looks: []look{{seen, true, true}, {seen + 1, true, false}, {later, true, true}, {later + 1, false, false}}, want: later},
+		"stopped in order":                 {final: true, looks: []look{{seen, true, true}, {later, false, false}}, want: asOf},
+		"stopped, out of sight, removed":   {final: true, looks: []look{{seen, true, false}, {later, false, false}}, want: later},
+		"removed, a member again, removed": {looks: []look{{seen, false, false}, {seen + 1, true, false}, {later, false, false}}, want: later},
+	} {
+		r := &processRecord{statement: statement{AsOf: asOf, Final: tc.final}, heard: time.Now().Add(-time.Hour)}
+		if tc.final {
+			r.Ended, r.watched = asOf, true
+		}
+		for _, l := range tc.looks {
+			r = r.observe(l.now, l.member, l.dead)
+		}
+		if r.Ended != tc.want || !r.Settled || r.isExact() != (tc.final && tc.want == asOf) {
+			t.Errorf("%s: have %+v, want an end at %d", what, r, tc.want)
+		}
+	}
+}
