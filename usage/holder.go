@@ -331,8 +331,9 @@ func (t *Totals) watch() {
 
 	changed := false
 	for i, r := range h.records {
-		h.records[i] = r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
-		changed = changed || h.records[i].Ended != r.Ended && len(r.Ledgers) > 0 || h.records[i].Settled != r.Settled && len(r.Ledgers) > 0
+		next := r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
+		h.records[i] = next
+		changed = changed || len(r.Ledgers) > 0 && (next.Ended != r.Ended || next.Settled != r.Settled)
 	}
 	if !changed {
 		return
@@ -369,11 +370,13 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	changed := false
 	oldest := (MonthOf(t.meter.config.Now()) - Month(t.meter.config.Months)).Begin()
 	for _, r := range theirs {
-		if r == nil || r.Source.IsZero() || r.Source == t.meter.config.Self || len(r.Ledgers) > maxVersions || max(r.Ended, r.AsOf) < oldest {
+		if r == nil || r.Source.IsZero() || r.Source == t.meter.config.Self || len(r.Ledgers) > maxVersions ||
+			max(r.Ended, r.AsOf) < oldest {
 			continue
 		}
 		known := slices.ContainsFunc(h.records, func(ours *processRecord) bool {
-			return ours.Source == r.Source && (ours.Boot == r.Boot && (ours.Number >= r.Number || ours.Final) || ours.Boot != r.Boot && ours.supersedes(r))
+			same := ours.Source == r.Source && ours.Boot == r.Boot
+			return same && (ours.Number >= r.Number || ours.Final) || !same && ours.supersedes(r)
 		})
 		if known {
 			continue
