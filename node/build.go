@@ -118,12 +118,8 @@ func openStore(c *settings) (s storage, err error) {
 		return s, nil
 	}
 	if c.Rejoin {
-		aside, err := persist.Rejoin(c.DataDir)
-		if err != nil {
-			return s, fmt.Errorf("%s: %w", c.FieldName("Rejoin"), err)
-		}
-		if aside != "" {
-			c.Logger.Info("this node has a new identity; what the old one had is set aside, except for bills", "folder", aside)
+		if err := rejoin(c); err != nil {
+			return s, err
 		}
 	}
 	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
@@ -132,6 +128,11 @@ func openStore(c *settings) (s storage, err error) {
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = c.DataDir, c.Logger
 	opened, err := persist.OpenRaft(config)
+	if c.Rejoin && errors.Is(err, persist.ErrCorrupt) { // the damaged state goes with its identity
+		if s.id, err = rejoinDamaged(c, err); err == nil {
+			opened, err = persist.OpenRaft(config)
+		}
+	}
 	if err != nil {
 		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
@@ -139,6 +140,31 @@ func openStore(c *settings) (s storage, err error) {
 	last, err := opened.Logs().LastIndex()
 	s.isOld = err == nil && last > 0
 	return s, nil
+}
+
+// rejoin gives the node a new identity, unless --rejoin has done so already.
+func rejoin(c *settings) error {
+	aside, err := persist.Rejoin(c.DataDir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.FieldName("Rejoin"), err)
+	}
+	if aside != "" {
+		c.Logger.Info("this node has a new identity; what the old one had is set aside, except for bills", "folder", aside)
+	}
+	return nil
+}
+
+// rejoinDamaged gives a node whose agreed state is damaged a new identity: it may have forgotten what it acknowledged under the old
+// one.
+func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
+	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
+	if err := persist.MarkDeparted(c.DataDir); err != nil {
+		return id, errors.Join(damage, err)
+	}
+	if err := rejoin(c); err != nil {
+		return id, errors.Join(damage, err)
+	}
+	return persist.OpenDir(c.DataDir)
 }
 
 func (n *Node) openTables() error {

@@ -176,7 +176,7 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if !e.twins.persist(other.Name, time.Now()) {
+	if !e.twins.persist(other.Name, time.Now(), e.config.twinPatience()) {
 		return
 	}
 
@@ -190,15 +190,19 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 type twins map[string]time.Time
 
 const (
-	twinPatience = 10 * time.Second // longer than gossip takes to notice that a process is gone
-	maxTwins     = 256
+	// twinProbes is how many intervals of probes a claim must go on: more than gossip takes to notice that a process is gone.
+	twinProbes = 20
+	maxTwins   = 256
 )
 
+// twinPatience returns how long a claim must go on: 10 s, and 40 s in a WAN pool.
+func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInterval }
+
 // persist reports whether a claim goes on for so long that both processes live. It forgets claims that ended.
-func (t twins) persist(id string, now time.Time) bool {
+func (t twins) persist(id string, now time.Time, patience time.Duration) bool {
 	since, claimed := t[id]
 	if claimed && now.Sub(since) <= twinMemory {
-		return now.Sub(since) >= twinPatience
+		return now.Sub(since) >= patience
 	}
 	if len(t) >= maxTwins {
 		clear(t)
@@ -219,7 +223,7 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 	}
 
 	g.lastTwin = time.Now()
-	if !g.twins.persist(n.Name, g.lastTwin) {
+	if !g.twins.persist(n.Name, g.lastTwin, g.config.twinPatience()) {
 		return
 	}
 

@@ -263,6 +263,7 @@ func TestHealthCommand(t *testing.T) {
 	}{
 		{[]string{"--addr", s.data, "--insecure"}, 0, "n1 is ready, connected\n"},
 		{[]string{"--addr", s.data, "--ca", cert}, 0, "n1 is ready, connected\n"},
+		{[]string{"--admin", s.admin, "--ca", cert}, 0, "n1 is ready, connected\n"},
 		{[]string{"--addr", s.data}, 1, "certificate"},
 		{[]string{"--addr", "127.0.0.1:1"}, 1, "can't reach a node"},
 		{[]string{"--addr", "ftp://x"}, 2, "--addr"},

@@ -9,7 +9,7 @@ import (
 // healthCmd reports whether a node is ready.
 type healthCmd struct {
 	Insecure bool `help:"With https: don't verify the node's certificate, for example because it is for another address."`
-	dataPlane
+	eitherPlane
 }
 
 // Help implements kong.HelpProvider.
@@ -20,14 +20,14 @@ Examples:
 
   rlnode health
   rlnode health --addr https://127.0.0.1:8080 --insecure
+  rlnode health --admin http://127.0.0.1:8081
 
 Exit codes: 0 the node is ready, 1 it is not ready or can't be reached, 2 the command line is invalid.`
 }
 
 // Run asks the node and prints its state.
 func (c *healthCmd) Run(env *environment) error {
-	c.Token, c.TokenFile = "", "" // probes need no token
-	n, err := c.node()
+	n, err := c.probed()
 	if err != nil {
 		return err
 	}

@@ -111,6 +111,19 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	n2.awaitTurnedAway("left by command of 127.", n1, n3)
 	n2.kill()
 	n2.rejoin()
+
+	// What the cluster agreed on is damaged at n3: with --rejoin, that goes with its identity.
+	n3.kill()
+	raft := filepath.Join(f.dir, "n3", "raft.db")
+	if err := os.WriteFile(raft, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id = n3.identityOf()
+	n3.startProcess()
+	f.awaitWhole()
+	if n3.identityOf() == id {
+		t.Error("the damaged node has kept its identity")
+	}
 }
 
 // A node that leaves because it is stopped with --leave-on-term was not removed by anybody: it joins again when it comes back.

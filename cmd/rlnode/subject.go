@@ -35,6 +35,15 @@ func (e *eitherPlane) data() (*remote, error) {
 	return e.newRemote("--addr", "RLNODE_API_TOKEN", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &token, &file)
 }
 
+// probed returns the plane to probe, which needs no token: the data plane or, if only the admin plane's address is given, that.
+func (e *eitherPlane) probed() (*remote, error) {
+	noToken, noFile := "", ""
+	if e.Addr == "" && e.Admin != "" {
+		return e.newRemote("--admin", "", e.Admin, &noToken, &noFile)
+	}
+	return e.newRemote("--addr", "", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &noToken, &noFile)
+}
+
 // admin returns the admin plane.
 func (e *eitherPlane) admin() (*remote, error) {
 	token, file := e.token("RLNODE_ADMIN_TOKEN")
