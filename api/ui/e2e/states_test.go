@@ -227,6 +227,10 @@ func TestStates(t *testing.T) {
 	b.inspect("bills-missing")
 	s.visit("#/nodes")
 	note("level-note", "^Level 2 is agreed on, and all nodes know 3.$")
+	b.push("#level-raise")
+	b.until("it says what that means", `/From 2 to 3\. It can’t be lowered again/.test(document.getElementById('confirm-body').innerText)`)
+	b.push("#confirm-yes")
+	b.until("it is raised", `/^The feature level is 2, by 127\.0\.0\.1\.$/.test(document.getElementById('done').innerText)`) // as the stage says
 	s.visit("#/regions")
 	play.show(object{"view": "connected", "leader": "n2", "members": members(3, "n2", "n3"), "regions": []object{
 		{"name": "eu", "primary": true, "reachable": true, "members": 3, "committed": true},

@@ -74,7 +74,7 @@ async function tick() {
     get('v1/cluster').then((c) => { store.cluster = c; }),
   ];
   if (turn % 2 && store.doc?.rules?.some((r) => r.adaptive)) questions.push(get('v1/load').then((l) => { store.factors = new Map(l.rules.map((r) => [r.rule, r.factor])); }));
-  if (turn % sincePace === 0 && store.cluster?.members.some((m) => m.state === 'failed')) questions.push(sinceOf().then((since) => { store.since = since; }));
+  if (turn % sincePace === 0 && lacksSince()) questions.push(sinceOf().then((since) => { store.since = since; }));
   questions.push(...(page.questions?.(turn) ?? []));
   const outcomes = await Promise.allSettled(questions);
   if (document.hidden || mine !== turn) return; // nobody looks, or the page has asked anew since
@@ -89,6 +89,13 @@ async function tick() {
   clearTimeout(timer);
   if (!token.asked) timer = setTimeout(tick, Math.max(100, (refused ? refusedPace : pace) - (Date.now() - began)));
   show();
+}
+
+// lacksSince reports whether a node has failed of which it is not known since when.
+function lacksSince() {
+  const members = store.cluster?.members ?? [];
+  for (const m of members) if (m.state === 'alive') store.since.delete(m.name); // it may fail again
+  return members.some((m) => m.state === 'failed' && !store.since.has(m.name));
 }
 
 // askRules asks for the rules when there is another version of them.

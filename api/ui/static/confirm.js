@@ -44,7 +44,7 @@ async function look(c) {
     }
     show(c, ...(await c.rehearse()));
     if (current !== c) return undefined;
-    setText(byId('confirm-by'), `It is recorded as done by ${store.me.by}.`);
+    setText(byId('confirm-by'), `It is recorded as done by ${shown(store.me.by)}.`);
     yes.hidden = false;
     (c.reason ? byId('confirm-message') : yes).focus();
   } catch (e) {
@@ -71,7 +71,7 @@ yes.addEventListener('click', async () => {
   try {
     const text = await c.make(byId('confirm-message').value.trim());
     dialog.close();
-    const by = store.me?.by ? `, by ${store.me.by}` : '';
+    const by = store.me?.by ? `, by ${shown(store.me.by)}` : '';
     setText(byId('done'), `${text}${by}.`);
     byId('done').hidden = false;
     c.done?.();

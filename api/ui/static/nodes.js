@@ -147,7 +147,7 @@ function showFigures(found) {
     line('Log of the cluster on disk', one('rlnode_raft_log_bytes'), bytes),
     line('Written to disk', one('rlnode_checkpoint_age_seconds'), (s) => `${span(s * 1000)} ago`),
     line('Clock', clock, (s) => `${s < 0 ? '−' : '+'}${(1000 * Math.abs(s)).toFixed(0)} ms off`),
-    ...found.rlnode_certificate_expiry_seconds.map((c) => line(`Certificate${c.labels.plane ? ` of ${shown(c.labels.plane)}` : ''}`, c.value, (s) => `ends in ${span(s * 1000)}`)),
+    ...found.rlnode_certificate_expiry_seconds.map((c) => line(`Certificate: ${shown(c.labels.use ?? '')}`, c.value, (s) => (s > 0 ? `ends in ${span(s * 1000)}` : 'has ended'))),
     ...found.rlnode_connections.map((c) => line(`Connections, ${shown(c.labels.plane ?? c.labels.door ?? '')}`, c.value, number, number(found.rlnode_connections_max.find((m) => JSON.stringify(m.labels) === JSON.stringify(c.labels))?.value ?? 0))),
   ].filter(Boolean);
   rows(byId('figures'), list, (l) => l.what, (l) => [l.what, l.now, l.bound], { numbers: [1, 2], empty: 'Its metrics can’t be read.' });
