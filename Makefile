@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients suites prometheus envoy release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile hold models long kills soak simulation dashboard deploy clients suites redis prometheus envoy release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -153,6 +153,13 @@ clients: ## the JavaScript and the Python client: types, style, tests with real 
 # SUITES is a folder with checkouts of the libraries, by their names in client/suites, with what their tests need installed;
 # SUITES_RUN selects one, as TestSuites/limits.
 SUITES_RUN ?= TestSuites
+# REDIS=-redis-cell="redis-server --loadmodule …/libredis_cell.so" and -redis-increx=redis-server, of 8.8 or later, compare a node with these.
+REDIS ?=
+redis: ## clients of Redis in five languages, and docs/redis.md as typed, with real nodes; a minute
+	$(GO) build -o bin/rlnode ./cmd/rlnode
+	test/redis/prepare
+	cd test/redis && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count 1 -v ./... -args -rlnode ../../bin/rlnode $(REDIS)
+
 suites: ## the libraries' own tests, with rlnode's stores in place of theirs; some minutes
 	cd client/js && npm ci --silent && npm run --silent build
 	$(GO) test -count 1 -timeout 60m -v -run '$(SUITES_RUN)' ./client/suites -args -suites "$(abspath $(SUITES))"

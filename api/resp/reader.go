@@ -19,6 +19,9 @@ const (
 	maxHeader = 32      // bytes of a line that announces a length
 )
 
+// emptyLine may stand between commands.
+var emptyLine = []byte("\r\n")
+
 // protocolError is an error in the framing of commands: the last reply before the connection closes.
 type protocolError string
 
@@ -64,6 +67,12 @@ func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err erro
 	if c.missing == 0 {
 		if c.at == 0 {
 			c.reset()
+		}
+		if r.hadArray && string(b) == "\r" {
+			return args, 0, nil
+		}
+		if r.hadArray && bytes.HasPrefix(b, emptyLine) { // redis-cli --pipe sends one before its last command
+			return args, len(emptyLine), nil
 		}
 		if len(b) > 0 && b[0] != '*' {
 			return r.readInline(b, args)
