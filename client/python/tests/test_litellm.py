@@ -6,6 +6,9 @@ import asyncio
 import gc
 import json
 import os
+import subprocess
+import sys
+import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -32,6 +35,9 @@ class Model(CustomLLM):  # type: ignore[misc]
 
     asked = 0
     used = 0
+    at_once = 0
+    elsewhere = 0  # in another process
+    most = 0
 
     async def acompletion(self, *_: Any, **more: Any) -> Any:
         return await self.answer(more)
@@ -52,7 +58,15 @@ class Model(CustomLLM):  # type: ignore[misc]
 
     async def answer(self, more: Any) -> Any:
         Model.asked += 1
-        await asyncio.sleep(60 if "slow" in more["model"] else 0)
+        Model.at_once += 1
+        Model.most = max(Model.most, Model.at_once + Model.elsewhere)
+        try:
+            return await self.answer_alone(more)
+        finally:
+            Model.at_once -= 1
+
+    async def answer_alone(self, more: Any) -> Any:
+        await asyncio.sleep(60 if "slow" in more["model"] else 0.05 if "short" in more["model"] else 0)
         if "fail" in more["model"]:
             raise litellm.InternalServerError("it fails", llm_provider="fake", model=more["model"])
         completion = more["optional_params"].get("max_tokens", 50)
@@ -67,7 +81,7 @@ class Model(CustomLLM):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
-    Model.asked = Model.used = 0
+    Model.asked = Model.used = Model.at_once = Model.elsewhere = Model.most = 0
     litellm.custom_provider_map = [{"provider": "fake", "custom_handler": Model()}]
     litellm.utils.custom_llm_setup()
     litellm.num_retries = 0
@@ -484,3 +498,97 @@ def test_a_stream_of_responses(node: Node, fake: Callable[..., Fake]) -> None:
         assert "metadata" not in model.requests[0][2]
 
     run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+PARALLEL: Any = [
+    {"limit": 20, "ttl": "3s", "algorithm": "concurrency"},
+    {"limit": 1_000_000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"},
+]
+
+
+def parallel(url: str, namespace: str) -> RlnodeCallback:
+    client = AsyncClient(url, on_error="closed", timeout=30)
+    return RlnodeCallback(client=client, limits=PARALLEL, namespace=namespace, ttl=5, on_expiry="refund")
+
+
+async def until_allowed(model: str) -> Any:
+    """Makes a call as soon as a slot is free."""
+    while True:
+        try:
+            return await litellm.acompletion(model=model, messages=MESSAGES, max_tokens=40, user="p")
+        except litellm.RateLimitError:
+            await asyncio.sleep(0.5)
+
+
+def work(url: str, namespace: str) -> None:
+    """Is the process that is killed: its calls never end. It says how many there are."""
+    litellm.custom_provider_map = [{"provider": "fake", "custom_handler": Model()}]
+    litellm.utils.custom_llm_setup()
+
+    async def main() -> None:
+        litellm.callbacks = [parallel(url, namespace)]
+        tasks = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(20)]
+        while True:
+            print(Model.at_once, flush=True)
+            await asyncio.wait(tasks, timeout=0.05)
+
+    asyncio.run(main())
+
+
+def test_parallel_calls_hold_slots(node: Node) -> None:
+    """200 calls at once for 20 slots, of which a tenth is cancelled, and a tenth is killed with its process."""
+    namespace = uuid.uuid4().hex
+    code = f"import test_litellm; test_litellm.work({node.url!r}, {namespace!r})"
+    path = os.pathsep.join(sys.path)
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+
+    def read() -> None:
+        assert other.stdout is not None
+        for line in other.stdout:
+            Model.elsewhere = int(line)
+        Model.elsewhere = 0
+
+    async def some_elsewhere() -> bool:
+        return Model.elsewhere >= 5
+
+    reader = threading.Thread(target=read)
+    reader.start()
+
+    async def main(callback: RlnodeCallback) -> None:
+        await until(some_elsewhere)
+        calls = [asyncio.create_task(until_allowed("fake/short")) for _ in range(160)]
+        cancelled = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(20)]
+        await asyncio.sleep(0.3)
+        for task in cancelled:
+            task.cancel()
+        await asyncio.gather(*cancelled, return_exceptions=True)
+        other.kill()
+        other.wait()
+        answers = await asyncio.gather(*calls)
+        assert len(answers) == 160
+        assert Model.most <= 20
+
+        async def settled() -> bool:
+            usage = await callback.client.usage(key="p", namespace=namespace, limits=PARALLEL)
+            return not callback._open and [one.used for one in usage.limits] == [0, 160 * 50]
+
+        await until(settled)  # the dead process's slots have ended, and its reservations
+        Model.most = 0
+        calls = [asyncio.create_task(until_allowed("fake/slow")) for _ in range(30)]
+
+        async def all_in_use() -> bool:
+            return Model.at_once == 20
+
+        await until(all_in_use)
+        await asyncio.sleep(4)  # beyond the ttl
+        assert Model.at_once == Model.most == 20
+        for task in calls:
+            task.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    try:
+        run(lambda: parallel(node.url, namespace), main)
+    finally:
+        other.kill()
+        other.wait()
+        reader.join()

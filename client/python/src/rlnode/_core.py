@@ -303,6 +303,12 @@ class Core:
             return self.undecided(e, question), Held(self, "", 0.0)
         return decision, self.hold(slot, until)
 
+    async def release_reserved(self, reservation: str) -> None:
+        """Releases the slot of a reservation that nobody settles."""
+        held = self.reserved.pop(reservation, None)
+        if held is not None:
+            await held.release()
+
     def hold(self, slot: str, until: float) -> Held:
         """Begins to renew a slot."""
         held = Held(self, slot, until)

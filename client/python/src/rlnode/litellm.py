@@ -51,6 +51,7 @@ class _Open:
         self.unwatched = unwatched  # it streams, and nothing says when its stream begins
         self.loop = asyncio.get_running_loop()
         self.forget: Callable[[], None] = lambda: None  # no longer watches the caller's task
+        self.timer: asyncio.TimerHandle | None = None  # when nobody could settle it any more
         self.answered = False  # LiteLLM is about to log it
         self.finished = False  # so is its stream
         self.chunks: list[list[Any]] = []  # of its streams: a router has one around another
@@ -175,6 +176,9 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
     really used is settled when LiteLLM logs the call; a call that fails or is cancelled gives its estimate back. A stream that
     is closed, cancelled or dropped early, or fails, is settled by what was delivered. If the process ends before that,
     on_expiry says what becomes of the estimate.
+
+    Where rules or limits have slots (``algorithm: concurrency``), a call holds one until it is settled, so that only so many run
+    at the same time. If the process ends, its slots end after their ttl.
 
     Args:
         client: An AsyncClient; or else nodes, token and on_error, of which one is made.
@@ -308,8 +312,9 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         data[own] = {**(data.get(own) or {}), MARK: mark}
         unwatched = bool(data.get("stream")) and call_type not in ("acompletion", "atext_completion", "aresponses")
         call = self._open[mark] = _Open(reserved, data, unwatched)
+        call.timer = call.loop.call_later(self.ttl, self._settle_soon, mark, None)
         if len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)
+            self._settle_soon(next(iter(self._open)), None)
         task = asyncio.current_task()
         if task is not None:
 
@@ -356,9 +361,14 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
 
     def _settle_by_stream(self, mark: str) -> None:
         call = self._open.get(mark)
+        if call is not None:
+            self._settle_soon(mark, self._costs(call.delivered()))
+
+    def _settle_soon(self, mark: str, costs: Mapping[str, int] | None) -> None:
+        call = self._open.get(mark)
         if call is None:
             return
-        settling: Coroutine[Any, Any, None] = self._settle(mark, self._costs(call.delivered()))
+        settling: Coroutine[Any, Any, None] = self._settle(mark, costs)
         task = call.loop.create_task(settling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -427,22 +437,25 @@ class RlnodeCallback(CustomLogger):  # type: ignore[misc]
         return {self.unit: used} if used else {}
 
     async def _settle(self, mark: str, costs: Mapping[str, int] | None) -> None:
-        """Settles a call. Where what it has used is not known, it stays as reserved."""
+        """Settles a call. Where what it has used is not known, it stays as reserved, and only its slot is released."""
         call = self._open.pop(mark, None)
         if call is None:
             return
         call.forget()
-        if costs is None:
-            return
+        if call.timer is not None and call.loop is asyncio.get_running_loop():
+            call.timer.cancel()
         sending = self._send(call.reserved.id, costs)
         if call.loop is asyncio.get_running_loop():
             await sending
         else:  # of a thread for which the client's loop may wait
             asyncio.run_coroutine_threadsafe(sending, call.loop)
 
-    async def _send(self, reservation: str, costs: Mapping[str, int]) -> None:
+    async def _send(self, reservation: str, costs: Mapping[str, int] | None) -> None:
         try:
-            await self.client.settle(reservation, costs)
+            if costs is None:
+                await self.client._attach().release_reserved(reservation)
+            else:
+                await self.client.settle(reservation, costs)
         except RlnodeError as e:
             LOGGER.warning("a reservation stays charged, since it can't be settled: %s", e)
 
