@@ -70,6 +70,9 @@ func (l *local) decide(q *Request, fallback []Limit) Decision {
 		s := &subjects[i]
 		for j := range s.Limits {
 			limit := &s.Limits[j]
+			if limit.isSlots() {
+				return Decision{DecidedBy: ByLocal, Code: CodeRateLimited, RetryAfter: time.Second, Reason: "No node answers, and one process can't tell how many slots others hold."}
+			}
 			length, ok := windowLength(limit.Per)
 			if !ok {
 				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}

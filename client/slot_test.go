@@ -251,6 +251,19 @@ func TestAcquireWithoutNode(t *testing.T) {
 	}
 }
 
+// TestAcquireInOneProcess: which can't tell what others hold.
+func TestAcquireInOneProcess(t *testing.T) {
+	onVirtualTime(t, "", func(t *testing.T, f *fake, connectTo func(Options) *Client) {
+		f.set(func() { f.decide = func(map[string]any) (int, string) { return 503, tryAgain } })
+		c := connectTo(Options{OnError: Local, Local: perMinute(1)})
+		q := Request{Key: []string{"k"}, Limits: []Limit{{Limit: 1, TTL: "1s", Algorithm: "concurrency"}}}
+		s, err := c.Acquire(background, q, 0)
+		if refused, ok := errors.AsType[*Refused](err); s != nil || !ok || refused.DecidedBy != ByLocal || refused.RetryAfter != time.Second {
+			t.Errorf("got %v, %v", s, err)
+		}
+	})
+}
+
 // TestAcquireIsRepeated: the second node gets the request's id, so that it is one slot, whichever answers.
 func TestAcquireIsRepeated(t *testing.T) {
 	first, second := newFake(t), newFake(t)

@@ -42,6 +42,8 @@ export class Local {
     const own = subjects ?? limits;
     const name = own ? "inline" : (rule ?? "local");
     const asked = own ? subjects ?? [fields] : [{ ...fields, limits: this.#given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
+    if (asked.some((s: Fields) => s.limits.some((l: Fields) => l.algorithm === "concurrency")))
+      return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, code: "rate-limited", reason: "No node answers, and one process can't tell how many slots others hold.", error }); // prettier-ignore
     let refused = false;
     const looks = asked.flatMap((s: Fields) =>
       s.limits.map((l: Fields) => {

@@ -122,6 +122,10 @@ test("no node decides", async (t) => {
     assert.equal(await slot.release(), true);
     assert.deepEqual(s.names(), ["acquire"]);
   }
+  const down = await fake(t, { acquire: () => problem(503, "too-many-slots") });
+  const local = make(t, down, { onError: "local", local: { limit: 1, per: "1m" } });
+  const alone = await local.acquire({ key: "k", limits: [{ limit: 1, ttl: "1s", algorithm: "concurrency" }] });
+  assert.deepEqual([alone.allowed, alone.decidedBy, alone.retryAfterMs], [false, "local", 1000]);
   const s = await fake(t, { acquire: () => problem(400, "bad-value") });
   await assert.rejects(make(t, s).acquire(q), { code: "bad-value" });
 });

@@ -239,6 +239,9 @@ def test_no_node_decides(slots: Slots, connect: Callable[..., Any]) -> None:
         slot = client.acquire("r", "k")
         assert (bool(slot), slot.id, slot.decision.error.code) == (passes, "", "too-many-slots")
         assert release(client, slot)
+    client = connect(slots.url, on_error="local", local_limits=[{"limit": 1, "per": "1m"}])
+    alone = client.acquire(key="k", limits=[{"limit": 1, "ttl": "1s", "algorithm": "concurrency"}])
+    assert (bool(alone), alone.decision.decided_by, alone.decision.retry_after) == (False, "local", 1)
     slots.on["acquire"] = lambda: problem(400, "bad-value")
     with pytest.raises(NodeError):
         connect(slots.url).acquire("r", "k")

@@ -69,6 +69,9 @@ class LocalLimiter:
         else:
             mode = "peek" if fields.get("peek") else fields.get("mode", "check")
             subjects = [{**fields, "limits": self._limits, "mode": mode}]
+        if any(limit.get("algorithm") == "concurrency" for subject in subjects for limit in subject["limits"]):
+            reason = "No node answers, and one process can't tell how many slots others hold."
+            return with_headers(Decision(False, retry_after=1.0, decided_by="local", code="rate-limited", reason=reason, error=error), {})
         with self._lock:
             return self._decide(subjects, error)
 
