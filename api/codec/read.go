@@ -168,7 +168,7 @@ var (
 	}
 	UsageForm = &Form{fields: targetFields, names: targetNames, validate: (*Request).validateTarget}
 	ResetForm = &Form{
-		fields: targetFields | fieldLimitName | fieldRequestID, names: targetNames + ", limit_name, request_id",
+		fields: targetFields | fieldLimitName | fieldSlot | fieldRequestID, names: targetNames + ", limit_name, slot, request_id",
 		validate: (*Request).validateReset,
 	}
 	TryForm = &Form{fields: checkFields, names: tryNames, validate: (*Request).validateTry}
@@ -471,6 +471,13 @@ func (r *Request) validateReset(dec *Decoder) {
 	r.validateTarget(dec)
 	if r.given&fieldNamespace != 0 && r.LimitName != "" {
 		r.requireAny(dec, fieldLimits, "limits is missing: limit_name is one of theirs")
+	}
+	switch r.HolderID = r.Slot.ID; {
+	case r.HolderID == "":
+	case r.LimitName != "":
+		dec.failValue(api.BadValue, "slot and limit_name exclude each other")
+	case r.given&fieldNamespace != 0:
+		r.requireAny(dec, fieldLimits, "limits is missing: the slot is of one of theirs")
 	}
 }
 

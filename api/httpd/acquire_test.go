@@ -112,6 +112,39 @@ func TestAcquireRenewRelease(t *testing.T) {
 	n.acquire(`{"rule":"render","key":"acme","n":2}`)
 }
 
+// TestASlotIsFreed: an operator releases a single one, by the id that usage lists.
+func TestASlotIsFreed(t *testing.T) {
+	t.Parallel()
+	n := startWithSlots(t, nil)
+	for _, subject := range []string{`"rule":"model","key":"acme"`, `"key":"acme","limits":[{"limit":3,"ttl":"9s","algorithm":"concurrency"}]`} {
+		body := "{" + subject + "}"
+		held := n.acquire(body)
+		listed := func() []any {
+			return n.call("/v1/usage", body, 200)["limits"].([]any)[0].(map[string]any)["slots"].([]any)
+		}
+		first := fmt.Sprint(listed()[0].(map[string]any)["slot"])
+		other := n.acquire(body)
+
+		if left := n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, first), 200); !strings.Contains(fmt.Sprint(left), "holders:1") {
+			t.Errorf("have %v", left)
+		}
+		n.call("/v1/renew", slotBody(held), 404)
+		n.call("/v1/renew", slotBody(other), 200)
+		for _, slot := range []string{first, "zz", "0" + first, held} {
+			if code := n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q}`, subject, slot), 404)["code"]; code != "unknown-slot" {
+				t.Errorf("%s: have %v", slot, code)
+			}
+		}
+		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":%q,"limit_name":"x"}`, subject, first), 400)
+		n.call("/v1/reset", fmt.Sprintf(`{%s,"slot":""}`, subject), 400)
+		if rest := listed(); len(rest) != 1 {
+			t.Errorf("have %v", rest)
+		}
+	}
+	n.call("/v1/reset", `{"namespace":"inline","key":"acme","slot":"0123456789abcdef"}`, 400)
+	n.call("/v1/reset", `{"rule":"rate","key":"acme","slot":"0123456789abcdef"}`, 404)
+}
+
 // All limits of a rule are decided together; a release gives back slots alone.
 func TestSlotsBesideTokens(t *testing.T) {
 	t.Parallel()

@@ -33,6 +33,7 @@ type cli struct {
 	Subject  subjectCmd    `cmd:"" help:"Show what a subject has used, its share and its block; set or unset its tier and limits."`
 	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
 	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`
+	Slots    slotsCmd      `cmd:"" help:"List who holds the slots of a subject, or free one."`
 	Feedback feedbackCmd   `cmd:"" help:"Report that a refusal was wrong."`
 	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, remove one, or list them."`
 	Allow    allowCmd      `cmd:"" help:"Add an entry to the allow list, remove one, or list them."`

@@ -97,6 +97,11 @@ func TestClientCommands(t *testing.T) {
 		{"adjust --rule login --key adjusted", "", 2, []string{"--cost"}},
 		{"adjust --namespace shop --key a --cost 1", "", 2, []string{"--limit is missing"}},
 		{"reset", "", 2, []string{"no subject"}},
+		{"slots --rule login --key 198.51.100.7", "", 0, []string{"it has no limit of slots"}},
+		{"slots --limit 3/9s,algorithm=concurrency --key new", "", 0, []string{"inline: new  0 of 3 held"}},
+		{"slots", "", 2, []string{"no subject"}},
+		{"slots free 0123456789abcdef --limit 3/9s,algorithm=concurrency --key new", "", 1, []string{"unknown-slot"}},
+		{"slots free --rule login --key a", "", 2, []string{"<slot>"}},
 		{"feedback --rule login --key 198.51.100.7", "", 0, []string{"login should not have refused 198.51.100.7; 1 since"}},
 		{"feedback --rule chat --key acme --key /chat --json", "", 0, []string{`"key":["acme","/chat"]`, `"false_positives":1`}},
 		{"feedback --rule login", "", 1, []string{"give the subject with --key"}},
@@ -223,6 +228,8 @@ func atPlanes(s *runningNode, args []string) []string {
 		if !has("--addr") {
 			args = append(args, data...)
 		}
+	case "slots":
+		args = slices.Concat(args, data, admin)
 	case "subject":
 		if has("set") || has("unset") {
 			args = append(args, admin...)

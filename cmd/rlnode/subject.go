@@ -126,6 +126,11 @@ type subjectAnswer struct {
 		ResetMS   int64  `json:"reset_after_ms"`
 		Estimated bool   `json:"estimated"`
 		Unlimited bool   `json:"unlimited"`
+
+		// Of a limit of slots, which has no window:
+		TTLMS   int64      `json:"ttl_ms"`
+		Holders int        `json:"holders"`
+		Slots   []heldSlot `json:"slots"`
 	} `json:"limits"`
 	Unknown  int `json:"unknown"`
 	Adaptive *struct {
@@ -153,7 +158,7 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 			continue
 		}
 		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
-			printable(l.Unit), durationText(millis(l.WindowMS)), durationText(millis(l.ResetMS)))
+			printable(l.Unit), durationText(millis(max(l.WindowMS, l.TTLMS))), durationText(millis(l.ResetMS)))
 		estimated = estimated || l.Estimated
 	}
 	if len(rows) > 0 {

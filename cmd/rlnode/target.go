@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 // subjectFlags has the flags that name a subject: one of a rule, or one with inline limits.
 type subjectFlags struct {
 	Rule      string   `placeholder:"RULE" help:"The rule; no other rule applies."`
 	Key       []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
-	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"Instead of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from."`
+	Limit     []string `sep:"none" placeholder:"N/PER[,NAME=VALUE…]" help:"Instead of a rule: a limit that comes with the call, such as 5/1m or 900/day,unit=tokens; repeat for more. Names: algorithm, burst, unit, name, tz, from. With algorithm=concurrency, PER is the ttl of slots."`
 	Namespace string   `placeholder:"NAME" help:"With limits that come with the call: keeps equal keys of different services apart (with --limit, default inline)."`
 }
 
@@ -78,6 +80,10 @@ func parseLimit(text string) (map[string]any, error) {
 		default:
 			return nil, fmt.Errorf("%q is not one of algorithm, burst, unit, name, tz, from", name)
 		}
+	}
+	if limit["algorithm"] == algorithms.Concurrency.String() {
+		delete(limit, "per")
+		limit["ttl"] = per
 	}
 	return limit, nil
 }
