@@ -225,7 +225,7 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 			s.cancel(fmt.Errorf("%w: %w", ErrSlotLost, err))
 			return
 		case time.Until(until) <= 0:
-			s.cancel(fmt.Errorf("%w: it was not renewed in time: %w", ErrSlotLost, err))
+			s.lose(err)
 			return
 		}
 		pause = min(max(2*pause, firstSlotPause), maxSlotPause)
@@ -233,14 +233,25 @@ func (s *Slot) keep(ctx context.Context, until time.Time) {
 	}
 }
 
-// renew makes one attempt, which ends with the slot at the latest.
+// renew makes one attempt. The slot's context ends with the slot, however long the attempt takes.
 func (s *Slot) renew(ctx context.Context, until time.Time) (time.Time, error) {
-	if time.Until(until) <= 0 {
+	left := time.Until(until)
+	if left <= 0 {
 		return time.Time{}, ErrTimeout // the process was stalled
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, until, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
 	defer cancel()
-	return s.keeper.RenewSlot(ctx, s.ID)
+	defer time.AfterFunc(left, func() { s.lose(ErrTimeout) }).Stop()
+	renewed, err := s.keeper.RenewSlot(ctx, s.ID)
+	if err == nil && time.Until(until) <= 0 {
+		err = ErrTimeout // too late: the work has been told to stop
+	}
+	return renewed, err
+}
+
+// lose ends the slot's context, because the slot was not renewed in time.
+func (s *Slot) lose(err error) {
+	s.cancel(fmt.Errorf("%w: it was not renewed in time: %w", ErrSlotLost, err))
 }
 
 // thirdOf returns when a third of the time until then is over.
@@ -293,7 +304,7 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	if err != nil {
 		return nil, &Refused{c.fallbackDecision(q, err), err}
 	}
-	r, err := c.call(ctx, "/v1/acquire", append(body, '}'), retryAlways)
+	r, err := c.callForSlot(ctx, append(body, '}'))
 	var a answer
 	var d Decision
 	if err == nil {
@@ -322,6 +333,40 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 		return nil, &Refused{Decision{DecidedBy: ByError}, err}
 	}
 	return s, nil
+}
+
+// callForSlot makes the call of an acquire. If ctx ends first, a slot that is granted later is released.
+func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
+	var r *reply
+	var err error
+	answered := make(chan struct{})
+	ok := c.spawn(func() {
+		r, err = c.call(context.WithoutCancel(ctx), "/v1/acquire", body, retryAlways)
+		select {
+		case answered <- struct{}{}:
+		case <-ctx.Done(): // nobody waits any more
+			c.giveBack(r, err)
+		}
+	})
+	if !ok {
+		return nil, ErrClosed
+	}
+	select {
+	case <-answered:
+		return r, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// giveBack releases the slot of an answer that comes too late, if it has one.
+func (c *Client) giveBack(r *reply, err error) {
+	var late struct {
+		Slot string `json:"slot"`
+	}
+	if err == nil && r.status == http.StatusOK && r.decode(&late) == nil && late.Slot != "" {
+		_ = c.ReleaseSlot(context.Background(), late.Slot) // else it ends by itself
+	}
 }
 
 // RenewSlot holds a slot for as long as at first, from now on, and returns until when, counted from when the request was sent. Slots do

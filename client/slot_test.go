@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,6 +180,75 @@ func TestSlotCountsFromWhenItWasSent(t *testing.T) {
 			t.Errorf("it was lost after %v, want 3 s", took)
 		}
 		s.Close()
+	})
+}
+
+// TestSlotOfACallerWhoHasGone: it is released when it is granted.
+func TestSlotOfACallerWhoHasGone(t *testing.T) {
+	onVirtualTime(t, "", func(t *testing.T, f *fake, connectTo func(Options) *Client) {
+		f.slots(held, nil)
+		f.set(func() {
+			inner := f.answer
+			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/v1/acquire" {
+					time.Sleep(300 * time.Millisecond)
+				}
+				return inner(w, r)
+			}
+		})
+		c := connectTo(Options{OnError: Closed})
+		ctx, hangUp := context.WithCancel(background)
+		time.AfterFunc(100*time.Millisecond, hangUp)
+		s, err := c.Acquire(ctx, byIP("a"), 0)
+		if s != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, %v", s, err)
+		}
+		time.Sleep(time.Second)
+		f.wantPaths(t, "acquire", "release")
+	})
+}
+
+// slowKeeper renews after its slot is over.
+type slowKeeper struct {
+	slots    SlotSet
+	released atomic.Bool
+}
+
+func (k *slowKeeper) RenewSlot(context.Context, string) (time.Time, error) {
+	time.Sleep(10 * time.Second)
+	return time.Now().Add(time.Hour), nil
+}
+
+func (k *slowKeeper) ReleaseSlot(context.Context, string) error {
+	k.released.Store(true)
+	return nil
+}
+
+func (k *slowKeeper) Go(f func()) bool {
+	go f()
+	return true
+}
+
+func (k *slowKeeper) Slots() *SlotSet { return &k.slots }
+
+// TestSlotOfASlowKeeper: the slot's context ends with it, although the renewal goes on, and succeeds.
+func TestSlotOfASlowKeeper(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &slowKeeper{}
+		began := time.Now()
+		s, err := NewSlot(background, k, Decision{Allowed: true}, "abc", began.Add(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-s.Context().Done()
+		wantError(t, context.Cause(s.Context()), ErrSlotLost)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("it was lost after %v, want 3 s", took)
+		}
+		time.Sleep(time.Minute)
+		if err := s.Close(); err != nil || !k.released.Load() {
+			t.Errorf("got %v, released: %t", err, k.released.Load())
+		}
 	})
 }
 

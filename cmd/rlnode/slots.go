@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/replay"
 )
+
+// slotAlgorithm is the algorithm of limits of slots.
+const slotAlgorithm = "concurrency"
 
 // slotsCmd lists who holds the slots of a subject, or frees one.
 type slotsCmd struct {
@@ -94,7 +96,7 @@ type heldSlot struct {
 func printSlots(w io.Writer, s *subjectAnswer) error {
 	some := false
 	for _, l := range s.Limits {
-		if l.Algorithm != algorithms.Concurrency.String() {
+		if l.Algorithm != slotAlgorithm {
 			continue
 		}
 		some = true

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/rlnode/rlnode/algorithms"
 )
 
 // subjectFlags has the flags that name a subject: one of a rule, or one with inline limits.
@@ -81,7 +79,7 @@ func parseLimit(text string) (map[string]any, error) {
 			return nil, fmt.Errorf("%q is not one of algorithm, burst, unit, name, tz, from", name)
 		}
 	}
-	if limit["algorithm"] == algorithms.Concurrency.String() {
+	if limit["algorithm"] == slotAlgorithm {
 		delete(limit, "per")
 		limit["ttl"] = per
 	}
