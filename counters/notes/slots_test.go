@@ -1,0 +1,113 @@
+package notes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+)
+
+// What is held agrees with the slots, whatever is acquired, renewed, released, copied and merged.
+func TestSlotsAgreeWithTheirSum(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	s := New(DefaultReservations)
+	limits := []Slots{{1, 1 << 32}, {1, 2 << 32}, {2, 3 << 32}}
+	model := map[Slots]map[uint64]SlotInfo{}
+	for _, key := range limits {
+		model[key] = map[uint64]SlotInfo{}
+	}
+	now := int64(1e12)
+	for step := range 30_000 {
+		now += r.Int64N(1e8)
+		key := limits[r.IntN(len(limits))]
+		id := r.Uint64N(200)
+		h := s.Lock(Key{Subject: key.Subject}.Partition(), now)
+		have, n, held := h.GetSlot(key, id, now)
+		was, inModel := model[key][id]
+		if inModel = inModel && was.End > now; held != inModel || held && have != was {
+			t.Fatalf("step %d: have %+v %v, want %+v %v", step, have, held, was, inModel)
+		}
+		info := SlotInfo{ID: id, Nonce: r.Uint64(), Units: 1 + r.Int64N(3), Acquired: now, End: now + 1 + r.Int64N(2e10), Who: fmt.Sprint(id)}
+		switch {
+		case !held:
+			n := key.Note(&info, 7, false)
+			h.Put(&n)
+			model[key][id] = info
+		case r.IntN(2) == 0:
+			h.RenewSlot(&n, info.End)
+			was.End = info.End
+			model[key][id] = was
+		default:
+			h.Remove(n.Key)
+			delete(model[key], id)
+		}
+
+		sum, first, last := int64(0), int64(0), int64(0)
+		for id, one := range model[key] {
+			if one.End <= now {
+				delete(model[key], id)
+				continue
+			}
+			if sum += one.Units; first == 0 || one.End-now < first {
+				first = one.End - now
+			}
+			last = max(last, one.End-now)
+		}
+		units, enough, all := h.HeldSlots(key, now, sum-1)
+		h.Unlock()
+		if units != sum || sum > 0 && enough != first || all < last {
+			t.Fatalf("step %d: have %d held, the first for %d, the last for %d; want %d, %d, %d", step, units, enough, all, sum, first, last)
+		}
+	}
+	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[limits[0]].ends); ends > 3*200+2*exactEnds {
+		t.Errorf("%d ends are kept of at most 200 slots", ends)
+	}
+}
+
+// Time passes until enough slots have ended, not only the first.
+func TestEnoughSlotsEnd(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultReservations)
+	key, now := Slots{1, 10}, int64(1e12)
+	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	defer h.Unlock()
+	for i, units := range []int64{3, 1, 2, 5} {
+		n := key.Note(&SlotInfo{ID: uint64(i), Units: units, Acquired: now, End: now + int64(i+1)*1e9}, 0, false)
+		h.Put(&n)
+	}
+	for rest, want := range map[int64]int64{10: 1, 8: 1, 7: 2, 6: 3, 5: 3, 4: 4, 0: 4} {
+		if _, enough, all := h.HeldSlots(key, now, rest); enough != want*1e9 || all != 4e9 {
+			t.Errorf("until %d are left: %d ns, and all in %d", rest, enough, all)
+		}
+	}
+}
+
+// A slot takes no more memory than it takes of its budget.
+func TestMemoryOfSlots(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes many slots")
+	}
+	const count = 200_000
+	s := New(DefaultReservations)
+	size := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := size()
+	key, now := Slots{1, 10}, int64(1e12)
+	h := s.Lock(Key{Subject: 1}.Partition(), now)
+	for i := range uint64(count) {
+		n := key.Note(&SlotInfo{ID: i * 0x9e3779b97f4a7c15, Nonce: i, Units: 1, Acquired: now, End: now + 1e10, Who: "127.0.0.1"}, 0, false)
+		h.Put(&n)
+	}
+	h.Unlock()
+	each := float64(size()-before) / count
+	t.Logf("%.0f bytes each", each)
+	if each > Bytes+slotBytes {
+		t.Errorf("a slot takes %.0f bytes, want at most %d", each, Bytes+slotBytes)
+	}
+	runtime.KeepAlive(s)
+}
