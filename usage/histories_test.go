@@ -386,13 +386,10 @@ func (w *world) checkNode(at, n *billedNode, month Month, billed int64, s *Strea
 			mayLack += c.cost
 			continue
 		}
-		for j, end := range n.ends {
-			window := time.Duration(-1)
+		for _, end := range n.ends {
+			window := max(-1, estimate) // the bill does not say of which process; it names the time of all together
 			if end.killed {
-				window = endTolerance
-			}
-			if j == len(n.ends)-1 || n.ends[len(n.ends)-1].outside {
-				window = max(window, estimate)
+				window = max(window, endTolerance)
 			}
 			if !c.at.After(end.at) && end.at.Sub(c.at) <= window {
 				mayLack += c.cost
