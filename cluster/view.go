@@ -29,8 +29,10 @@ func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
 	for _, m := range c.tracker.listMembers(s) {
-		if m.departure != nil && !m.departure.Left && !m.inRaft && !m.inState && m.ID != c.config.Self.ID {
-			continue // its process may still run, or run again
+		// A departed node's process may still run, or run again. One that has left is listed until gossip forgets it.
+		isGone := m.departure != nil && !m.inRaft && !m.inState && m.ID != c.config.Self.ID
+		if isGone && !(m.departure.Left && m.State == gossip.Left) {
+			continue
 		}
 		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
