@@ -178,13 +178,22 @@ func showsSlots(t *testing.T, s *site) {
 	s.cluster.ask("PUT", "/v1/rules/render", `{"key":["tenant"],"limits":[{"limit":2,"ttl":"20s","algorithm":"concurrency"}]}`)
 	s.visit("#/subjects/render/acme")
 	s.until("nobody holds a slot", `/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)
-	resp, err := client.Post("http://"+s.cluster.ip(0)+":8080/v1/acquire", "", strings.NewReader(`{"rule":"render","key":"acme"}`))
-	if err != nil {
-		t.Fatal(err)
+	acquire := func() {
+		t.Helper()
+		resp, err := client.Post("http://"+s.cluster.ip(0)+":8080/v1/acquire", "", strings.NewReader(`{"rule":"render","key":"acme"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
 	}
-	resp.Body.Close()
-	s.until("somebody does, and for how long", `/1 of 2/.test(document.getElementById('subject-result').innerText) && /^[0-9a-f]{16}.*held for .*ends in \d+ s unless it is renewed$/.test(document.querySelector('#subject-result .slots').innerText)`)
+	acquire()
+	s.until("somebody does, and for how long", `/1 of 2/.test(document.getElementById('subject-result').innerText) && /^[0-9a-f]{16}.*held for .*ends in \d+ s unless it is renewed/.test(document.querySelector('#subject-result .slots').innerText)`)
 	s.inspectOnce("slots")
+	s.push("#subject-result .slots button")
+	s.agrees(t, "held for .*learns of it when it renews", "", "The slot [0-9a-f]{16} of acme of render is free")
+	s.until("nobody holds one", `/0 of 2/.test(document.getElementById('subject-result').innerText)`)
+	acquire()
+	s.until("somebody does again", `/1 of 2/.test(document.getElementById('subject-result').innerText)`)
 	s.push("#reset-all")
 	s.agrees(t, "render: 1 of 2", "", "was reset")
 	s.until("it is free", `/0 of 2/.test(document.getElementById('subject-result').innerText) && document.querySelector('#subject-result .slots').hidden`)

@@ -4,11 +4,11 @@ import { subjectAddress } from './address.js';
 import { Choice } from './choice.js';
 import { change } from './confirm.js';
 import { changeEntry, entriesAbout, listed, tierOf, untilCell } from './entries.js';
-import { get, post, subject, target } from './node.js';
+import { get, post, send, subject, target } from './node.js';
 import { button, onSubmit, rows, subjectLink } from './parts.js';
 import { report } from './rule.js';
 import { ruleNamed, store } from './store.js';
-import { showUsage } from './usage.js';
+import { showUsage, slotText } from './usage.js';
 
 const topShown = 15;
 const mostOthers = 6; // rules that are asked about the same values
@@ -72,7 +72,7 @@ async function lookUp(mine) {
     const next = await get(`v1/usage?${subject(mine.rule, mine.key)}`);
     if (mine !== asked || !byId('subject-result')) return;
     usage = next;
-    showUsage(byId('subject-result'), usage, (l) => (l.unlimited ? null : button('Reset', () => reset(l.name), { class: 'plain small', 'aria-label': `Reset ${shown(l.name)}` })));
+    showUsage(byId('subject-result'), usage, (l) => (l.unlimited ? null : button('Reset', () => reset(l.name), { class: 'plain small', 'aria-label': `Reset ${shown(l.name)}` })), (slot) => button('Free', () => freeSlot(slot), { class: 'plain small', 'aria-label': `Free ${shown(slot)}` }));
     byId('unblock').disabled = !usage.blocked_until_ms;
     makeForms(mine);
   } catch (e) {
@@ -148,6 +148,24 @@ function reset(limit) {
     make: async () => {
       await post('v1/reset', { ...target(mine.rule, mine.key), ...(limit ? { limit_name: limit } : {}), request_id: crypto.randomUUID?.() });
       return `${limit ? `The limit ${shown(limit)}` : 'Usage'} of ${named()} was reset`;
+    },
+    done: again,
+  });
+}
+
+function freeSlot(slot) {
+  const mine = asked;
+  change({
+    title: `Free the slot ${shown(slot)}`, button: 'Free it', scope: 'adjust',
+    rehearse: async () => {
+      const u = await get(`v1/usage?${subject(mine.rule, mine.key)}`);
+      const held = u.limits.flatMap((l) => l.slots ?? []).find((s) => s.slot === slot);
+      if (!held) throw new Error('Nobody holds it any more.');
+      return [`${slotText(held)}.`, 'Its holder learns of it when it renews the slot. Until then it may go on with what it does.'];
+    },
+    make: async () => {
+      await send('DELETE', `v1/usage?${subject(mine.rule, mine.key)}&${new URLSearchParams({ slot })}`);
+      return `The slot ${shown(slot)} of ${named()} is free`;
     },
     done: again,
   });

@@ -1,8 +1,9 @@
 // What a subject has used of each limit, drawn.
 import { keyed, keyText, make, number, setClass, setText, shown, span } from './dom.js';
 
-// showUsage draws an answer of /v1/usage into an element. act makes the elements that act on a limit, such as a button.
-export function showUsage(parent, usage, act) {
+// showUsage draws an answer of /v1/usage into an element. act makes the element that acts on a limit, and free the one that acts on
+// a slot.
+export function showUsage(parent, usage, act, free) {
   const limits = usage.limits ?? [];
   const shares = sharesOf(usage);
   const shape = JSON.stringify([usage.rule, usage.key, limits.map((l) => l.name), shares.length > 0]);
@@ -14,7 +15,7 @@ export function showUsage(parent, usage, act) {
   setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${shown(usage.owner)}` : ''}`);
   setText(blocked, blockedText(usage.blocked_until_ms));
   blocked.hidden = !usage.blocked_until_ms;
-  limits.forEach((l, i) => fill(bars[i], l));
+  limits.forEach((l, i) => fill(bars[i], l, free));
   const list = bars[limits.length];
   list.hidden = !shares.length;
   keyed(list, shares, (line) => line.key, () => make('li', {}, make('span', { class: 'name' }), ' ', make('small')), (item, line) => {
@@ -34,12 +35,14 @@ export function sharesOf(usage) {
   });
 }
 
-// showSlots lists who holds a limit's slots, and for how long unless they are renewed.
-function showSlots(list, slots, holders) {
-  const lines = slots.map((s) => ({ key: s.slot, text: `${shown(s.slot)}${s.n > 1 ? `, ${number(s.n)} slots` : ''}${s.who ? ` by ${shown(s.who)}` : ''}: held for ${span(s.age_ms)}, ends in ${span(s.expires_ms)} unless it is renewed` }));
-  if (holders > slots.length) lines.push({ key: 'more', text: `and ${number(holders - slots.length)} more` });
+// slotText says who holds a slot, and for how long.
+export const slotText = (s) => `${shown(s.slot)}${s.n > 1 ? `, ${number(s.n)} slots` : ''}${s.who ? ` by ${shown(s.who)}` : ''}: held for ${span(s.age_ms)}, ends in ${span(s.expires_ms)} unless it is renewed`;
+
+function showSlots(list, slots, holders, free) {
+  const lines = slots.map((s) => ({ key: s.slot, text: slotText(s) }));
+  if (holders > slots.length) lines.push({ key: '', text: `and ${number(holders - slots.length)} more` });
   list.hidden = !lines.length;
-  keyed(list, lines, (line) => line.key, () => make('li'), (item, line) => setText(item, line.text));
+  keyed(list, lines, (line) => line.key, ({ key }) => make('li', {}, make('span'), ' ', key && free ? free(key) : null), (item, line) => setText(item.firstElementChild, line.text));
 }
 
 // blockedText reads both a time and a while.
@@ -52,9 +55,9 @@ function blockedText(ms) {
 const bar = (action) =>
   make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', {}, make('span', { class: 'muted' }), action), make('ul', { class: 'list slots' }));
 
-function fill(e, l) {
+function fill(e, l, free) {
   const [line, gauge, below, slots] = e.children;
-  showSlots(slots, l.slots ?? [], l.holders ?? 0);
+  showSlots(slots, l.slots ?? [], l.holders ?? 0, free);
   const note = below.firstElementChild;
   gauge.hidden = !!l.unlimited;
   if (l.unlimited) {
