@@ -72,6 +72,7 @@ func experiments() []experiment {
 		{[]string{"S9"}, (*bench).fromDisk},
 		{[]string{"S10"}, (*bench).asEnvoy},
 		{[]string{"S11"}, (*bench).atRest},
+		{[]string{"S14"}, (*bench).asRedis},
 	}
 }
 

@@ -58,8 +58,8 @@ func (n *node) awaitReady(ctx context.Context) error {
 	})
 }
 
-// startCluster starts nodes of one cluster, and waits until each owns its part of the ring.
-func (b *bench) startCluster(ctx context.Context, addresses []string) (nodes []*node, err error) {
+// startCluster starts nodes of one cluster, with more flags, and waits until each owns its part of the ring.
+func (b *bench) startCluster(ctx context.Context, addresses []string, more ...string) (nodes []*node, err error) {
 	defer func() {
 		if err != nil {
 			stopAll(nodes)
@@ -73,7 +73,7 @@ func (b *bench) startCluster(ctx context.Context, addresses []string) (nodes []*
 			}
 		}
 		n, err := b.startNode(b.program, "n"+strconv.Itoa(i+1), address,
-			"--bootstrap-expect", strconv.Itoa(len(addresses)), "--join", strings.Join(others, ","))
+			append(more[:len(more):len(more)], "--bootstrap-expect", strconv.Itoa(len(addresses)), "--join", strings.Join(others, ","))...)
 		if err != nil {
 			return nodes, err
 		}

@@ -28,6 +28,8 @@ type settings struct {
 	beside     string
 	peer       string // of S10
 	gubernator string // of S2
+	cell       string // of S14
+	increx     string // of S14
 	root       string
 	goTool     string
 	loopback   string
@@ -57,6 +59,8 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.StringVar(&s.beside, "beside", "", "in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
 	f.StringVar(&s.peer, "ratelimit", "", "in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
 	f.StringVar(&s.gubernator, "gubernator", "", "in S2, measure gubernator beside rlnode, built from this `folder` of its source")
+	f.StringVar(&s.cell, "redis-cell", "", "in S14, measure the Redis server with redis-cell that this `command` starts")
+	f.StringVar(&s.increx, "redis-increx", "", "in S14, measure the Redis server, of 8.8 or later, that this `command` starts")
 	f.StringVar(&s.root, "root", "", "`folder` of the checkout (default: found above the working directory)")
 	f.StringVar(&s.goTool, "go", "go", "the go `command`")
 	f.StringVar(&s.loopback, "loopback", "127.0.41", "first three numbers of the loopback `addresses` that servers listen on")
